@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 from typer.testing import CliRunner
@@ -25,6 +26,13 @@ def run_installed(settings: Settings, *arguments: str) -> subprocess.CompletedPr
     """Run a command as a process that finds the installation of these settings."""
     address = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     return command(arguments, {**os.environ, **address}, timeout=120)
+
+
+def run_in(
+    *arguments: str, environment: Mapping[str, str], timeout: float = 120, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a process in a folder, with these variables besides those of the tests."""
+    return command(arguments, {**os.environ, **environment}, timeout, folder)
 
 
 class Connected:

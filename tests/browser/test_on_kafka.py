@@ -14,6 +14,7 @@ from stream.kafka.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.monitors import run_top, wait_until_ready, with_monitor
+from tests.builders import source
 from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
 from tests.names import make_names
@@ -21,7 +22,7 @@ from tests.unit.monitor.installation import HIGH, LOW
 
 pytestmark = [pytest.mark.browser, pytest.mark.kafka, pytest.mark.asyncio(loop_scope="session")]
 
-SOURCE = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
+SOURCE = source(neighbors="add-remove", epsilon=4.0)
 MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}
 
 

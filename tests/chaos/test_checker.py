@@ -14,6 +14,7 @@ from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record
+from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.load import (
     ANALYST,
@@ -29,8 +30,6 @@ from tests.chaos.load import (
 )
 from tests.chaos.logs import Log, logs_of
 from tests.chaos.replay import Installation
-
-KEY = NoiseKey(bytes(range(32)))
 
 
 @cache

@@ -24,7 +24,7 @@ from stream.settings import Settings
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.load import specs
 from tests.chaos.probes import probe
-from tests.kafka.streams import FEED, spec
+from tests.kafka.wards import FEED, ward
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
@@ -105,7 +105,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
         client = ground.client
         ground.start("budget")
         await client.register(FEED)
-        await client.open(spec("ward"))
+        await client.open(ward())
         engine = worker(narrow, client.topics, key)
         running = asyncio.create_task(engine.run())
 

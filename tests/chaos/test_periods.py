@@ -11,15 +11,14 @@ import pytest
 from schemas import EventsSource, GrantRecord, SourceRecord
 from sotto import Driver
 from stream.data import TableStore
-from stream.noise import NoiseKey
 from stream.processors.base import Record
+from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.logs import Log, logs_of
 from tests.chaos.periods import Periods
 from tests.chaos.replay import Installation, ledger_codec
 from tests.chaos.windows import BEGINS, Visits, live_source, standing_specs
 
-KEY = NoiseKey(bytes(range(32)))
 PARTITIONS = 2
 MINUTE = 60_000
 STEPS = 70

@@ -11,14 +11,13 @@ import pytest
 from schemas import EventsSource, Histogram, StreamSpec
 from sotto import Driver
 from stream.data import TableStore
-from stream.noise import NoiseKey
 from stream.processors.base import Record
+from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.logs import Log, logs_of
 from tests.chaos.replay import Installation
 from tests.chaos.windows import BEGINS, Visits, gaps_of, live_source, standing_specs, violations_of_windows
 
-KEY = NoiseKey(bytes(range(32)))
 PARTITIONS = 2
 SECONDS = 40
 

@@ -28,21 +28,18 @@ from stream.kafka.broker_config import free_port
 from stream.kafka.processes import Service
 from stream.processors.topics import partition_of
 from stream.settings import Settings
+from tests.builders import source
 from tests.conftest import StartService
+from tests.kafka.wards import ward
 from tests.names import FILE, make_names
 from tests.unit.alerts.receiver import SECRET, Receiver
 
 pytestmark = pytest.mark.kafka
 
-FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 9.0, "sensitivity": 1.0}
+FEED = source(neighbors="add-remove", epsilon=9.0)
 HIGH, LOW = 1e9, -1e9
 GROUPS = ("EWR", "JFK", "LGA")
 PATIENCE = 180.0
-
-
-def spec(stream: str, cutoff: int = 50) -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff}
-    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0}
 
 
 class Ground:
@@ -103,7 +100,7 @@ async def ground(
     start("worker")
     await client.register(FEED)
     for stream in ("late", "early"):
-        await client.open(spec(stream))
+        await client.open(ward(stream, cutoff=50, threshold=0.0))
     with ExitStack() as stack:
         yield Ground(settings, client, tmp_path, stack)
 

@@ -24,8 +24,7 @@ from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import committed
 from tests.conftest import StartService
-from tests.kafka.questions import ask_raw
-from tests.kafka.streams import FEED, spec
+from tests.kafka.wards import FEED, ask_low, ward
 
 pytestmark = pytest.mark.kafka
 
@@ -71,12 +70,12 @@ async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
     start("budget")
     worker = start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
-    await ask_raw(client, "before")
+    await client.open(ward())
+    await ask_low(client, "before")
     partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
     for name, make in BOMBS.items():
         await bombs.send(settings.bootstrap, client.topics.queries, partition, make())
-        await ask_raw(client, f"after {name}")
+        await ask_low(client, f"after {name}")
     assert worker.exit_status is None
     assert highest(worker) < usual + GROWTH
     refused = [facts(letter) for letter in await letters(client, settings)]
@@ -100,7 +99,7 @@ async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger
     usual = highest(budget)
     for number, make in enumerate(BOMBS.values()):
         await bombs.send(settings.bootstrap, getattr(client.topics, topic), 0, make())
-        receipt = await client.open({**spec(f"ward-{number}"), "epsilon": 0.01})
+        receipt = await client.open({**ward(f"ward-{number}"), "epsilon": 0.01})
         assert receipt.outcome == "opened"
     async with asyncio.timeout(120):
         while len(refused := await letters(client, settings)) < 7:
@@ -120,16 +119,16 @@ async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes
     start("budget")
     worker = start("worker")
     await client.register(FEED)
-    await client.open({**spec("ward"), "epsilon": 0.1})
-    await ask_raw(client, "before")
+    await client.open({**ward(), "epsilon": 0.1})
+    await ask_low(client, "before")
     partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
     for make in BOMBS.values():
         await bombs.send(settings.bootstrap, client.topics.control, partition, make())
-    await client.open({**spec("later"), "epsilon": 0.1})
-    await ask_raw(client, "after")
+    await client.open({**ward("later"), "epsilon": 0.1})
+    await ask_low(client, "after")
     worker.stop()
     successor = start("worker")
-    await ask_raw(client, "successor")
+    await ask_low(client, "successor")
     assert highest(successor) < usual + GROWTH
     assert "refused unread" in successor.log.read_text()
     assert "partition starts over" not in successor.log.read_text()
@@ -141,15 +140,15 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
     start("budget")
     worker = start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
-    await ask_raw(client, "before")
+    await client.open(ward())
+    await ask_low(client, "before")
     partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
     place = client.topics.answers, partition
     seen = len(await committed(settings, *place))
     for codec in ("none", "zstd"):
         built = bombs.bad_header_names(4000, "ward", f"{codec} ", codec)
         await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-        await ask_raw(client, f"after {codec}")
+        await ask_low(client, f"after {codec}")
     answers = [json.loads(record.value or b"") for record in (await committed(settings, *place))[seen:]]
     assert [one["id"] for one in answers] == [
         name for codec in ("none", "zstd") for name in (*(f"{codec} {n}" for n in range(4000)), f"after {codec}")
@@ -182,7 +181,7 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
         partition_of(name.encode(), client.topics.partitions): name for name in map("ward-{}".format, range(50))
     }
     for name in names.values():
-        await client.open({**spec(name), "epsilon": 0.1})
+        await client.open({**ward(name), "epsilon": 0.1})
     questions = ({"id": "after", "stream": name, "value": 1.0} for name in names.values())
     answers = await asyncio.wait_for(asyncio.gather(*map(client.ask, questions)), 300)
     assert [answer.outcome for answer in answers] == ["below"] * client.topics.partitions

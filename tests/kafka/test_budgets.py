@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from sotto import Client, Refused, Settings, Unknown
+from tests.builders import source, stream
 from tests.conftest import StartService
-from tests.kafka.wards import FEED, WARD
 
 pytestmark = pytest.mark.kafka
+
+FEED = source(epsilon=5.0)
+WARD = stream("ward", mechanism={"cutoff": 100})
 
 
 def share(settings: Settings) -> None:

@@ -30,11 +30,14 @@ from sotto import (
 from stream.data import adult
 from stream.kafka.security import admin_client
 from stream.processors.topics import partition_of
+from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService
-from tests.kafka.wards import FEED, WARD
 
 pytestmark = pytest.mark.kafka
+
+FEED = source(epsilon=5.0)
+WARD = stream("ward", mechanism={"cutoff": 100})
 
 COUNTS: dict[str, Any] = {
     "stream": "counts",

@@ -15,9 +15,13 @@ from urllib.request import urlopen
 import pytest
 
 from stream.kafka.broker_config import free_port
-from tests.kafka.vitals import SOURCE, STREAM, run_in
+from tests.builders import stream
+from tests.commands import run_in
+from tests.kafka.wards import VITALS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+STREAM = stream("ward-7", "vitals", beta=1e-6, mechanism={"threshold": 1000.0, "cutoff": 3})
 
 
 def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             assert len(tokens) == 2
             assert not any(token in page for token in tokens)
             environment = {"SOTTO_BOOTSTRAP": bootstrap, "COLUMNS": "200"}
-            assert run_in("source", "add", json.dumps(SOURCE), environment=environment).returncode == 0
+            assert run_in("source", "add", json.dumps(VITALS), environment=environment).returncode == 0
             opened = run_in("stream", "open", json.dumps(STREAM), environment=environment)
             assert "is open at ε 1" in opened.stdout
             low = run_in("ask", "ward-7", "--value", "12", "--json", environment=environment)

@@ -21,7 +21,7 @@ from stream.processors.topics import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService
-from tests.kafka.streams import FEED, spec
+from tests.kafka.wards import FEED, ward
 
 pytestmark = pytest.mark.kafka
 
@@ -34,7 +34,7 @@ async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     home = partition_of(b"ward", client.topics.partitions)
     elsewhere = (home + 1) % client.topics.partitions
     long_where = b"x" * (MAX_EVENT_BYTES + 1)
@@ -87,7 +87,7 @@ async def test_a_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, st
     start("worker")
     await client.register({**FEED, "epsilon": 100.0})
     for number in range(40):
-        await client.open(spec(f"stream-{number}"))
+        await client.open(ward(f"stream-{number}"))
         answer = await client.ask({"stream": f"stream-{number}", "value": 1.0}, outcomes=True)
         assert answer.outcome == "below", answer
 
@@ -98,13 +98,13 @@ async def test_an_exhausted_source_says_what_was_asked_and_what_is_left(
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("first", 2.5))
+    await client.open(ward("first", 2.5))
     with pytest.raises(Refused, match=r"ε = 1 asked, ε = 0\.5 left") as refused:
-        await client.open(spec("second", 1.0))
+        await client.open(ward("second", 1.0))
     assert refused.value.asked is not None
     assert refused.value.left is not None
     assert (refused.value.asked.epsilon, refused.value.left.epsilon) == (1.0, 0.5)
-    await client.open(spec("third", 0.5))
+    await client.open(ward("third", 0.5))
 
 
 async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
@@ -113,8 +113,8 @@ async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("unused"))
-    await client.open(spec("used"))
+    await client.open(ward("unused"))
+    await client.open(ward("used"))
     answer = await client.ask({"stream": "used", "value": 1.0}, outcomes=True)
     assert answer.spent is not None
     for stream in ("unused", "used"):
@@ -136,7 +136,7 @@ async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
     await client.halt("feed", reason="audit")
     async with asyncio.timeout(120):
@@ -144,13 +144,13 @@ async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
             await asyncio.sleep(0.1)
     assert answer.reason == "audit"
     with pytest.raises(Refused, match="halted: audit"):
-        await client.open(spec("another"))
+        await client.open(ward("another"))
 
 
 async def test_a_request_sent_twice_is_granted_once(client: AsyncClient, start: StartService) -> None:
     start("budget")
     await client.register(FEED)
-    request = OpenStream(request="the same", stream=StreamSpec.model_validate(spec("ward")))
+    request = OpenStream(request="the same", stream=StreamSpec.model_validate(ward()))
     first = await client.request(request)
     assert await client.request(request) == first
     record = await client.budget("feed")
@@ -167,7 +167,7 @@ async def test_expired_group_offsets_answer_nothing_again(
     start("budget")
     first = start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     asked = []
     for number in range(20):
         asked.append(f"before-{number}")
@@ -196,7 +196,7 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
     start("budget")
     first = start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     for _ in range(5):
         await client.ask({"stream": "ward", "value": 1.0}, outcomes=True)
     first.stop()
@@ -212,7 +212,7 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
         assert answer.outcome == "halted"
         assert answer.reason is not None
         assert "replayed" in answer.reason
-        await later.open(spec("afresh"))
+        await later.open(ward("afresh"))
         assert (await later.ask({"stream": "afresh", "value": 1.0})).outcome == "below"
 
 
@@ -223,7 +223,7 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
 ) -> None:
     first = start("budget")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     topics, group = client.topics, budget_group(settings)
     requests = TopicPartition(topics.requests, 0)
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
@@ -243,7 +243,7 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
         while "StateLostError" not in second.log.read_text():
             await asyncio.sleep(0.1)
     async with AsyncClient(settings) as later:
-        again = OpenStream(request="again", stream=StreamSpec.model_validate(spec("ward-again")))
+        again = OpenStream(request="again", stream=StreamSpec.model_validate(ward("ward-again")))
         with pytest.raises(TimeoutError, match="1 requests without receipt"):
             await later.requests([again], timeout=5)
     assert await committed(settings, topics.ledger, 0) == []
@@ -256,7 +256,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
 ) -> None:
     start("budget")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     engine = worker(settings, client.topics, NoiseKey.generate())
     with structlog.testing.capture_logs() as said:
         running = asyncio.create_task(engine.run())
@@ -298,7 +298,7 @@ async def test_producers_may_compress(
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap, compression_type=compression) as producer:
         value = b'{"id": "small", "stream": "ward", "value": 1}'
         await producer.send_and_wait(client.topics.queries, value, key=b"ward")
@@ -310,7 +310,7 @@ async def test_publishing_many_gets_every_answer(client: AsyncClient, start: Sta
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     for number in range(3000):
         await client.publish(Query(id=f"many-{number}", stream="ward", value=float(number % 500)))
     await client.flush()

@@ -24,11 +24,12 @@ from stream.kafka.broker_jars import KAFKA_VERSION
 from stream.processors.queries.headers import ANSWER_TYPE
 from stream.processors.topics import partition_of
 from stream.settings import Settings
+from tests.builders import source
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
 
-FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 100.0, "sensitivity": 1.0}
+FEED = source(neighbors="add-remove", epsilon=100.0)
 STREAMS = [f"ward-{number}" for number in range(12)]
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SEPARATOR = "|"

@@ -29,20 +29,17 @@ from stream.noise import NoiseKey
 from stream.processors.topics import partition_of
 from stream.settings import Settings
 from stream.tracing import span, trace_with
+from tests.builders import source
 from tests.chaos.checker import committed
 from tests.conftest import StartService
+from tests.kafka.wards import ward
 from tests.names import FILE, give_token, make_names, revoke
 
 pytestmark = pytest.mark.kafka
 
-FEED = {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 5.0, "sensitivity": 1.0}
+FEED = source(neighbors="add-remove", epsilon=5.0)
 HIGH, LOW = 1e9, -1e9
 START_SECONDS = 180
-
-
-def spec(stream: str, cutoff: int = 3) -> dict[str, object]:
-    mechanism = {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff}
-    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0}
 
 
 class Web:
@@ -133,7 +130,8 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     monitor = start_monitor()
     await web.ready()
     assert (await web.post("/api/sources", {"request": "register", "source": FEED}))[0] == 200
-    assert (await web.post("/api/streams", {"request": "open", "stream": spec("ward")}))[1]["outcome"] == "opened"
+    opening = {"request": "open", "stream": ward(cutoff=3, threshold=0.0)}
+    assert (await web.post("/api/streams", opening))[1]["outcome"] == "opened"
     assert (await client.ask({"stream": "ward", "value": HIGH}, outcomes=True)).outcome == "above"
     halt = {"kind": "halt", "request": "stop it", "source": "feed", "stream": "ward", "reason": "audit"}
     assert (await web.post("/api/halts", halt, "nobody"))[0] == 401
@@ -169,7 +167,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     await web.ready()
     await client.register(FEED)
     for stream in ("open", "exhausted", "closed"):
-        await client.open(spec(stream))
+        await client.open(ward(stream, cutoff=3, threshold=0.0))
     for stream, values in {"open": [LOW, HIGH, LOW], "exhausted": [HIGH] * 3, "closed": [LOW]}.items():
         for value in values:
             await client.ask({"stream": stream, "value": value}, outcomes=True)
@@ -191,7 +189,7 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     second.kill()
     for value in (LOW, HIGH):
         await client.ask({"stream": "open", "value": value}, outcomes=True)
-    assert (await client.open(spec("another"))).outcome == "opened"
+    assert (await client.open(ward("another", cutoff=3, threshold=0.0))).outcome == "opened"
 
 
 async def test_what_was_never_committed_is_not_shown(
@@ -238,7 +236,7 @@ async def test_a_restore_tells_how_far_it_is(
 ) -> None:
     start("budget")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward(cutoff=3, threshold=0.0))
     monkeypatch.setattr(reports, "INTERVAL", 0.0)
     engine = worker(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
@@ -264,7 +262,7 @@ async def test_a_trace_leads_from_the_asker_to_the_worker(
 ) -> None:
     start("budget")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward(cutoff=3, threshold=0.0))
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     engine = worker(settings, client.topics, key)

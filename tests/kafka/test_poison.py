@@ -13,8 +13,7 @@ from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import committed
 from tests.conftest import StartService
-from tests.kafka.questions import ask_raw
-from tests.kafka.streams import FEED, spec
+from tests.kafka.wards import FEED, ask_low, ward
 
 pytestmark = pytest.mark.kafka
 
@@ -26,8 +25,8 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
     start("budget")
     start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
-    await ask_raw(client, "warm")
+    await client.open(ward())
+    await ask_low(client, "warm")
     partition = partition_of(b"ward", client.topics.partitions)
     before = await committed(settings, client.topics.answers, partition)
     events = [json.dumps({"id": f"{number}", "stream": "ward", "value": 1.0}).encode() for number in range(5)]
@@ -40,7 +39,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
         "none",
     )
     await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-    await ask_raw(client, "last")
+    await ask_low(client, "last")
     answered = (await committed(settings, client.topics.answers, partition))[len(before) :]
     outcomes = [(one["id"], one["outcome"]) for one in (json.loads(record.value or b"") for record in answered)]
     assert outcomes == [
@@ -63,14 +62,14 @@ async def test_a_header_without_a_value_stops_nobody(
 ) -> None:
     services = [start("budget"), start("worker")]
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     partition = partition_of(b"ward", client.topics.partitions) if topic == "queries" else 0
     event = json.dumps({"id": "headed", "stream": "ward", "value": 1.0}).encode()
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer:
         place = getattr(client.topics, topic)
         await producer.send_and_wait(place, event, key=b"ward", partition=partition, headers=[("name", None)])
-    await ask_raw(client, "last")
-    assert (await client.open(spec("later"))).outcome == "opened"
+    await ask_low(client, "last")
+    assert (await client.open(ward("later"))).outcome == "opened"
     if topic == "queries":
         answered = await committed(settings, client.topics.answers, partition)
         assert [json.loads(one.value or b"")["id"] for one in answered] == ["headed", "last"]
@@ -84,13 +83,13 @@ async def test_an_offset_beyond_its_batch_is_refused_and_moves_no_position(
     start("budget")
     worker = start("worker")
     await client.register(FEED)
-    await client.open(spec("ward"))
+    await client.open(ward())
     partition = partition_of(b"ward", client.topics.partitions)
     event = json.dumps({"id": "far", "stream": "ward", "value": 1.0}).encode()
     built = bombs.batch([bombs.record(1_000_000, b"ward", event)], 1, "none")
     for number in range(2):
-        await ask_raw(client, f"{number}")
+        await ask_low(client, f"{number}")
         await bombs.send(settings.bootstrap, client.topics.queries, partition, built)
-    await ask_raw(client, "last")
+    await ask_low(client, "last")
     assert len(await committed(settings, client.topics.rejected, partition)) == 2
     assert "went back" not in worker.log.read_text()

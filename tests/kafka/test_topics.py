@@ -21,9 +21,11 @@ from stream.kafka.security import admin_client
 from stream.kafka.topics import check_topics, create_topics, delete_topics, find_topics
 from stream.processors.topics import Topics
 from stream.settings import Settings
+from tests.builders import stream
 from tests.commands import run_sotto
 from tests.conftest import StartService
-from tests.kafka.widening import SOURCE, SPEC, add_partitions
+from tests.kafka.partitions import add_partitions
+from tests.kafka.wards import VITALS
 from tests.unit.departures import FLIGHTS
 
 pytestmark = pytest.mark.kafka
@@ -119,8 +121,8 @@ async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_ask
 ) -> None:
     given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     start("budget")
-    await client.register(SOURCE)
-    await client.open(SPEC)
+    await client.register(VITALS)
+    await client.open(stream("ward-7", "vitals", mechanism={"cutoff": 3}))
     topics = client.topics
     await add_partitions(settings, topics.queries, topics.partitions + 2)
     worker = start("worker")

@@ -9,6 +9,7 @@ import pytest
 
 from sotto import AsyncClient
 from stream.settings import Settings
+from tests.builders import source
 from tests.commands import run_installed
 from tests.conftest import StartService
 
@@ -19,9 +20,7 @@ async def test_the_trail_of_a_source_that_nobody_registered_is_an_error_and_no_f
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     start("budget")
-    await client.register(
-        {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}
-    )
+    await client.register(source("vitals", epsilon=1.0))
     shown = run_installed(settings, "ledger", "trail", "--source", "vitals", "--json")
     assert [entry["source"] for entry in json.loads(shown.stdout)] == ["vitals"], shown.stderr
     export = tmp_path / "trail.csv"

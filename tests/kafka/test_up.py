@@ -18,9 +18,13 @@ import pytest
 
 from stream.kafka.broker import LocalBroker
 from stream.kafka.broker_config import free_port
-from tests.kafka.vitals import SOURCE, STREAM, run_in
+from tests.builders import stream
+from tests.commands import run_in
+from tests.kafka.wards import VITALS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+
+STREAM = stream("ward-7", "vitals", beta=1e-6, mechanism={"threshold": 1000.0, "cutoff": 3})
 PATIENCE = 120.0
 
 
@@ -96,8 +100,8 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         allowed = {"broker.lock", "broker.json", "log4j2.properties"}
         assert [path for path in others_may(folder) if Path(path).name not in allowed] == []
 
-        assert run_in("source", "add", json.dumps(SOURCE), environment=first.environment).returncode == 0
-        one = {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 1}}  # type: ignore[dict-item]
+        assert run_in("source", "add", json.dumps(VITALS), environment=first.environment).returncode == 0
+        one = {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 1}}
         assert run_in("stream", "open", json.dumps(one), environment=first.environment).returncode == 0
 
         def ask(stream: str, value: str, *more: str) -> int:
@@ -132,7 +136,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
             assert before is not None
             assert after is not None
             assert before.pid != after.pid
-            added = {**SOURCE, "source": "more"}
+            added = {**VITALS, "source": "more"}
             assert run_in("source", "add", json.dumps(added), environment=fourth.environment).returncode == 0
 
 

@@ -20,8 +20,10 @@ from stream.noise import NoiseKey
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics, partition_of
 from stream.settings import Settings
+from tests.builders import stream as stream_on
 from tests.conftest import StartService
-from tests.kafka.widening import SOURCE, SPEC, add_partitions
+from tests.kafka.partitions import add_partitions
+from tests.kafka.wards import VITALS
 
 pytestmark = pytest.mark.kafka
 
@@ -50,8 +52,8 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
         if partition_of(name.encode(), before) == partition_of(name.encode(), after)
     )
     start("budget")
-    await client.register(SOURCE)
-    await client.open({**SPEC, "stream": stream})
+    await client.register(VITALS)
+    await client.open(stream_on(stream, "vitals", mechanism={"cutoff": 3}))
     healths = [Health("worker") for _ in range(2)]
     engines = [worker(settings, topics, key, health, f"worker-{at}") for at, health in enumerate(healths)]
     async with AsyncExitStack() as stack:

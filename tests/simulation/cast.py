@@ -10,15 +10,14 @@ from pathlib import Path
 from schemas import StreamSpec
 from sotto import Driver
 from stream.data import TableStore
-from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record, RecordLike
 from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
 from stream.settings import Settings
+from tests.builders import KEY
 from tests.chaos.load import ROWS, sources, specs
 from tests.simulation.clock import EPOCH
 
-KEY = NoiseKey(bytes(range(32)))
 PARTITIONS = 2
 PLAIN_STREAMS = 2
 CASTS = 4

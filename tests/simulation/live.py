@@ -16,9 +16,10 @@ from sotto import Driver
 from stream.processors.base import Record, RecordLike
 from stream.processors.topics import Topics
 from stream.processors.unread import Unread
+from tests.builders import KEY
 from tests.chaos.windows import Logs, Visits, live_source, standing_specs, violations_of_windows
 from tests.simulation.broker import Broker
-from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
+from tests.simulation.cast import PARTITIONS, SETTINGS
 from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.faults import STRIKES, Faults
 from tests.simulation.feeds import LIVE_PARTITIONS, Feeds

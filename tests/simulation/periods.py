@@ -16,9 +16,10 @@ from sotto import Driver
 from stream.processors.queries.shares import UNLIMITED
 from stream.processors.topics import Topics, partition_of
 from stream.processors.unread import Unread
+from tests.builders import KEY
 from tests.chaos.periods import TO_COME, Periods
 from tests.chaos.windows import Visits, live_source, standing_specs
-from tests.simulation.cast import KEY, PARTITIONS, SETTINGS
+from tests.simulation.cast import PARTITIONS, SETTINGS
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.events import Upset, trouble
 from tests.simulation.faults import Process

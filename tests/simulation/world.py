@@ -25,12 +25,12 @@ from stream.processors.queries import QueryProcessor
 from stream.processors.queries.shares import Limits
 from stream.processors.receipts import receipt_key
 from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from tests.builders import KEY
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
 from tests.simulation.broker import Broker
 from tests.simulation.cast import (
     CASTS,
-    KEY,
     LIMITS,
     PARTITIONS,
     SETTINGS,

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from schemas import CloseStream, HaltStream, OpenStream, StreamSpec
+from tests.builders import KEY
 from tests.chaos.load import ROWS, Questions
-from tests.simulation.cast import CASTS, KEY, PARTITIONS, SETTINGS
+from tests.simulation.cast import CASTS, PARTITIONS, SETTINGS
 from tests.simulation.schedule import lazily
 from tests.simulation.world import World, perform
 
