@@ -13,9 +13,8 @@ from schemas import EventsSource, Source, TableSource
 from stream.cli.output import CommandError
 from stream.client import AsyncClient
 from stream.data import UnreadableError, adult
-from stream.data.places import read_columns
 from stream.data.roots import parse_roots
-from stream.data.rows import columns_of
+from stream.data.rows import read_cells
 from stream.kafka.differences import TopicsError
 from stream.kafka.nearby import settings_here
 from stream.kafka.security import advice
@@ -45,7 +44,7 @@ def public_data(
         table = Path(source.path)
     path, words = public_path(source, registered, table)
     try:
-        return read_columns(str(path), columns_of(source)), words
+        return read_cells(source, str(path)), words
     except UnreadableError as error:
         raise SimulationError(f"--table: {table} cannot be read: {error.problem}") from None
 

@@ -109,8 +109,8 @@ class UnreadableError(DataError):
 COLUMN_ERRORS: Final = {
     "missing": "{table} has no column {column}; add it or leave the attribute out",
     "no person": "person: {table} has no column {column}; add it, or name the column that says whose each row is",
-    "no text": "column {column} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
-    "no numbers": "column {column} has type {kind}, not numbers, text or booleans; write it as numbers",
+    "no text": "column {column}{place} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
+    "no numbers": "column {column}{place} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
 """What may be wrong with a declared column."""
 
@@ -124,7 +124,8 @@ class ColumnError(DataError):
 
     def __init__(self, wrong: str, column: str, kind: str = "", file: str = "") -> None:
         table = f"file {shown(file)}" if file else "the table"
-        super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind, table=table))
+        place = f" of {table}" if file else ""
+        super().__init__(COLUMN_ERRORS[wrong].format(column=shown(column), kind=kind, table=table, place=place))
         self.told = (wrong, column, kind)
         self.file = file
 

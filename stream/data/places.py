@@ -10,11 +10,9 @@ from hashlib import blake2b
 
 from schemas import Address
 from stream.data.delta import newest_local_parts
-from stream.data.errors import ColumnError, DataError, UnreadableError
-from stream.data.frames import require
+from stream.data.errors import DataError, UnreadableError
 from stream.data.parts import CHANGED, Part, has_changed, local_delta, local_parts, require_size
 from stream.data.sheets import FileSheet, Sheet
-from stream.later import pl
 
 Stamp = tuple[object, ...]
 """What changes when the data behind a path may have changed; of one item where nothing can be told."""
@@ -53,18 +51,6 @@ def sheets_of(path: str, parts: Sequence[Part] | None = None, most_bytes: int | 
         from stream.data.postgresql import postgresql_sheets  # noqa: PLC0415  (an extra)
 
         yield from postgresql_sheets(address)
-
-
-def read_columns(path: str, names: Sequence[str]) -> pl.DataFrame:
-    """The named columns of a whole table at once; DataError if it lacks one, UnreadableError if it is not there."""
-    batches: list[pl.DataFrame] = []
-    for sheet in sheets_of(path):
-        try:
-            require(names, sheet.types)
-        except ColumnError as error:
-            raise error.in_file(sheet.name) from None
-        batches.extend(sheet.batches(names))
-    return pl.concat(batches)
 
 
 def stamp_of(path: str) -> Stamp:

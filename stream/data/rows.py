@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas import Domain, TableSource
+from schemas import Categories, Domain, TableSource
 from schemas.sources import MAX_ROWS
-from stream.data.encoding import CodeArray, Encoder, code_type
+from stream.data.encoding import CodeArray, Encoder, as_numbers, as_text, code_type
 from stream.data.errors import ColumnError, UnreadableError
 from stream.data.frames import Frame, in_memory, require
 from stream.data.growing import GrowingColumn
-from stream.data.people import Numbers, People, PeopleNumbers
+from stream.data.people import Numbers, People, PeopleNumbers, named
 from stream.data.places import sheets_of
 from stream.data.sheets import Sheet
 from stream.data.siphash import Words
@@ -132,6 +132,42 @@ class Gathered:
         codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
         people = None if names is None else People(self._numbers.joined(), names)
         return Rows(self._source.attributes, codes, self.file_row_count, people)
+
+
+def read_cells(source: TableSource, path: str) -> pl.DataFrame:
+    """Read the columns of a source from the table at ``path``, all at once.
+
+    A column that files have in different types is given one from which the same codes and people are read.
+    """
+    names = columns_of(source)
+    batches: list[pl.DataFrame] = []
+    files: list[str] = []
+    for sheet in sheets_of(path):
+        try:
+            require(names, sheet.types, source.person)
+        except ColumnError as error:
+            raise error.in_file(sheet.name) from None
+        found = list(sheet.batches(names))
+        batches += found
+        files += [sheet.name] * len(found)
+    for name in names:
+        if len({batch.schema[name] for batch in batches}) > 1:
+            for place, (file, batch) in enumerate(zip(files, batches, strict=True)):
+                try:
+                    batches[place] = batch.with_columns(_of_one_type(source, batch[name]))
+                except ColumnError as error:
+                    raise error.in_file(file) from None
+    return pl.concat(batches)
+
+
+def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
+    """Convert a column to the type that its attribute, or the person's name, is read from."""
+    if column.name == source.person:
+        texts, nobody = named(column.name, column)
+        return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
+    if isinstance(source.attributes[column.name], Categories):
+        return as_text(column.name, column)
+    return pl.Series(column.name, as_numbers(column.name, column))
 
 
 def columns_of(source: TableSource) -> list[str]:

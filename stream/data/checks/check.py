@@ -15,7 +15,8 @@ from stream.data.checks.scan import TableScan
 from stream.data.checks.suggestions import about_cells, about_columns, about_rows, separator_of
 from stream.data.csv_files import SURPLUS
 from stream.data.encoding import encode
-from stream.data.errors import DataError, shown
+from stream.data.errors import ColumnError, DataError, shown
+from stream.data.people import named
 
 
 def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> Report:
@@ -32,6 +33,12 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
         raise DataError(f"{field}: the table has no column {shown(person)}; name one of {_listed(file)}")
+    if person is not None:
+        for kind, part in file.kinds[person].items():
+            try:
+                named(person, pl.Series(person, [], dtype=kind))
+            except ColumnError as error:
+                raise error.in_file(part) from None
     columns = _columns(source, file, person)
     checks = [
         CellCheck(name, domain)
@@ -74,11 +81,11 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
 def _columns(source: TableSource, file: TableScan, person: str | None) -> Columns:
     unusable: dict[str, str] = {}
     for name, domain in source.attributes.items():
-        try:
-            if name in file.types:
-                encode(name, domain, pl.Series(name, [], dtype=file.types[name]))
-        except DataError as error:
-            unusable[name] = str(error)
+        for kind, part in file.kinds.get(name, {}).items():
+            try:
+                encode(name, domain, pl.Series(name, [], dtype=kind))
+            except ColumnError as error:
+                unusable.setdefault(name, str(error.in_file(part)))
     missing = tuple(name for name in source.attributes if name not in file.types)
     return Columns(
         found=tuple(file.types),

@@ -19,6 +19,9 @@ class TableScan:
     types: Mapping[str, pl.DataType]
     """The columns that all of its parts have, in order, by the types of the first; those of CSV are text."""
 
+    kinds: Mapping[str, Mapping[pl.DataType, str]]
+    """The types that these columns have in parts, each with the name of the first part."""
+
     lacking: Mapping[str, Sequence[str]]
     """Columns that some of its parts have, with the names of those that do not."""
 
@@ -40,8 +43,12 @@ class TableScan:
             for name in dict.fromkeys(name for sheet in sheets for name in sheet.types)
             if name not in types
         }
+        kinds: dict[str, dict[pl.DataType, str]] = {name: {} for name in types}
+        for name, found in kinds.items():
+            for sheet in sheets:
+                found.setdefault(sheet.types[name], sheet.name)
         repeated = dict.fromkeys(name for sheet in sheets for name in sheet.repeated)
-        return cls(path, types, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
+        return cls(path, types, kinds, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """The named columns, some rows at a time and in order, with ``SURPLUS`` beside them where they are lines of CSV.

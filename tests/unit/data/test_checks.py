@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from schemas import Bins, Categories, Domain, Integers, TableSource
 from stream.data import DataError, Table, UnreadableError, adult, csv_files, sheets
 from stream.data.checks import NOTICE, Found, Misfit, Report, check_table, commonest, people, scan
+from stream.data.rows import read_cells
 from tests.unit.data.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
 
 AGE = Integers(minimum=0, maximum=9)
@@ -208,6 +209,23 @@ def test_a_column_of_a_type_that_cannot_be_read_is_named(tmp_path: Path) -> None
     assert list(report.columns.unusable) == ["age"]
     assert "type List, not numbers" in report.columns.unusable["age"]
     assert (report.rows, report.as_declared, report.fits) == (2, None, False)
+
+
+def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
+    """A column that only a later file has in an unreadable type is reported with that file, and so is a person's column."""
+    (tmp_path / "a.csv").write_text("age,sex,who\n1,F,a\n")
+    pl.DataFrame({"age": [[1]], "sex": ["F"], "who": [[1]]}).write_parquet(tmp_path / "b.parquet")
+    declared = source({"age": AGE, "sex": SEX}, path=f"{tmp_path}/")
+    report = check_table(declared)
+    wanted = "column 'age' of file 'b.parquet' has type List, not numbers, text or booleans; write it as numbers"
+    assert report.columns.unusable == {"age": wanted}
+    assert (report.rows, report.as_declared, report.fits) == (2, None, False)
+    for read in (lambda: Table.load(declared), lambda: read_cells(declared, declared.path)):
+        with pytest.raises(DataError) as refused:
+            read()
+        assert str(refused.value) == wanted
+    with pytest.raises(DataError, match=r"^column 'who' of file 'b\.parquet' has type List, not text"):
+        check_table(declared, person="who")
 
 
 def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

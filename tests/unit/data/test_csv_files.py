@@ -8,15 +8,16 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Categories, Domain, Integers
+from schemas import Bins, Categories, Domain, Integers
 from stream.data import Rows, UnreadableError, csv_files
 from stream.data.checks import check_table
 from stream.data.csv_files import SURPLUS, CsvFile
-from stream.data.places import read_columns
+from stream.data.rows import read_cells
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import source, unhurried
 
@@ -98,7 +99,7 @@ def test_stray_quote_is_refused_by_every_reader(tmp_path: Path, content: str, li
     declared = source(ATTRIBUTES, path=str(path))
     readers: list[Callable[[], object]] = [
         lambda: Rows.load(declared),
-        lambda: read_columns(str(path), list(ATTRIBUTES)),
+        lambda: read_cells(declared, str(path)),
         lambda: check_table(declared),
     ]
     for read in readers:
@@ -107,6 +108,39 @@ def test_stray_quote_is_refused_by_every_reader(tmp_path: Path, content: str, li
         assert QUOTES in refused.value.cause
         assert refused.value.where == f"line {line}"
     assert QUOTES in cause(lambda: reader(tmp_path)(declared))
+
+
+@pytest.mark.parametrize("kind", [pl.Int64, pl.UInt64, pl.Float32, pl.Float64, pl.Boolean, pl.String], ids=str)
+def test_files_of_different_types_are_read_alike(tmp_path: Path, kind: type[pl.DataType]) -> None:
+    """A folder of CSV and of Parquet in any readable type gives simulate the codes and people that services read."""
+    (tmp_path / "a.csv").write_text("age,sex,share,who\n1,1,0.7,1\n2.0,F,1,NaN\n,true,,\n")
+    (tmp_path / "b.csv").write_text("age,sex,share,who\n0.7,M,0.69,1.0\n")
+    cells = pl.Series([1.0, 0.0, None, 1.0]).cast(kind)
+    pl.DataFrame({"age": cells, "sex": cells, "share": cells, "who": cells}).write_parquet(tmp_path / "c.parquet")
+    if cells.dtype.is_float():
+        cells = pl.Series([0.7, float("nan"), float("inf"), -1e30]).cast(kind)
+        pl.DataFrame({"age": cells, "sex": cells, "share": cells, "who": cells}).write_parquet(
+            tmp_path / "d.parquet"
+        )
+    attributes: dict[str, Domain] = {
+        "age": Integers(minimum=0, maximum=2),
+        "sex": Categories(values=("F", "M", "1", "0", "true", "0.7", "?"), other="?"),
+        "share": Bins(edges=(0.0, 0.7, 0.9, 2.0)),
+    }
+    for person in (None, "who"):
+        declared = source(attributes, path=f"{tmp_path}/").model_copy(
+            update={"person": person, "contribution": person and 1}
+        )
+        loaded = Rows.load(declared)
+        read = Rows.load(declared, read_cells(declared, declared.path))
+        assert read.file_row_count == loaded.file_row_count
+        for name, codes in loaded.private_codes.items():
+            assert read.private_codes[name].tolist() == codes.tolist()
+        if person:
+            assert read.people is not None
+            assert loaded.people is not None
+            assert read.people.private_numbers.tolist() == loaded.people.private_numbers.tolist()
+            assert read.people.private_names.tolist() == loaded.people.private_names.tolist()
 
 
 def test_one_stray_quote_in_a_hundred_rows_hides_none(tmp_path: Path) -> None:
