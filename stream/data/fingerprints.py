@@ -13,6 +13,7 @@ from blake3 import blake3
 from schemas import FIRST_VERSION, Address, TableSource
 from stream.data.encoding import CodeArray
 from stream.data.errors import DataError, shown
+from stream.data.neighbors import rows_are_public
 from stream.data.people import words_of
 from stream.data.siphash import siphash
 from stream.data.tables import Table
@@ -27,7 +28,7 @@ def fingerprint(table: Table, source: TableSource, key: bytes, version: int = FI
 
     Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
     persons it covers whose each row is and which of them count. Their order makes no difference then, nor where they come from a
-    database, which keeps none. Where the number of the file's rows is public it covers that. Equal data of two versions have two digests: whether anything changed is as private as what did.
+    database, which keeps none. Where the number of the file's rows or people is public it covers that. Equal data of two versions have two digests: whether anything changed is as private as what did.
     """
     if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
@@ -57,6 +58,10 @@ def fingerprint(table: Table, source: TableSource, key: bytes, version: int = FI
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
         add_column(rows.people.private_numbers)
         add_column(rows.people.private_names)
+        if rows_are_public(source) and rows.people.private_unnamed:
+            # Without such rows the names say as much.
+            add(b"people of the file")
+            add(table.public_size.to_bytes(8, "little"))
     elif source.neighbors == "replace" and table.public_size != table.private_row_count:
         # Where no row is left out the codes say as much.
         add(b"rows of the file")

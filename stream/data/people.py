@@ -39,15 +39,24 @@ _PURPOSE: Final = b"sotto contribution v1"
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """The number of each row's person, and a digest of each person's name: two words each, by number."""
+    """The number of each row's person, and a digest of each person's name: two words each, by number.
+
+    ``private_unnamed`` counts the file's rows that name nobody, none of which is in the table.
+    """
 
     private_numbers: Numbers
     private_names: Words
+    private_unnamed: int = 0
 
     @property
     def count(self) -> int:
         """How many people the file names, those among them of whom no row is in the table."""
         return len(self.private_names)
+
+    @property
+    def public_size(self) -> int:
+        """People and rows without a name, each of which may be a person: the same whatever one person's row holds."""
+        return self.count + self.private_unnamed
 
 
 def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
@@ -125,7 +134,7 @@ def choose(codes: Mapping[str, CodeArray], people: People, most: int, key: bytes
             counted.append(rows[order[counts]])
             others.append(rows[order[~counts]])
     arranged = np.concatenate([np.empty(0, dtype=np.uint32), *counted, *others])
-    return Chosen(arranged, sum(map(len, counted)), People(whose[arranged], names))
+    return Chosen(arranged, sum(map(len, counted)), People(whose[arranged], names, people.private_unnamed))
 
 
 def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:

@@ -51,7 +51,7 @@ def header(answer: dict[str, object]) -> bytes:
 def write_batch(stream: IO[bytes], batch: Coded) -> None:
     """Send a batch."""
     rows = len(next(iter(batch.private_codes.values())))
-    stream.write(header({"rows": rows, "file_rows": batch.file_row_count}))
+    stream.write(header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
     for column in batch.private_codes.values():
         stream.write(np.ascontiguousarray(column).view(np.uint8).data)
     if batch.private_numbers is not None:
@@ -121,8 +121,8 @@ def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Row
     """The rows that ``write_batch`` and ``write_end`` send; UnreadableError if they take up more than ``most_bytes``."""
     gathered, each, highest = Gathered(source), row_bytes(source), -1
     while "people" not in (answer := receive_header(stream, source)):
-        rows, file_rows = int(answer["rows"]), int(answer["file_rows"])
-        if not 0 <= rows <= file_rows <= _MOST_BATCH_ROWS:
+        rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
+        if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MOST_BATCH_ROWS:
             raise EOFError
         if (gathered.private_row_count + rows) * each > most_bytes:
             raise UnreadableError(TOO_LARGE)
@@ -135,9 +135,9 @@ def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Row
         if source.person is not None:
             numbers = _exactly(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
             highest = max(highest, int(numbers.max(initial=0)) if rows else -1)
-        gathered.add(Coded(codes, numbers, file_rows))
+        gathered.add(Coded(codes, numbers, file_rows, unnamed))
     people = int(answer["people"])
-    if not highest < people <= gathered.file_row_count:
+    if not highest < people <= gathered.file_row_count - gathered.private_unnamed:
         raise EOFError
     if gathered.private_row_count * each + people * PERSON_BYTES > most_bytes:
         raise UnreadableError(TOO_LARGE)

@@ -27,6 +27,8 @@ class Coded:
     private_codes: Mapping[str, CodeArray]
     private_numbers: Numbers | None
     file_row_count: int
+    private_unnamed: int = 0
+    """How many of the file's rows name nobody where rows have persons."""
 
 
 class RowEncoder:
@@ -47,14 +49,15 @@ class RowEncoder:
         for name, encoder in self._encoders.items():
             encoded[name], known = encoder(cells[name])
             kept = known if kept is None else kept & known
-        numbers = None
+        numbers, unnamed = None, 0
         if self._people is not None:
             numbers, somebody = self._people.add(cells[self._people.column])
             kept = somebody if kept is None else kept & somebody
+            unnamed = int(np.count_nonzero(~somebody))
         if kept is not None and not kept.all():
             encoded = {name: column[kept] for name, column in encoded.items()}
             numbers = None if numbers is None else numbers[kept]
-        return Coded(encoded, numbers, cells.height)
+        return Coded(encoded, numbers, cells.height, unnamed)
 
     def sheet(self, sheet: Sheet) -> Iterator[Coded]:
         """The batches of a part of the table; ColumnError, which names the part's file, if it lacks a column."""
@@ -115,6 +118,7 @@ class Gathered:
         self._numbers = GrowingColumn(np.dtype(np.uint32))
         self.private_row_count = 0
         self.file_row_count = 0
+        self.private_unnamed = 0
 
     def add(self, batch: Coded) -> None:
         """Take a batch; UnreadableError if there are more rows than totals are planned for."""
@@ -124,13 +128,14 @@ class Gathered:
             self._numbers.extend(batch.private_numbers)
         self.private_row_count += len(next(iter(batch.private_codes.values())))
         self.file_row_count += batch.file_row_count
+        self.private_unnamed += batch.private_unnamed
         if self.private_row_count > MAX_ROWS:
             raise UnreadableError(f"more than {MAX_ROWS} rows")
 
     def rows(self, names: Words | None) -> Rows:
         """The table of all batches, once; ``names`` are those of its people, where rows have persons."""
         codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
-        people = None if names is None else People(self._numbers.joined(), names)
+        people = None if names is None else People(self._numbers.joined(), names, self.private_unnamed)
         return Rows(self._source.attributes, codes, self.file_row_count, people)
 
 

@@ -64,7 +64,8 @@ class Table:
     cells one count at most; totals move by at most ``sum_sensitivity``. One person is one row of the file or, where the rows have
     persons, at most ``contribution`` of them (``stream.data.people``); ``people_count`` moves by at most 1 whatever that is. No count or
     total is cut short by what the rows hold. ``public_size`` is the number of the file's rows, those that the domains' rules left
-    out among them, or of the people that it names: it alone is the same for all neighbours where these replace a person.
+    out among them, or of the people that it names and of its rows without a name: it alone is the same for all neighbours where
+    these replace a person.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Table:
         codes = {name: column[found.private_order] for name, column in rows.private_codes.items()}
         everyone = Everyone(source.person or "", source.contribution, codes, found.people)
         counted = {name: column[: found.private_counted] for name, column in codes.items()}
-        return cls(rows.attributes, counted, public_size=found.people.count, everyone=everyone)
+        return cls(rows.attributes, counted, public_size=found.people.public_size, everyone=everyone)
 
     @classmethod
     def load(cls, source: TableSource, frame: Frame | None = None, key: bytes = UNKEYED) -> Table:

@@ -170,11 +170,34 @@ def test_equal_rows_of_a_person_are_told_apart() -> None:
     assert 4 <= sum(one[2, 1] for one in mixed) <= 40
 
 
+@pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])
+@pytest.mark.parametrize("nobody", [None, "", "  "])
+def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, tmp_path: Path) -> None:
+    """Where neighbours replace a person, a row that loses its name leaves the public number of people as it was."""
+    sizes, fingerprints = [], []
+    for last in ("dee", nobody):
+        cells = pl.DataFrame(frame([("ann", 1, "a"), ("ben", 2, "b"), ("ben", 3, "b"), (last, 1, "a")]))
+        declared = source(1, neighbors="replace")
+        rows = Rows.load(declared, cells)
+        if kind != "memory":
+            path = tmp_path / f"visits.{kind}"
+            cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
+            declared = source(1, neighbors="replace", path=str(path))
+            rows = GuardedReader(ReadingLimits((tmp_path,), 1 << 20, 1 << 30, 60.0))(declared)
+        table = Table.of(rows, declared, KEY)
+        assert table.private_row_count == (3 if last == "dee" else 2)
+        sizes.append(table.public_size)
+        sizes.append(Table.of(table.rows(), declared, OTHER).public_size)
+        fingerprints.append(fingerprint(table, declared, KEY))
+    assert sizes == [3] * 4
+    assert len(set(fingerprints)) == 2
+
+
 @pytest.mark.parametrize("nobody", [None, "", "  "])
 def test_rows_that_name_nobody_are_left_out(nobody: str | None) -> None:
     table = loaded([("ann", 1, "a"), (nobody, 2, "a"), (nobody, 3, "a")])
     assert counted(table) == Counter({(1, 0): 1})
-    assert (table.public_size, table.people_count(parse("TRUE", ATTRIBUTES))) == (1, 1)
+    assert (table.public_size, table.people_count(parse("TRUE", ATTRIBUTES))) == (3, 1)
 
 
 def test_rows_outside_the_domain_use_up_nothing_of_a_persons_contribution() -> None:
@@ -190,7 +213,7 @@ def test_numbers_name_people_as_their_text_does() -> None:
 
     tables = [table([1, 1, 2, None]), table([1.0, 1.0, 2.0, float("nan")]), table(["1", "1", "2", None])]
     assert len({fingerprint(one, source(1), KEY) for one in tables}) == 1
-    assert tables[0].public_size == 2
+    assert tables[0].public_size == 3
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -201,10 +224,10 @@ def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str
     path = tmp_path / f"visits.{kind}"
     cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
     table = Table.load(source(1, path=str(path)), key=KEY)
-    assert table.public_size == 7
+    assert table.public_size == 8
     assert counted(table) == Counter({(1, 0): 7})
     floats = Table.load(source(1), cells.with_columns(who=pl.Series([1.0] * 13 + [None])), KEY)
-    assert floats.public_size == 1
+    assert floats.public_size == 2
 
 
 def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None:
@@ -311,5 +334,5 @@ def test_people_of_many_batches_and_files_are_the_same_people(
         pl.DataFrame(cells, strict=False).write_parquet(tmp_path / f"{part}.parquet")
     declared = source(2, path=f"{tmp_path}/")
     table = Table.load(declared, key=KEY)
-    assert (table.public_size, table.private_row_count) == (3, 6)
+    assert (table.public_size, table.private_row_count) == (43, 6)
     assert fingerprint(table, declared, KEY) == fingerprint(Table.load(declared, whole, KEY), declared, KEY)
