@@ -114,6 +114,34 @@ def test_a_window_is_answered_when_the_clock_is_its_lateness_beyond_it_and_not_b
     assert asked(driver)["late", "2026-01-01T00:30:00Z", "EWR"] == 2.0
 
 
+def test_windows_hold_events_from_their_start_to_before_their_end() -> None:
+    """An event in the millisecond of a window's start is in it, and one in the millisecond of its end is not."""
+    driver = new_driver()
+    driver.advance("flights", "2026-01-01T00:40:00Z")
+    times = ["00:00:00.000", "00:00:00.001", "00:29:59.999", "00:30:00.000", "00:59:59.999", "01:00:00.000"]
+    before = event("before", "2025-12-31T23:59:59.999Z")
+    driver.publish("flights", [before, *(event(at, f"2026-01-01T{at}Z") for at in times)])
+    driver.advance("flights", "2026-01-01T01:40:00Z")
+    driver.advance("flights", "2026-01-01T02:10:00Z")
+    found = {start[11:16]: value for (_, start, origin), value in asked(driver).items() if origin == "EWR"}
+    assert found == {"00:00": 5.0, "00:30": 3.0, "01:00": 1.0}
+    assert [letter.code for letter in driver.dead_letters("flights")] == ["before"]
+
+
+def test_live_sums_bound_people_and_values_however_large() -> None:
+    """One person's fifty events weigh like two though others have equal values, and values beyond the range like its end."""
+    standing = {**LATE["standing"], "count": {"sum": "delay"}, "window": {"size": "1h"}}
+    driver = new_driver("broker", {**LATE, "mechanism": {"kind": "laplace", "answers": 300}, "standing": standing})
+    driver.advance("flights", "2026-01-01T00:40:00Z")
+    time = "2026-01-01T00:30:00Z"
+    driver.publish("flights", [event("outlier", time)] * 50 + [event(f"N{number}", time) for number in range(10)])
+    huge: list[Any] = [2**63 - 1, 2**63, 2**64, 2**200, 1e300]
+    driver.publish("flights", [event(f"H{place}", time, delay=value) for place, value in enumerate(huge)])
+    driver.advance("flights", "2026-01-01T01:10:00Z")
+    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 12 * 100 + 1500 * len(huge)
+    assert not driver.records(driver.topics.rejected)
+
+
 def test_running_counts_go_on_from_window_to_window_up_to_their_horizon() -> None:
     driver = new_driver("broker", running(3))
     events = some_events(random.Random(2), 3)

@@ -68,6 +68,24 @@ def test_windows_that_reach_over_an_edge_are_asked_of_nobody() -> None:
     assert len(list(driver.answers(from_beginning=True))) == 4 * 7 * 3
 
 
+def test_a_periods_edge_belongs_to_the_next_period() -> None:
+    """Events in a period's last millisecond count in it, and those of the next millisecond in the next, each to its bound."""
+    driver = ready()
+    edges = ["2013-01-01T23:59:59.999Z", "2013-01-02T00:00:00.000Z", "2013-01-02T23:59:59.999Z"]
+    driver.publish("flights", [event("A", at) for at in edges for _ in range(3)])
+    driver.advance("flights", DAYS[2])
+    found = {
+        (one.stream, one.window.start): one.value
+        for one in queries(driver)
+        if one.window is not None and one.value
+    }
+    assert found == {
+        ("late@2013-01-01T00:00:00Z", "2013-01-01T18:00:00Z"): 2,
+        ("late@2013-01-02T00:00:00Z", "2013-01-02T00:00:00Z"): 2,
+        ("late@2013-01-02T00:00:00Z", "2013-01-02T18:00:00Z"): 2,
+    }
+
+
 @pytest.mark.parametrize("day", range(4))
 def test_a_persons_events_of_one_period_move_that_periods_numbers_alone(day: int) -> None:
     one, other = ready(), ready()

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Answer, AnswersCalibration, Control
-from sotto import Driver
+from sotto import Driver, Invalid
 from stream.noise import NoiseKey, Role, event_words, gaussian, sampler, stream_subkey
 from tests.unit.processors.installation import KEY
 
@@ -109,6 +109,42 @@ def test_a_share_of_a_public_number_of_rows_costs_one_count_and_of_a_private_one
     assert public.alpha is not None
     assert private.alpha is not None
     assert public.alpha * 2 < private.alpha
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_quotients_of_counts_that_are_not_positive_are_in_range(rows: int) -> None:
+    """A mean or fraction whose noisy count is 0 or negative is within the public range, and its α reaches the truth."""
+    driver = Driver(KEY, partitions=1)
+    driver.register(table(), {"age": [99] * rows, "sex": ["F"] * rows})
+    driver.open(laplace(answers=100))
+    questions: list[dict[str, Any]] = [{"mean": "age"}, {"fraction": True, "where": "sex = 'F'"}] * 40
+    counts = [answer.estimate or 0 for answer in ask(driver, *[{"where": "TRUE"}] * 20)]
+    assert min(counts) <= 0, "the noise is large enough for what is tested"
+    for question, answer in zip(questions, ask(driver, *questions), strict=True):
+        high, truth = (99, 99) if "mean" in question else (1, 1)
+        assert answer.estimate is not None
+        assert answer.alpha is not None
+        assert 0 <= answer.estimate <= high
+        if rows:
+            assert abs(answer.estimate - truth) <= answer.alpha
+
+
+@pytest.mark.parametrize(("low", "where"), [(0, "TRUE"), (7, "TRUE"), (0, "sex = 'F'")])
+def test_sums_of_a_constant_attribute_have_noise(low: int, where: str) -> None:
+    """A sum whose sensitivity would be 0 or that of one value is charged and has noise; without bounds there is no sum."""
+    source = table()
+    source["attributes"]["age"] = {"kind": "integers", "minimum": low, "maximum": low}
+    driver = Driver(KEY, partitions=1)
+    driver.register(source, {"age": [low] * 10, "sex": ["F"] * 10})
+    driver.open(laplace())
+    answers = ask(driver, *[{"sum": "age", "where": where}] * ANSWERS)
+    assert len({answer.estimate for answer in answers}) > 1
+    assert all(answer.alpha for answer in answers)
+    assert driver.grant("people", "s").answered == ANSWERS
+    for bounds in ({}, {"minimum": 0}, {"maximum": 9}):
+        source["attributes"]["age"] = {"kind": "integers", **bounds}
+        with pytest.raises(Invalid, match=r"attributes\.age\.(minimum|maximum): Field required"):
+            Driver(KEY).register(source)
 
 
 @pytest.mark.parametrize(("neighbors", "wider"), [("add-remove", 1), ("replace", 2)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -139,6 +140,27 @@ def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> Non
     )
     # One of 120 is beyond with β·120/1000, two are with 10⁻⁵.
     assert beyond <= 1
+
+
+@pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
+def test_release_errors_fall_with_epsilon(kind: str) -> None:
+    """The mean error of 120 cells falls as 1/ε and their α with it, until counts are exact."""
+    truth = Counter(zip(*ROWS.values(), strict=True))
+    cells = list(product(*map(range, SHAPE)))
+    errors, alphas = [], []
+    for epsilon in (0.1, 1.0, 30.0):
+        driver = installation(kind, epsilon=epsilon)
+        answers = driver.ask_many([{**asks(kind, cells=[at(cell)]), "id": str(cell)} for cell in cells])
+        true = [truth[age, "FM"[sex], ward] for age, sex, ward in cells]
+        errors.append(
+            np.mean([abs((answer.estimate or 0) - count) for answer, count in zip(answers, true, strict=True)])
+        )
+        alphas.append(answers[0].alpha or 0.0)
+    # The mean of 120 errors of Laplace noise is 10 at ε = 0.1, with a standard deviation of 0.9.
+    assert 6 < errors[0] < 14
+    assert 0.5 < errors[1] < 1.4
+    assert errors[2] == 0
+    assert alphas[0] > 5 * alphas[1] > 5 * alphas[2]
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
