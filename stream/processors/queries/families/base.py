@@ -191,8 +191,8 @@ class Context:
     def public_rows(self, slot: int) -> int | None:
         """The number of rows of the file where it is public: neighbours replace a row and keep the number.
 
-        How many of them the domains' rules leave out stays private. Where rows have persons it is the number of people who
-        are named, if one row of each counts; of several rows a person nobody may know how many there are.
+        How many of them the domains' rules leave out stays private. Where rows have persons it is the number of people and of rows
+        without a name, if one row of each counts; of several rows a person nobody may know how many there are.
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
