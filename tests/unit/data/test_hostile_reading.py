@@ -28,9 +28,9 @@ def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> T
     return source(AGE, path=str(folder / "people.csv"))
 
 
-def saying(header: bytes) -> str:
+def saying(header: bytes, codes: bytes = b"") -> str:
     """A program that says this, and ends."""
-    return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header!r})"
+    return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header + codes!r})"
 
 
 @pytest.mark.parametrize(
@@ -40,22 +40,25 @@ def saying(header: bytes) -> str:
         "import os; os.abort()",
         "print('no frame', flush=True)",
         r"import sys; sys.stdout.buffer.write((1 << 30).to_bytes(4, 'little'))",
-        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 1, "file_rows": 1  }' + bytes([100]))""",
-        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 2, "file_rows": 1  }' + bytes([0, 0]))""",
-        r"""import sys; sys.stdout.buffer.write(b'\x1d\0\0\0{"rows": 5, "file_rows": 5  }' + bytes(4))""",
-        saying(b'{"rows": "Alice is 34", "file_rows": 1}'),
-        saying(b'{"rows": Infinity, "file_rows": 1}'),
-        saying(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1}'),
+        saying(b'{"rows": 1, "file_rows": 1, "unnamed": 0}', bytes([100])),
+        saying(b'{"rows": 2, "file_rows": 1, "unnamed": 0}', bytes([0, 0])),
+        saying(b'{"rows": 2, "file_rows": 2, "unnamed": 1}', bytes([0, 0])),
+        saying(b'{"rows": 2, "file_rows": 1, "unnamed": -1}', bytes([0, 0])),
+        saying(b'{"rows": 5, "file_rows": 5, "unnamed": 0}', bytes(4)),
+        saying(b'{"rows": "Alice is 34", "file_rows": 1, "unnamed": 0}'),
+        saying(b'{"rows": Infinity, "file_rows": 1, "unnamed": 0}'),
+        saying(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1, "unnamed": 0}'),
         saying(b'"\xff"'),
         "import sys; sys.stdout.buffer.write((1 << 18).to_bytes(4, 'little') + b'[' * (1 << 18))",
         saying(b'{"refused": "Alice is 34"}'),
         saying(b'{"refused": ["Alice is 34", "age", ""]}'),
         saying(b'{"refused": ["missing", "Alice is 34", ""]}'),
         saying(b'{"refused": ["no text", "age", "Alice is 34"]}'),
-        "while True:\n    " + saying(b'{"rows": 0, "file_rows": 0}'),
+        "while True:\n    " + saying(b'{"rows": 0, "file_rows": 0, "unnamed": 0}'),
     ],
     ids=[
-        *("hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file", "cut"),
+        *("hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file"),
+        *("rows beside unnamed ones", "fewer than no unnamed rows", "cut"),
         *("text for a number", "infinity", "long number", "no text", "deep", "words of its own", "no refusal"),
         *("no column", "no type", "no end"),
     ],
