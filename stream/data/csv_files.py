@@ -40,6 +40,8 @@ SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
+_LONGEST_MARK: Final = 4
+"""Bytes by which a file is recognised: the first member of a gzip file may be shorter."""
 
 _QUOTE, _LF, _CR = b'"\n\r'
 _BEFORE_OPENING: Final = np.isin(np.arange(256), list(b',\n"'))
@@ -153,6 +155,8 @@ class _CsvText:
 
     def _read_names(self) -> list[str]:
         text = next(self._chunks, b"")
+        while len(text) < _LONGEST_MARK and (more := next(self._chunks, b"")):
+            text += more
         for begin, problem in _NOT_CSV.items():
             if text.startswith(begin):
                 raise UnreadableError(problem)

@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
 
 from stream.kafka.clients import Fetched
 from stream.kafka.lives import Equipment, Life
-from stream.kafka.starting import Stopped
 from stream.kafka.steps import PartitionHealth, Place, Step
 from stream.kafka.unread import readable, tell_of_unread
 from stream.log import get_logger
-from stream.processors.base import InputRefusedError, Outputs
+from stream.processors.base import InputRefusedError, Outputs, TableMissedError
 from stream.tracing import batch_span
 
 TABLES_WAIT = 5.0
@@ -85,14 +83,8 @@ class Answering:
         records = self._news(life, source, records)
         tables = [TopicPartition(topic, self._partition) for topic in life.processor.tables]
         while records:
-            try:
-                count = await self._portion(life, source, records)
-                await self._answer_portion(life, source, records[:count])
-            except (KafkaError, Stopped, InputRefusedError):
-                raise
-            except Exception as error:
-                self._failed[source] = max(self._failed.get(source, -1), records[-1].offset)
-                raise ProcessingError(Place(source, records[0].offset)) from error
+            count = await self._portion(life, source, records)
+            await self._answer_portion(life, source, records[:count])
             if records := records[count:]:
                 for table, news in (await self.take(life, tables, 0)).items():
                     await self.follow(life, table, news)
@@ -126,6 +118,7 @@ class Answering:
         """Return how many records the next transaction takes: one by one up to the end of a batch that failed."""
         if records[0].offset <= self._failed.get(source, -1):
             return 1
+        self._failed.pop(source, None)
         return await self._in_time(life, life.processor.portion, records)
 
     async def _answer_portion(self, life: Life, source: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
@@ -147,7 +140,15 @@ class Answering:
     ) -> Result:
         """Take a step of the processor, beside the heartbeats if it may take longer than they can wait."""
         self._step.enter("working")
-        return await asyncio.to_thread(step, records) if life.processor.heavy else step(records)
+        try:
+            return await asyncio.to_thread(step, records) if life.processor.heavy else step(records)
+        except (TableMissedError, InputRefusedError):
+            raise
+        except Exception as error:
+            last = records[-1]
+            source = TopicPartition(last.topic, last.partition)
+            self._failed[source] = max(self._failed.get(source, -1), last.offset)
+            raise ProcessingError(Place(source, records[0].offset)) from error
 
     async def _finish(self, life: Life, source: TopicPartition, outputs: Outputs, following: int) -> None:
         life.offsets.reach(source, following)

@@ -160,7 +160,13 @@ class PartitionTask:
             frames = traceback.extract_tb(cause.__traceback__)[-3:]
             detail = [f"{frame.filename}:{frame.lineno}" for frame in frames]
             reason = f"{name} in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else name
-        self.health.failed(self._disturbed, reason, at=at, is_input=isinstance(cause, InputRefusedError))
+        self.health.failed(
+            self._disturbed,
+            reason,
+            at=at,
+            is_input=isinstance(cause, InputRefusedError),
+            is_kafka=isinstance(cause, KafkaError),
+        )
         self._log.warning(
             "partition starts over", error=name, detail=detail, **({"record": str(at)} if at else {})
         )
@@ -201,7 +207,7 @@ class PartitionTask:
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
             fetched = await self._answering.take(life, [*tables, *inputs], self._wait_ms(life, timed))
-            life.topic_ids.ask(needed=bool(fetched) or timed is not None)
+            life.topic_ids.ask(needed=bool(fetched))
             if fetched:
                 self._turns.begin(self.partition, time.monotonic())
             for table in tables:

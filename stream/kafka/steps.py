@@ -53,16 +53,21 @@ class PartitionHealth:
         """Why the partition takes in nothing, as /readyz shows it."""
         self._failed_at: Place | None = None
         self._tries = 0
+        self._is_kafka = False
 
-    def failed(self, now: float, reason: str, *, at: Place | None = None, is_input: bool = False) -> None:
+    def failed(
+        self, now: float, reason: str, *, at: Place | None = None, is_input: bool = False, is_kafka: bool = False
+    ) -> None:
         """Count a failure, ``at`` a record if one was being processed.
 
         An input that must be mended is shown at once, any other reason after ``TRIES`` failures at one record.
         """
         self.failing_since = self.failing_since or now
         self.failures += 1
-        self._tries = self._tries + 1 if at == self._failed_at else 1
-        self._failed_at = at
+        self._is_kafka = is_kafka
+        if at is not None:
+            self._tries = self._tries + 1 if at == self._failed_at else 1
+            self._failed_at = at
         if is_input:
             self.refusal = reason
         elif at is not None and self._tries >= TRIES:
@@ -74,13 +79,17 @@ class PartitionHealth:
     def went_on(self, source: TopicPartition, following: int) -> None:
         """Note a commit: the failures are over if it goes beyond the record that failed.
 
-        Commits of other inputs, or of records before it, which a restored partition commits again, do not end them.
+        Commits of other inputs, or of records before it, which a restored partition commits again, do not end them. Any commit
+        ends failures of Kafka's.
         """
         failed = self._failed_at
-        if failed is not None and failed.source == source and following > failed.offset:
+        if failed is None:
+            if self._is_kafka:
+                self.recover()
+        elif failed.source == source and following > failed.offset:
             self.recover()
 
     def recover(self) -> None:
         """Forget the failures."""
         self.failing_since, self.failures, self.refusal = None, 0, ""
-        self._failed_at, self._tries = None, 0
+        self._failed_at, self._tries, self._is_kafka = None, 0, False

@@ -54,8 +54,12 @@ class TopicIds:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *error: object) -> None:
-        self._drop()
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._drop()
+        elif self._asking is not None:  # the error on its way says more
+            self._asking.cancel()
+            self._asking = None
 
     async def compare(self, processor: Processor, source: TopicPartition, reached: int) -> bool:
         """Compare an input with what a restored state has read of it, up to an offset; give whether it is another topic.
@@ -87,6 +91,8 @@ class TopicIds:
         """
         now = time.monotonic()
         if not needed and now - self._asked < INTERVAL:
+            if self._asking is not None and self._asking.done():
+                self._drop()  # what an idle round writes asks by itself
             return
         self._asked = now
         self._drop()

@@ -27,6 +27,7 @@ from schemas import (
     ValuesSource,
 )
 from stream.accounting.accounts import Account
+from stream.accounting.accuracy import AccuracyError
 from stream.accounting.grants import Grant
 from stream.accounting.planner import PlanError, sensitivity_steps
 from stream.accounting.plans import choose
@@ -36,6 +37,7 @@ from stream.accounting.totals import require_total
 from stream.data import count_sensitivity, rows_are_public, total_sensitivity
 from stream.log import get_logger, place_of
 from stream.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
+from stream.noise import NoiseScaleError
 from stream.processors.budget.standing import completed, setting_of_events
 
 _BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
@@ -65,7 +67,9 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
     setting = setting_of(spec, source, table_rows)
     try:
         calibration = choose(spec, setting)
-    except ArithmeticError as error:
+    except (PlanError, AccuracyError, NoiseScaleError):
+        raise
+    except (ArithmeticError, ValueError) as error:
         log.warning("stream not planned", stream=spec.stream, **place_of(error))
         raise PlanError(UNPLANNED) from error
     if not math.isfinite(calibration.alpha):

@@ -26,22 +26,27 @@ class FirstWindows:
 
     def __init__(self) -> None:
         self.kept: tuple[Any, ...] = ()
-        """Windows of streams that have ended, for the changelog; none where a stream that asks begins as early."""
+        """For the changelog: the windows that no open stream's definition implies."""
         self._all: tuple[tuple[int, int], ...] = ()
-        self._live: dict[tuple[str, int], tuple[int, int]] = {}
+        self._implied: dict[tuple[str, int], tuple[int, int]] = {}
+        """Windows of streams that ask and whose definitions name them: a restore adds them again."""
 
     def restore(self, kept: Iterable[Any]) -> None:
         """Take in what the changelog has; streams that ask come by ``add``."""
         self._take((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
 
-    def add(self, epoch: tuple[str, int], since: int, start: int) -> None:
-        """Take in an epoch of a stream that counts events from a stamp on, by the beginning of its first window."""
-        self._live[epoch] = since, start
+    def add(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:
+        """Take in an epoch of a stream that counts events from a stamp on, by the beginning of its first window.
+
+        A window that the stream's definition does not declare is kept: after a restart such a stream begins at its next window.
+        """
+        if is_declared:
+            self._implied[epoch] = since, start
         self._take([(since, start)])
 
     def end(self, epoch: tuple[str, int]) -> None:
         """Take in that an epoch of a stream is over."""
-        self._live.pop(epoch, None)
+        self._implied.pop(epoch, None)
         self._take(())
 
     def at(self, stamps: Column) -> Column:
@@ -56,9 +61,9 @@ class FirstWindows:
         for since, start in sorted({*self._all, *windows}):
             if not found or start < found[-1][1]:
                 found.append((since, start))
-        self._all, live = tuple(found), set(self._live.values())
+        self._all, implied = tuple(found), set(self._implied.values())
         self.kept = tuple(
             _Kept(start, None if since == NOT_BEGUN else since)
             for since, start in found
-            if (since, start) not in live
+            if (since, start) not in implied
         )

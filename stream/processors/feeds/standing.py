@@ -250,7 +250,8 @@ class StandingStreams:
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
         first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
-        self.first_windows.add(stream.key, stream.since, first)
+        is_declared = stream.told.standing.begins is not None
+        self.first_windows.add(stream.key, stream.since, first, is_declared=is_declared)
         return stream
 
     def _new(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:

@@ -20,7 +20,7 @@ def test_partition_health_names_a_record_that_always_fails() -> None:
     )
     health.recover()
     for number in range(3 * TRIES):
-        health.failed(float(number), "KafkaConnectionError")
+        health.failed(float(number), "KafkaConnectionError", is_kafka=True)
     assert health.refusal == ""
 
 
@@ -54,3 +54,23 @@ def test_partition_health_shows_a_refused_input_at_once() -> None:
     assert health.refusal == "live: stamp the topic"
     health.recover()
     assert health.refusal == ""
+
+
+def test_partition_health_ends_kafka_failures_with_a_commit() -> None:
+    """Errors of a rolling restart of the brokers, with commits between them, do not add up to a failing partition."""
+    health = PartitionHealth()
+    for number in range(5):
+        health.failed(25.0 * number, "KafkaConnectionError", is_kafka=True)
+        assert health.failures == 1
+        health.went_on(SOURCE, number)
+        assert health.failing_since is None
+
+
+def test_partition_health_keeps_a_failing_record_through_errors_of_kafka() -> None:
+    """An outage between two failures at one record neither hides the record nor starts its count again."""
+    health = PartitionHealth()
+    for _ in range(TRIES):
+        health.failed(1.0, "ValueError in tally.py:9", at=Place(SOURCE, 100))
+        health.failed(2.0, "KafkaConnectionError", is_kafka=True)
+        health.went_on(SOURCE, 100)
+    assert "queries partition 3 offset 100" in health.refusal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -135,15 +136,17 @@ async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
-    """Without need Kafka is asked once a second, whether or not it has answered."""
+    """Without need Kafka is asked once a second, and again by each write in between."""
     broker = Broker("a")
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)
     async with ids:
         for _ in range(3):
             ids.ask(needed=False)
-            await ids.confirm()
-    assert broker.asked == 2
+            await asyncio.sleep(0.01)
+        assert broker.asked == 2
+        await ids.confirm()
+        assert broker.asked == 3
 
 
 @pytest.mark.parametrize("role", MAKERS)

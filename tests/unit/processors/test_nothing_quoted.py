@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from schemas.rejected import HEADER_PREFIX
 from sotto import Driver
 from stream.monitor.listing import RejectedQuery, list_rejected
 from stream.monitor.tables import Tables
-from tests.unit.processors.budget_service import TOPICS, opening, ready, register
+from stream.processors.budget.openings import UNPLANNED
+from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register
 from tests.unit.processors.installation import KEY, ROWS, TABLE, VALUES, spec, written
 
 MARKER = "patient Alice Smith HIV+"
@@ -137,10 +139,32 @@ def test_no_part_of_a_refused_request_is_public(request_bytes: bytes) -> None:
     assert not [one for one in told if b"Alice" in one]
 
 
-def test_a_fault_of_ours_while_planning_is_told_in_our_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(*_: object) -> None:
-        raise ValueError(MARKER)
+@pytest.mark.parametrize("error", [ValueError, OverflowError])
+def test_planner_errors_refuse_without_their_message(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the arithmetic is a refusal in the service's words, with a log line that says where it was raised."""
 
-    monkeypatch.setattr("stream.processors.budget.desk.plan_for", breaks)
-    outputs = ready().send(opening("1", "alarms"))
+    def breaks(*_: object) -> None:
+        raise error(MARKER)
+
+    monkeypatch.setattr("stream.processors.budget.openings.choose", breaks)
+    with capture_logs() as lines:
+        outputs = ready().send(opening("1", "alarms"))
+    [receipt] = receipts_in(outputs)
+    assert (receipt.outcome, receipt.reason) == ("refused", UNPLANNED)
     assert not [value for _, value, _ in written(outputs, TOPICS.ledger) if b"Alice" in (value or b"")]
+    [line] = [one for one in lines if one["event"] == "stream not planned"]
+    assert line["error"] == error.__name__
+    assert "Alice" not in str(line)
+
+
+def test_a_fault_beside_the_planner_refuses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other error fails the task, which tries the request again, and is no answer to it."""
+
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("stream.processors.budget.desk.definition_digest", breaks)
+    with pytest.raises(ZeroDivisionError):
+        ready().send(opening("1", "alarms"))

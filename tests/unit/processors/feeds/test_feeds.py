@@ -17,6 +17,7 @@ from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
 from stream.processors.feeds.telling import PARTIALS_AT_ONCE
+from stream.processors.feeds.told import Epoch
 from stream.processors.topics import partition_of
 from stream.processors.unread import BROKEN, Unread
 from tests.unit.processors.feeds import streams
@@ -228,6 +229,25 @@ def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
     feed.process([Arrived(0, 5, event("a", 5))])
     assert feed.closes_at is None
     assert feed.due_at is None
+
+
+def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
+    """A stream that names no beginning goes on at its next window after a restart: its first window stays that of its opening."""
+    about = source()
+    definition = told(about, moment=0)
+    standing = definition.standing.model_copy(update={"begins": None})
+    spec = definition.spec.model_copy(update={"standing": standing})
+    definitions, kafka = Known(), changelog(about)
+    feed = start(about, definitions, kafka)
+    kafka.commit(feed.process([Arrived(0, HOUR, event("a", HOUR))]))
+    definitions.tell(replace(definition, standing=standing, spec=spec, epochs=(Epoch(begins=HOUR),)))
+    for offset, hour in enumerate((2, 5, 9), 1):
+        kafka.commit(feed.process([Arrived(offset, hour * HOUR, event("b", hour * HOUR))]))
+    drain(feed, kafka)
+    feed = start(about, definitions, kafka)
+    late = [Arrived(4, 9 * HOUR + 1, event("c", 4 * HOUR)), Arrived(5, 9 * HOUR + 2, event("d", 6 * HOUR))]
+    kafka.commit(feed.process(late))
+    assert kafka.refused == []
 
 
 def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
