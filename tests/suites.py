@@ -38,6 +38,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/kafka/test_feed_processes.py": "chaos",
     "tests/kafka/test_feeds.py::test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once": "chaos",
     "tests/kafka/test_instances.py": "chaos",
+    "tests/kafka/test_feeds.py::test_a_source_without_a_topic_is_told_and_served_once_it_is_there": "chaos",
     "tests/kafka/test_interop.py": "brokers",
     "tests/kafka/test_kafka_streams_example.py": "brokers",
     "tests/kafka/test_mechanisms.py::test_releases_and_hypotheses_answer_the_same_after_a_kill": "chaos",
@@ -47,6 +48,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/kafka/test_security.py": "brokers",
     "tests/kafka/test_shares.py": "chaos",
     "tests/kafka/test_standby.py": "brokers",
+    "tests/kafka/test_tables.py": "chaos",
     "tests/kafka/test_up.py": "brokers",
     "tests/privacy/test_answer_accuracy.py": "statistics",
     "tests/privacy/test_audit_statistics.py": "statistics",
@@ -62,6 +64,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/simulation/test_periods.py::test_what_has_one_thing_wrong_is_found_out[periods_end_early]": COMMIT,
     "tests/simulation/test_schedules.py": "simulation",
     "tests/simulation/test_state_lost.py": "simulation",
+    "tests/unit/contract/test_asyncapi.py::test_asyncapi_s_own_parser_accepts": "release",
     "tests/upgrade/test_mixed.py": "versions",
 }
 """The suite of each test, by the longest path that its id begins with."""
