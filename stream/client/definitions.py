@@ -48,9 +48,7 @@ class Definitions:
         return self._find(stream)
 
     async def stop(self) -> None:
-        """Read no more. A reading under way may end first: aiokafka leaves a connection open if its start is cancelled."""
-        if self._reading is not None:
-            await asyncio.wait([self._reading], timeout=PATIENCE)
+        """Cancel the reading under way."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

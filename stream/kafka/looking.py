@@ -7,15 +7,21 @@ otherwise. What is said here is said for the product's own clients, one by one: 
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from stream.kafka import connections
 
 connections.install()
 
+_BOOTSTRAP_SECONDS: Final = 2
+"""Longest delay of a cancellation; a broker that does not answer must not hold up a stop."""
+
 
 def only_looking(client: Any) -> Any:
-    """Have all that an ``AIOKafkaClient`` asks about topics make none; gives it back.
+    """Stop the metadata requests of an ``AIOKafkaClient`` from creating topics, and return it.
+
+    A cancelled start is given time to end before the cancellation is raised: aiokafka would leave its connection open.
 
     Raises:
         RuntimeError: the client library is of a version that connects in another way.
@@ -30,5 +36,18 @@ def only_looking(client: Any) -> Any:
             connection.makes_topics = False
         return connection
 
+    bootstrap = client.bootstrap
+
+    async def bootstrap_to_the_end() -> None:
+        connecting = asyncio.ensure_future(bootstrap())
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            await asyncio.wait([connecting], timeout=_BOOTSTRAP_SECONDS)
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            raise
+
     client._get_conn = looking  # noqa: SLF001
+    client.bootstrap = bootstrap_to_the_end
     return client

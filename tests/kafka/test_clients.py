@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import warnings
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from itertools import islice
@@ -28,6 +30,7 @@ from sotto import (
     Unreachable,
 )
 from stream.data import adult
+from stream.kafka.restore import reader
 from stream.kafka.security import admin_client
 from stream.processors.topics import partition_of
 from tests.builders import source, stream
@@ -229,3 +232,20 @@ async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
     await client.register(FEED)
     with pytest.raises(Invalid, match="source 'feed' is no live topic"):
         await client.publish("feed", TOLD)
+
+
+async def test_consumer_closes_its_connection_if_its_start_is_cancelled(settings: Settings) -> None:
+    """No cancellation, however early or late in a consumer's start, leaves a connection open."""
+    gc.collect()
+    with warnings.catch_warnings(record=True) as leaks:
+        warnings.simplefilter("always", ResourceWarning)
+        for step in range(100):
+            consumer = reader(settings)
+            starting = asyncio.create_task(consumer.start())
+            for _ in range(step // 4):
+                await asyncio.sleep(0.0003)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await consumer.stop()
+        gc.collect()
+    assert [str(leak.message) for leak in leaks] == []
