@@ -28,7 +28,7 @@ HORIZONS = (24, 168, 365, 1000, 8760)
 TOTAL = 5
 STREAMS = 400
 DAY_MS = 86_400_000
-DOCUMENT = Path("docs/running-count.md")
+DOCUMENT = Path("docs/proofs/running-count.md")
 _BEGIN, _END = "<!-- running counts measured -->", "<!-- running counts end -->"
 _HEADINGS = (
     "windows",

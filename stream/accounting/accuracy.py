@@ -2,7 +2,7 @@
 
 A run fails at α if a query at T − α or lower is answered ⊤, or one at T + α or higher is answered ⊥, or a number is off
 by more than promised. The bounds hold for every adaptive asker, even one who sees the threshold noise; derivations are in
-``docs/above-threshold.md``, "Accuracy", and ``docs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth
+``docs/proofs/above-threshold.md``, "Accuracy", and ``docs/proofs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth
 2014, Theorems 3.24, 3.26 and 3.28.
 """
 
@@ -75,7 +75,7 @@ def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
 def lean_of(calibration: SparseVectorCalibration) -> float:
     """By how much the ``gap`` of a value far above the threshold is too low on average: s + Eρ − Eν, 0 for two-sided noise.
 
-    A public constant (``docs/numeric-sparse.md``, Accuracy). α bounds the error with it in.
+    A public constant (``docs/proofs/numeric-sparse.md``, Accuracy). α bounds the error with it in.
     """
     if calibration.noise != "one_sided":
         return calibration.shift * calibration.grid

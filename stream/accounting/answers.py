@@ -1,8 +1,8 @@
 """The planner of mechanisms that charge each answer: laplace, noisy_max and exponential.
 
 Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by adding up, ε0 = ε/c, or by optimal
-composition (Kairouz, Oh & Viswanath 2015). Numbers may have Gaussian noise instead (docs/composition.md). The errors are exact for the noise on the integers that is shipped; proofs
-are in docs/laplace.md, docs/noisy-max.md and docs/exponential.md.
+composition (Kairouz, Oh & Viswanath 2015). Numbers may have Gaussian noise instead (docs/proofs/composition.md). The errors are exact for the noise on the integers that is shipped; proofs
+are in docs/proofs/laplace.md, docs/proofs/noisy-max.md and docs/proofs/exponential.md.
 """
 
 from __future__ import annotations

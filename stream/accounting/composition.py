@@ -2,7 +2,7 @@
 
 Basic (adding up), advanced (Dwork, Rothblum & Vadhan 2010), zCDP (Bun & Steinke 2016; Canonne, Kamath & Steinke 2020)
 and optimal (Kairouz, Oh & Viswanath 2015, Theorem 3.3). All hold for rounds chosen adaptively. Streams are planned with the optimal one; the
-others are what notes and papers state, side by side in ``docs/composition.md``.
+others are what notes and papers state, side by side in ``docs/proofs/composition.md``.
 """
 
 from __future__ import annotations

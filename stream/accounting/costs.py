@@ -3,7 +3,7 @@
 A budget is the decimal that the operator wrote, rounded down to whole units; a cost is the exact value of the double that
 noise is drawn by, rounded up. So no sum of grants exceeds a budget by rounding. Plans keep at or below the decimal that
 was asked for, rounded down to so many digits that n equal parts of a budget do fit it (``affordable_epsilon``,
-``affordable_delta``; docs/composition.md, "Equal parts", has the proof).
+``affordable_delta``; docs/proofs/composition.md, "Equal parts", has the proof).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Terms(Protocol):
 def fits(cost: Cost, left: Cost, accountant: str) -> bool:
     """Whether what is left pays for a cost.
 
-    Under ``zcdp`` one of the two ways to add up need do: docs/composition.md, "Either way", proves that every transcript may
+    Under ``zcdp`` one of the two ways to add up need do: docs/proofs/composition.md, "Either way", proves that every transcript may
     end by its own, at the source's (ε, δ). A stream with Gaussian noise ends by ρ alone, and all others with it.
     """
     if accountant == "zcdp":
@@ -243,7 +243,7 @@ def extension_cost(
 
     Under ``pure`` they are added up, or composed optimally by themselves. Under ``zcdp`` charges that are independent of each
     other count like those of the opening. A threshold drawn once ties them to all that came before, as does one sum for charges
-    that are ``uneven``: given that, they are pure with what is lost by then twice, and what they add. docs/composition.md, "Extensions", has the proofs.
+    that are ``uneven``: given that, they are pure with what is lost by then twice, and what they add. docs/proofs/composition.md, "Extensions", has the proofs.
     """
     parts = losses(calibration)
     loss = extension.answers * parts.further

@@ -6,7 +6,7 @@ as the way to its leaf turns right, and a window is in as many nodes as the way 
 
 Of all trees in which no window is in more than z nodes and no answer adds up more than m, the largest counts
 T = C(z + m, z) − 1 windows, for its left part is the largest with z − 1 and m, its right part that with z and m − 1. The dyadic
-tree of Dwork, Naor, Pitassi and Rothblum (2010) and of Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1. Proof: docs/running-count.md.
+tree of Dwork, Naor, Pitassi and Rothblum (2010) and of Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1. Proof: docs/proofs/running-count.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws of the noise in what a stream with an estimate measures; docs/pmw.md says why they are private."""
+"""The laws of the noise in what a stream with an estimate measures; docs/proofs/pmw.md says why they are private."""
 
 from __future__ import annotations
 

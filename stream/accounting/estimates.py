@@ -2,7 +2,7 @@
 
 Everything follows from public sizes. The noise on comparisons is one-sided, so that a ⊥ is never wrong by more than the
 threshold and its own noise, whatever is asked and how often; how seldom a ⊤ is raised for nothing is where the number of
-questions comes in. Proofs are in docs/pmw.md. Errors are counts of rows; steps are 1/1024 of one.
+questions comes in. Proofs are in docs/proofs/pmw.md. Errors are counts of rows; steps are 1/1024 of one.
 """
 
 from __future__ import annotations

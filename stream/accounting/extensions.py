@@ -1,7 +1,7 @@
 """Extensions: how many further charged answers of a running stream an amount of ε pays for.
 
 Noise, thresholds and everything else that was fixed at the opening stay as they are, so that each further charge costs what
-each of the first ones does. Proofs are in docs/composition.md, "Extensions".
+each of the first ones does. Proofs are in docs/proofs/composition.md, "Extensions".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is what an answer's own ``alpha`` says, wherever that follows from them. A quotient of two private numbers carries an error that falls with the lower
 one: of shares where the number of rows is private, and of means, the error times that number is told. An answer carries as much over its noisy lower
-number, less that number's own error, at most (docs/laplace.md, docs/pmw.md).
+number, less that number's own error, at most (docs/proofs/laplace.md, docs/proofs/pmw.md).
 """
 
 from __future__ import annotations

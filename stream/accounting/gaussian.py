@@ -1,7 +1,7 @@
 """What discrete Gaussian noise costs: ρ, and the (ε, δ) of any number of adaptively chosen measurements together.
 
 A number that one person moves by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is π/2-zCDP. For N of them with
-precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)), docs/composition.md proves for every T below all variances that
+precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)), docs/proofs/composition.md proves for every T below all variances that
 
     δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1} e^{−2π²Tj²},
 

@@ -1,7 +1,7 @@
 """The planner of streams that answer from an estimate and measure with Gaussian noise, where δ > 0 allows that.
 
 It starts from the plan with Laplace noise and brings down its promise, and the noise of its opening, by one common factor, the
-least that (ε, δ) pays for. Comparisons are pure, as there. Proofs are in docs/pmw.md; errors are counts of rows.
+least that (ε, δ) pays for. Comparisons are pure, as there. Proofs are in docs/proofs/pmw.md; errors are counts of rows.
 """
 
 from __future__ import annotations

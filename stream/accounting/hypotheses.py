@@ -1,7 +1,7 @@
 """The planner of multiplicative weights: how many updates to pay for, and how to divide ε among all that they need.
 
 One ⊤ in the sparse vector stands for one update of the hypothesis. If every ⊤ means that the hypothesis is off by more than
-γ (as a fraction of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can ever happen: docs/pmw-weights.md proves it,
+γ (as a fraction of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can ever happen: docs/proofs/pmw-weights.md proves it,
 and everything else that this module relies on. Errors are counts of rows; steps are 1/1024 of one.
 """
 
@@ -139,7 +139,7 @@ def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
 
     All there are, or so many that a question about cells never named is answered with one row at most, and at any rate
     those that updates can name and one for all others: the bound on the number of updates holds with the logarithm of
-    as many or more (docs/sparse-pmw.md, Theorem 1).
+    as many or more (docs/proofs/sparse-pmw.md, Theorem 1).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 

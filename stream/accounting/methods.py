@@ -1,6 +1,6 @@
 """The layouts of noise that the planner chooses from, each as a calibration with its exact error filled in.
 
-Their privacy is proved in ``docs/above-threshold.md`` and ``docs/numeric-sparse.md``. Budgets are split with
+Their privacy is proved in ``docs/proofs/above-threshold.md`` and ``docs/proofs/numeric-sparse.md``. Budgets are split with
 ε1 + ε2 + ε3 <= ε, or c rounds of ε1 + ε2 + ε3 <= ε (``tops_epsilon`` says where ε2 and ε3 count for less), in
 rational arithmetic on the doubles themselves.
 """

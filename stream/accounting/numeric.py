@@ -2,7 +2,7 @@
 
 ``fresh`` numbers are f + η, with η of their own and a third share of ε (Dwork & Roth 2014, Algorithm 3). ``gap``
 numbers are T + (f + ν − T − ρ − s), made of the noise that decided the ⊤, at no cost (Ding, Wang, Zhang & Kifer 2019).
-Privacy and accuracy of both are proved in ``docs/numeric-sparse.md``.
+Privacy and accuracy of both are proved in ``docs/proofs/numeric-sparse.md``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monoton
     """What c ⊤s with their numbers lose beyond ε1 = ``threshold``: ε2 + ε3, or less for monotone queries.
 
     There a query that moves loses on its number what it does not lose on its ⊤, or nothing on ρ: t ⊤s lose at most
-    t/c of max(ε2, ε3, ε2 + ε3 − ε1) beyond ε1 (``docs/numeric-sparse.md``, Theorem 2).
+    t/c of max(ε2, ε3, ε2 + ε3 − ε1) beyond ε1 (``docs/proofs/numeric-sparse.md``, Theorem 2).
     """
     both = query + answer
     return max(query, answer, both - threshold) if monotone else both

@@ -1,7 +1,7 @@
 """The planner: which calibration of AboveThreshold or NumericSparse answers a stream with the least error at its privacy cost.
 
 Everything is chosen from public parameters: ε, δ, the cutoff, the number of queries, β, the sensitivity and the grid.
-Whatever it returns is (ε, δ)-differentially private by ``docs/above-threshold.md`` and ``docs/numeric-sparse.md``.
+Whatever it returns is (ε, δ)-differentially private by ``docs/proofs/above-threshold.md`` and ``docs/proofs/numeric-sparse.md``.
 """
 
 from __future__ import annotations

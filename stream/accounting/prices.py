@@ -2,8 +2,8 @@
 
 Its noise has ``share`` parts of the ε of one ordinary charged answer, the least whose noise keeps to the error with the part
 of β that is in proportion to it. A stream's grant pays for so many parts, whatever they are spent on: where δ = 0 losses add
-up in each transcript, so that adding up is a filter. All that decides is public. The proofs are in docs/laplace.md
-and docs/pmw.md.
+up in each transcript, so that adding up is a filter. All that decides is public. The proofs are in docs/proofs/laplace.md
+and docs/proofs/pmw.md.
 """
 
 from __future__ import annotations

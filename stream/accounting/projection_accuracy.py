@@ -2,7 +2,7 @@
 
 The latter is in proportion to the table's ℓ₂ norm ‖D‖, the root of the sum of all squared counts. The norm is private, but
 the release tells it: every u_i² is ‖D‖² on average, so that a bound on the norm is post-processing and costs nothing.
-Questions are fixed before matrix and noise are known. Derivations: docs/sparse-project.md.
+Questions are fixed before matrix and noise are known. Derivations: docs/proofs/sparse-project.md.
 """
 
 from __future__ import annotations

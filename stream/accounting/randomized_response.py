@@ -1,7 +1,7 @@
 """Randomized response: its exact probabilities, its planner, and the unbiased estimator of shares.
 
 Each event is one person's category out of k; the answer is that category with probability e^ε/(e^ε + k − 1), else one of
-the others, each as likely. Proofs are in docs/randomized-response.md.
+the others, each as likely. Proofs are in docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations

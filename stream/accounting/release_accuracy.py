@@ -2,7 +2,7 @@
 
 All bounds are for classes of questions fixed before the release's noise is known, as in the accuracy definition of Blum &
 Roth 2011; only a single cell's bound also holds for whoever chooses questions by earlier answers. Derivations:
-docs/histogram.md, docs/lazy-histogram.md.
+docs/proofs/histogram.md, docs/proofs/lazy-histogram.md.
 """
 
 from __future__ import annotations

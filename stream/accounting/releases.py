@@ -1,8 +1,8 @@
 """The planner of mechanisms that release something of a table once: histogram, lazy_histogram, sparse_project.
 
 A histogram is one part, with Laplace or, where δ > 0 makes that better, Gaussian noise; a projection has one part per row. Parts are together (ε, δ)-private by adding up or by optimal
-composition (Kairouz, Oh & Viswanath 2015). Proofs are in docs/histogram.md, docs/lazy-histogram.md and
-docs/sparse-project.md.
+composition (Kairouz, Oh & Viswanath 2015). Proofs are in docs/proofs/histogram.md, docs/proofs/lazy-histogram.md and
+docs/proofs/sparse-project.md.
 """
 
 from __future__ import annotations

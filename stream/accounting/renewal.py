@@ -1,6 +1,6 @@
 """Budgets that renew: how long a period is, what it means, and what a stream that is open at its edge has behind it.
 
-Privacy is then per period. docs/composition.md, "Renewal", says what holds and proves it.
+Privacy is then per period. docs/proofs/composition.md, "Renewal", says what holds and proves it.
 """
 
 from __future__ import annotations

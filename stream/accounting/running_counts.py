@@ -1,6 +1,6 @@
 """The planner of running_count: which tree of sums, and how wide their noise, keeps running counts nearest to the truth.
 
-All sums of all groups are one release, of which every answer is made: it is charged once. Proofs are in docs/running-count.md.
+All sums of all groups are one release, of which every answer is made: it is charged once. Proofs are in docs/proofs/running-count.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How far sums of discrete Laplace noise may be off: exactly for short ones, by Chernoff's bound for others.
 
-The bounds are for classes of sums fixed before the noise is known. Derivations: docs/histogram.md, docs/lazy-histogram.md.
+The bounds are for classes of sums fixed before the noise is known. Derivations: docs/proofs/histogram.md, docs/proofs/lazy-histogram.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A query is ⊤ iff f + ν ≥ T + ρ + s, all in whole grid steps, ν fresh per query, ρ per stream (or per round, where the
 calibration says so), s the public shift. The stream stops after its cutoff of ⊤s. Privacy: the master lemma of
-docs/above-threshold.md. Nothing here draws noise or does any I/O.
+docs/proofs/above-threshold.md. Nothing here draws noise or does any I/O.
 """
 
 from __future__ import annotations

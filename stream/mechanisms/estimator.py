@@ -4,7 +4,7 @@ A question is settled where the noise of what was measured bounds the estimate's
 is answered from the estimate if its error is below the noisy threshold (⊥), for nothing. If it is not (⊤), the marginal of
 its attributes is measured, and a number of its own where that is nearer. A question that wants a smaller error than all this
 keeps to is measured by itself, for a price of its own. All that is public is a function of the list of measurements. The
-proofs are in docs/pmw.md. Nothing here draws noise or does any I/O.
+proofs are in docs/proofs/pmw.md. Nothing here draws noise or does any I/O.
 """
 
 from __future__ import annotations

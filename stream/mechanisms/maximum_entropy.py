@@ -6,7 +6,7 @@ axes, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the c
     Σ_S ⟨θ_S, y_S⟩ − rows·ln Σ_x p₀(x) e^{Σ_S θ_S(x)} − Σ_S τ_S‖θ_S‖²/2,        τ_S = σ_S/2.
 
 Its gradient is y_S − rows·p_S − τ_S θ_S: the entropy is largest among all p whose marginals are this near to the measured
-ones (docs/pmw.md). Steps are scaled by a bound on the curvature, 1/(rows·p_S + τ_S), with Nesterov's momentum, which starts
+ones (docs/proofs/pmw.md). Steps are scaled by a bound on the curvature, 1/(rows·p_S + τ_S), with Nesterov's momentum, which starts
 over whenever it points downhill. How many there are follows from the number of cells.
 
 Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding, the exponentials of a table

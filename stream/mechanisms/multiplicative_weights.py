@@ -4,7 +4,7 @@ The hypothesis p̂ is a distribution over the cells of a table's attributes. A q
 whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, which is one row's full weight. If the hypothesis' answer rows·q(p̂) is
 off by more than the noisy threshold the answer is a noisy number (⊤) and p̂(x) ∝ p̂(x)·exp(±η q(x)); otherwise it is
 the hypothesis' own (⊥), for nothing. Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; the proofs are in
-docs/pmw-weights.md. Nothing here draws noise or does any I/O.
+docs/proofs/pmw-weights.md. Nothing here draws noise or does any I/O.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Aim:
         """How many times η lie between the log-odds of the hypothesis's answer and those of the least error proved.
 
         A step y of the right sign lowers the distance by y·b − ln(1 − a + a·e^y) at least, a the share that the hypothesis
-        says and b the true one, which grows until y is the difference of their log-odds: docs/sparse-pmw.md.
+        says and b the true one, which grows until y is the difference of their log-odds: docs/proofs/sparse-pmw.md.
         """
         least = max(self.gap, abs(shown) - self.reach)
         with localcontext(_LOG_ODDS) as context:

@@ -1,6 +1,6 @@
 """Randomized response: one person's category in, a category drawn around it out.
 
-Nothing here draws noise or does any I/O; privacy is proved in docs/randomized-response.md.
+Nothing here draws noise or does any I/O; privacy is proved in docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations

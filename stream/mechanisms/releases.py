@@ -1,7 +1,7 @@
 """Releases that are charged once: noisy cells of a histogram, whole or on demand, and what is read off them.
 
 Every cell has its own discrete Laplace noise, derived from words that belong to the cell, so that a cell asked for alone
-is that of the whole release, at any time. Privacy: docs/histogram.md and docs/lazy-histogram.md. What is computed from
+is that of the whole release, at any time. Privacy: docs/proofs/histogram.md and docs/proofs/lazy-histogram.md. What is computed from
 noisy cells is post-processing.
 """
 

@@ -1,6 +1,6 @@
 """The exact sums that a running count is made of, kept from window to window, and which windows count.
 
-Nothing here draws noise or does any I/O; the noise of nodes and privacy: docs/running-count.md.
+Nothing here draws noise or does any I/O; the noise of nodes and privacy: docs/proofs/running-count.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Scores are whole grid steps, of which one person moves each by at most Δ; the rate is ε0/2Δ per step, or ε0/Δ where all
 scores of neighbours move in the same direction. Both then are ε0-differentially private for any number of candidates:
-docs/noisy-max.md and docs/exponential.md. Nothing here draws noise or does any I/O.
+docs/proofs/noisy-max.md and docs/proofs/exponential.md. Nothing here draws noise or does any I/O.
 """
 
 from __future__ import annotations

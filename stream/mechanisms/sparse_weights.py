@@ -2,7 +2,7 @@
 
 Questions name few cells, so that after any number of updates all cells but those named still have one common weight.
 Time and memory depend on the cells named, never on the universe. Source: Blum & Roth 2011, Section 4 (Sparse
-Multiplicative Weights); docs/sparse-pmw.md.
+Multiplicative Weights); docs/proofs/sparse-pmw.md.
 """
 
 from __future__ import annotations

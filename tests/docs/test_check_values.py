@@ -31,7 +31,7 @@ def calibrations(*changed: str) -> dict[str, SparseVectorCalibration]:
 
 
 def test_the_check_values_of_above_threshold_are_those_of_the_command_beside_them() -> None:
-    path = DOCS / "above-threshold.md"
+    path = DOCS / "proofs" / "above-threshold.md"
     assert PLANNED in path.read_text(encoding="utf-8")
     for cutoff in (1, 20):
         found = calibrations("--cutoff", str(cutoff))

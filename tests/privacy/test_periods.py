@@ -1,7 +1,7 @@
 """What one person does in one period moves the numbers of that period's account alone, and no further than is promised.
 
 Small topics with periods of an hour are enumerated: each person's events lie in several of them, and those of one are added, taken away or
-replaced. docs/standing-streams.md has the proof of what is checked here.
+replaced. docs/proofs/standing-streams.md has the proof of what is checked here.
 """
 
 from __future__ import annotations

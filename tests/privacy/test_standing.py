@@ -1,7 +1,7 @@
 """One person with all that they ever do moves no number of a standing stream further than is promised, in any window and group.
 
 Small topics are enumerated with whole people added, removed and replaced, and go through the shipped code from the events' bytes to
-the numbers that merging asks. docs/standing-streams.md has the proof of what is checked here.
+the numbers that merging asks. docs/proofs/standing-streams.md has the proof of what is checked here.
 """
 
 from __future__ import annotations

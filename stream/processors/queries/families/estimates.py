@@ -1,6 +1,6 @@
 """Streams that answer from the estimate of all that was measured.
 
-Noise belongs to (number of ⊤s so far, question) and not to an event: docs/pmw.md says why that is sound. Nothing of what was
+Noise belongs to (number of ⊤s so far, question) and not to an event: docs/proofs/pmw.md says why that is sound. Nothing of what was
 measured is stored but which marginals these were: their noise is derived again, and the estimate follows.
 """
 

@@ -1,7 +1,7 @@
 """Online private multiplicative weights: answers from a public hypothesis, which noisy answers correct.
 
 Noise belongs to (number of updates so far, question) and not to an event. So a question that is repeated while the
-hypothesis is unchanged has its answer repeated, at no cost and with nothing stored: docs/pmw-weights.md says why that is sound.
+hypothesis is unchanged has its answer repeated, at no cost and with nothing stored: docs/proofs/pmw-weights.md says why that is sound.
 """
 
 from __future__ import annotations
