@@ -23,7 +23,7 @@ from stream.version import VERSION
 class Producer:
     """Keeps what is sent; fails as often as it is told to."""
 
-    client = SimpleNamespace(_get_conn=None)
+    client = SimpleNamespace(_get_conn=None, bootstrap=None)
     """Where aiokafka's has its connections."""
     failures = 0
     sent: list[tuple[str, bytes, bytes | None]]
@@ -52,7 +52,7 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     role = Role("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
     telling = asyncio.create_task(heartbeats(Settings(), role, started := time.time()))
-    while len(Producer.sent) < 3:
+    while len(Producer.sent) < 3 and not telling.done():
         await asyncio.sleep(0.01)
     telling.cancel()
     await asyncio.gather(telling, return_exceptions=True)
