@@ -1,1 +1,1 @@
-"""What this site adds to Sphinx."""
+"""Sphinx extensions of this site."""

@@ -1,6 +1,6 @@
-"""Links to folders of the repository: a site has no page for a folder, so its name stands there without a link.
+"""Replaces links to folders by their text: the site has no pages for folders.
 
-Links to files need nothing of the kind: the file becomes part of the site.
+Files that are linked become part of the site.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sphinx.application import Sphinx
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Look at each page's links before anybody resolves them."""
+    """Replace the links of each page before Sphinx resolves them."""
     app.connect("doctree-read", _name_folders)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 

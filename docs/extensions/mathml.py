@@ -1,7 +1,7 @@
-"""Formulas as MathML, made when the site is built.
+"""Converts formulas to MathML when the site is built.
 
-Browsers draw MathML by themselves, so a page needs no script and nothing from elsewhere; a formula that cannot be read
-is a warning, and so fails the build.
+Browsers render MathML without scripts, so pages need no external files. An unreadable formula is a warning, which fails
+the build.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def to_mathml(formula: str, *, block: bool) -> str:
-    """A formula in LaTeX as MathML; MathError if it holds what the converter does not know."""
+    """Convert a LaTeX formula to MathML; raise MathError for unknown commands."""
     for pattern, replacement in _SAME.items():
         formula = re.sub(pattern, replacement, formula)
     formula = _SHORT_FRACTION.sub(r"\1{\2}{\3}", formula)

@@ -1,6 +1,6 @@
-"""Reference pages written from the code: commands, settings, events.
+"""Generates parts of pages from the code: commands, settings, events, audit cases.
 
-A page says where: ``<!-- generated: commands -->`` in it is replaced when the site is built.
+The build replaces a mark such as ``<!-- generated: commands -->`` in a page.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sphinx.pycode import ModuleAnalyzer
 
 import schemas
 from schemas import Mechanism, Source, StreamSpec
+from stream.audit import cases_of
 from stream.cli.app import app as command_line
 from stream.contract.events import CHANNELS, EVENTS
 from stream.noise import keys
@@ -37,16 +38,16 @@ _BOUNDS = {
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as ``--help`` has them."""
+    """Every command with its arguments and options, as in ``--help``."""
     group = typer.main.get_command(command_line)
     context = typer.Context(group, info_name="sotto")
     text = typer.cli.get_docs_for_click(obj=group, ctx=context, name="sotto")
-    # The page has a title of its own; usage lines are no commands that anybody could type.
+    # The page has its own title, and usage lines are not commands that could be typed.
     return re.sub(r"^# `sotto`\n", "", text).replace("```console", "```text")
 
 
 def settings() -> str:
-    """Every setting: its variable, what it takes, its default, what it says."""
+    """Every setting: variable, type, default and documentation."""
     documented = ModuleAnalyzer.for_module(Settings.__module__).find_attr_docs()
     entries = []
     for name, field in Settings.model_fields.items():
@@ -62,11 +63,11 @@ def settings() -> str:
 def key_variables() -> str:
     """The variables that name the noise key."""
     lines = [
-        (f"`{keys.KEY_VARIABLE}`", "the keys themselves, 64 hexadecimal digits each, the present one first"),
+        (f"`{keys.KEY_VARIABLE}`", "the keys themselves, 64 hexadecimal digits each, the current key first"),
         (f"`{keys.KEY_FILE_VARIABLE}`", "an owner-only file with them, as `sotto key new` makes it"),
         (f"`{keys.KEY_COMMAND_VARIABLE}`", "a command that prints them, such as a secret store's client"),
     ]
-    return _table(("variable", "what it holds"), lines)
+    return _table(("variable", "content"), lines)
 
 
 def events() -> str:
@@ -82,7 +83,7 @@ def events() -> str:
 
 
 def definitions() -> str:
-    """What sources, streams and mechanisms are made of."""
+    """The fields of sources, domains, streams and mechanisms."""
     sources, mechanisms = (get_args(get_args(union)[0]) for union in (Source, Mechanism))
     domains = (schemas.Integers, schemas.Categories, schemas.Bins)
     groups: dict[str, Iterable[type[BaseModel]]] = {
@@ -94,17 +95,33 @@ def definitions() -> str:
     return "\n\n".join(f"## {title}\n\n" + "\n\n".join(map(_model, models)) for title, models in groups.items())
 
 
+def audit_cases() -> str:
+    """Every case of ``sotto audit``."""
+    lines = [
+        (
+            case.kind,
+            str(case.stream.get("calibration", "best")),
+            f"{case.epsilon:g}" + (f", δ {case.delta:g}" if case.delta else ""),
+            str(case.source["kind"]),
+            case.pair,
+        )
+        for case in cases_of()
+    ]
+    return _table(("mechanism", "calibration", "ε", "source", "neighbours"), lines)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands,
     "settings": settings,
     "keys": key_variables,
     "events": events,
     "definitions": definitions,
+    "audit": audit_cases,
 }
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Fill in the marks of every page as it is read."""
+    """Replace the marks of every page when it is read."""
     app.connect("source-read", _fill_in)
     app.connect("autodoc-process-signature", _plain_aliases)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -117,7 +134,7 @@ def _fill_in(_app: Sphinx, _page: str, source: list[str]) -> None:
 def _plain_aliases(
     _app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Show the name of a type alias, which autodoc wraps."""
+    """Show the names of type aliases, which autodoc wraps."""
     plain = (text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returns))
     return next(plain), next(plain)
 
@@ -156,7 +173,7 @@ def _type_of(schema: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """A value as JSON has it, strings without their quotation marks."""
+    """A value as JSON; strings without quotation marks."""
     return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from html import escape
 from pathlib import Path
 
 import pytest
 
 from schemas import Mechanism
+from stream.audit import cases_of
 from stream.settings import Settings, variable
 from tests.docs.pages import DOCS, PROJECT, page
 from tests.docs.sites import build
@@ -62,6 +64,11 @@ def test_the_reference_has_every_command_setting_and_mechanism(site: Path) -> No
     definitions = (site / "reference/definitions.html").read_text()
     assert all(model.__name__ in definitions for model in Mechanism.__args__[0].__args__)
     assert "redeliver" in (site / "reference/python.html").read_text()
+
+
+def test_the_audit_page_lists_every_shipped_case(site: Path) -> None:
+    page_text = (site / "auditing.html").read_text().replace("’", "'")
+    assert all(escape(case.pair, quote=False) in page_text for case in cases_of())
 
 
 def test_whatever_is_broken_fails_the_build_and_nothing_else_does(tmp_path: Path) -> None:
