@@ -19,6 +19,9 @@ from stream.noise import NoiseKey
 KEY: Final = NoiseKey(bytes(range(32)))
 """The noise key of the tests' installations: their noise is reproducible."""
 
+OTHER_KEY: Final = NoiseKey(bytes(32))
+"""A second key, for tests in which keys differ."""
+
 PEOPLE: Final[Mapping[str, Sequence[Any]]] = {
     "age": list(range(100)) * 2,
     "sex": ["F"] * 100 + ["M"] * 100,
@@ -68,8 +71,13 @@ def stream(
     mechanism: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Return the definition of a stream as a producer writes it; `mechanism` adds fields to those of its kind."""
-    fields = {"kind": kind, **_MECHANISMS.get(kind, {}), **(mechanism or {})}
+    """Return the definition of a stream as a producer writes it.
+
+    `mechanism` adds fields to the defaults of its kind. If it has a field `kind`, this one replaces the argument.
+    """
+    given = mechanism or {}
+    kind = given.get("kind", kind)
+    fields = {"kind": kind, **_MECHANISMS.get(kind, {}), **given}
     return {"stream": name, "source": source_name, "epsilon": 1.0, "mechanism": fields, **changes}
 
 
@@ -93,7 +101,7 @@ def calibration(spec: StreamSpec | None = None, **changes: Any) -> SparseVectorC
 def installation(
     *streams: Mapping[str, Any],
     sources: Iterable[Mapping[str, Any]] | None = None,
-    rows: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
+    rows: Mapping[str, Any] | None = None,
     key: NoiseKey = KEY,
     partitions: int = 1,
 ) -> Driver:

@@ -21,10 +21,10 @@ from sotto import Driver
 from stream.mechanisms.grid import Grid
 from stream.mechanisms.ranges import MAX_STEPS
 from stream.noise import DELTA_PER_DRAW, sampler
+from tests.builders import KEY
 from tests.privacy.audit_variants import broken, decimals_rounded_as_doubles
 from tests.privacy.exact import law_of
 from tests.privacy.losses import excess
-from tests.unit.processors.installation import KEY
 
 WIDE = Context(prec=200)
 PER_EVENT = 40

@@ -14,10 +14,10 @@ from scipy.stats import chi2
 
 from sotto import Driver
 from stream.noise import DELTA_PER_DRAW, sampler
+from tests.builders import KEY
 from tests.privacy.chance import follows
 from tests.privacy.exact import law_of
 from tests.privacy.losses import excess
-from tests.unit.processors.installation import KEY
 
 FALSE_ALARM = 1e-9
 """How often the comparison with draws that are not ours, and not seeded, fails though nothing is wrong."""

@@ -15,9 +15,9 @@ from sotto import Driver
 from stream.accounting.randomized_response import RESPONSE_BITS, Response, response
 from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
 from stream.noise import Role, event_words, stream_subkey
+from tests.builders import KEY
 from tests.privacy.chance import fits
 from tests.privacy.exact import exponential_below
-from tests.unit.processors.installation import KEY
 
 epsilons = st.floats(min_value=1e-6, max_value=1000.0).map(Fraction)
 sizes = st.integers(min_value=2, max_value=4096)

@@ -25,9 +25,9 @@ from stream.mechanisms.selection import (
 )
 from stream.noise import DELTA_PER_DRAW, Role, event_words, stream_subkey
 from stream.noise.geometric import LowWords, Words
+from tests.builders import KEY
 from tests.privacy.chance import fits
 from tests.privacy.exact import Law, exponential_below, law_of
-from tests.unit.processors.installation import KEY
 
 Scores = tuple[int, ...]
 Chances = Callable[[Scores], tuple[Fraction, ...]]

@@ -6,20 +6,21 @@ import pytest
 
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
-from tests.unit.processors.installation import KEY, feed_driver, spec, table_store
+from tests.builders import KEY, installation, source
+from tests.unit.processors.installation import spec, table_store
 
 
 @pytest.fixture
 def control() -> list[Record]:
     """A stream's opening, its halt, and the opening once more."""
-    driver = feed_driver(spec("ward"))
+    driver = installation(spec("ward"))
     driver.halt("feed", "ward")
     opened, halted = driver.records(driver.topics.control)
     return [opened, halted, opened._replace(offset=halted.offset + 1)]
 
 
 def _worker() -> QueryProcessor:
-    return QueryProcessor(feed_driver().topics, 0, KEY, table_store())
+    return QueryProcessor(installation(sources=[source()]).topics, 0, KEY, table_store())
 
 
 def _state(worker: QueryProcessor) -> str:

@@ -8,8 +8,9 @@ import pytest
 
 from sotto import Driver
 from stream.cli import output, populations, sources, streams
+from tests.builders import KEY, source
 from tests.commands import Connected, run_connected
-from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
+from tests.unit.processors.installation import HIGH, spec
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def test_a_population_is_registered_joined_and_shown(driver: Driver) -> None:
     said = run_connected("population", "register", '{"population": "patients", "epsilon": 3, "renews": "30d"}')
     assert "population patients is registered with ε 3" in said
     assert "privacy is per period, not for ever: every 30 days a person may lose ε = 3 again" in said
-    run_connected("source", "add", json.dumps({**VALUES, "source": "wards", "population": "patients"}))
-    run_connected("source", "add", json.dumps({**VALUES, "source": "visits"}))
+    run_connected("source", "add", json.dumps(source("wards", population="patients")))
+    run_connected("source", "add", json.dumps(source("visits")))
     driver.open(spec("a", "visits", epsilon=0.5))
     assert "source visits belongs to population patients" in run_connected("source", "join", "visits", "patients")
     shown = run_connected("population", "show", "patients")
@@ -40,7 +41,7 @@ def test_a_population_is_registered_joined_and_shown(driver: Driver) -> None:
 
 
 def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
-    driver.register(VALUES)
+    driver.register(source())
     said = run_connected(
         "allot", "study", "--epsilon", "1", "--source", "feed", "--analyst", "ada", "--analyst", "bob"
     )
@@ -69,5 +70,5 @@ def test_an_allotment_is_of_one_budget(budget: list[str]) -> None:
 
 
 def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
-    driver.register({**VALUES, "renews": "1h"})
+    driver.register(source(renews="1h"))
     assert "it is over, and the next one begins with the next event" in run_connected("source", "show", "feed")

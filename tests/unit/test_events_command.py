@@ -17,9 +17,9 @@ from stream.cli import events
 from stream.cli.app import app
 from stream.cli.output import CommandError
 from stream.settings import Settings
+from tests import builders
 from tests.commands import Connected, run_connected
 from tests.unit.departures import FLIGHTS, LATE, event
-from tests.unit.processors.installation import VALUES
 
 DAY = "2026-01-01T"
 LINES = [
@@ -103,7 +103,7 @@ def test_the_topic_of_a_source_is_made_where_it_is_missing(
     monkeypatch.setattr(events, "create_live_topic", make)
     driver.register({**FLIGHTS, "clock": "marks"})
     assert run_connected("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
-    driver.register(VALUES)
+    driver.register(builders.source())
     with pytest.raises(Invalid, match="is no live topic"):
         run_connected("events", "topic", "feed")
 

@@ -13,8 +13,8 @@ from sotto import Driver, Invalid, Refused, Result
 from stream.cli import sources, streams
 from stream.cli.app import app
 from stream.cli.queries import _line
+from tests.builders import KEY
 from tests.commands import Connected, run_connected
-from tests.unit.processors.installation import KEY
 from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing, window
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY
 from tests.unit.processors.live import flights, standing
 
 HISTOGRAM = {"kind": "histogram", "attributes": ["origin"], "answers": 96}

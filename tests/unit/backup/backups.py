@@ -7,15 +7,16 @@ from pathlib import Path
 from schemas import LedgerProgress, TrailHead
 from sotto import Driver
 from stream.backup.files import BackupFile, BackupRecord, BackupWriter, Heading
+from tests.builders import KEY, source
 from tests.unit.processors.budget_service import ledger_codec
-from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
+from tests.unit.processors.installation import HIGH, spec
 
 
 def installation() -> Driver:
     """Streams that are open, exhausted, closed, closing and halted, over two sources."""
     driver = Driver(KEY, partitions=2)
-    driver.register(VALUES)
-    driver.register({**VALUES, "source": "other", "accountant": "zcdp", "delta": 1e-6})
+    driver.register(source())
+    driver.register(source("other", accountant="zcdp", delta=1e-6))
     for name in ("open", "dry", "closed", "halted"):
         driver.open(spec(name, cutoff=2))
     driver.open(spec("elsewhere", "other"))

@@ -22,8 +22,9 @@ from stream.backup.returning import _parts
 from stream.extras import EXTRAS
 from stream.processors.budget.returning import HALTED, LOST, Returning
 from stream.settings import Settings
+from tests.builders import KEY, source
 from tests.unit.backup.backups import backed_up, installation
-from tests.unit.processors.installation import HIGH, KEY, VALUES, spec
+from tests.unit.processors.installation import HIGH, spec
 
 
 def brought_back(backup: BackupFile, since: Since) -> Driver:
@@ -83,24 +84,24 @@ def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_know
 ) -> None:
     old = Driver(KEY, partitions=2)
     old.register_population({"population": "patients", "epsilon": 2.0})
-    old.register({**VALUES, "population": "patients"})
+    old.register(source(population="patients"))
     old.allot("ann", 1.0, population="patients")
     backup = backed_up(old, tmp_path / "backup")
     new = brought_back(backup, since)
     record = new.population("patients")
     if since != "halt":
         assert (record.state, record.reason) == ("open", None)
-        new.register({**VALUES, "source": "other", "population": "patients"})
+        new.register(source("other", population="patients"))
         new.open(spec("hers", "other"), analyst="ann")
         return
     assert (record.state, record.reason) == ("halted", HALTED)
-    new.register({**VALUES, "source": "other"})
+    new.register(source("other"))
     new.open(spec("free", "other"))
     for crash in (False, True):
         if crash:
             new.crash()
         with pytest.raises(Refused, match="population 'patients' is halted: brought back from a backup"):
-            new.register({**VALUES, "source": "another", "population": "patients"})
+            new.register(source("another", population="patients"))
         with pytest.raises(Refused, match="population 'patients' is halted"):
             new.join("other", "patients")
         with pytest.raises(Refused, match="is halted"):
@@ -112,7 +113,7 @@ def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_know
 def test_a_population_and_its_allotments_count_what_is_lost_as_wholly_spent(tmp_path: Path) -> None:
     old = Driver(KEY, partitions=2)
     old.register_population({"population": "patients", "epsilon": 3.0})
-    old.register({**VALUES, "population": "patients"})
+    old.register(source(population="patients"))
     old.allot("ann", 1.5, population="patients")
     old.open(spec("hers", cutoff=4), analyst="ann")
     old.ask_many([{"id": "one", "stream": "hers", "value": HIGH}])
@@ -245,7 +246,7 @@ def test_a_head_that_was_noted_binds_whoever_writes_all_anew(tmp_path: Path) -> 
     old = backed_up(installation(), tmp_path / "old")
     head = check_backup(old).ending.head
     rewritten = Driver(KEY, partitions=2)
-    rewritten.register(VALUES)
+    rewritten.register(source())
     rewritten.wait(1.0)
     for number in range(20):
         rewritten.open(spec(f"other-{number}", epsilon=0.1))

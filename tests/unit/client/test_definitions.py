@@ -15,8 +15,8 @@ from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from sotto import Driver
 from stream.client import definitions
 from stream.client.definitions import Definitions
+from tests.builders import KEY
 from tests.unit.client.outside import DOCUMENT, ROWS
-from tests.unit.processors.installation import KEY
 
 
 class Ledger:

@@ -12,8 +12,8 @@ from stream.asking.outside import outside
 from stream.asking.questions import as_source
 from stream.data import PredicateParser
 from stream.data.expressions import FALSE, TRUE
+from tests.builders import KEY
 from tests.unit.client.outside import DOCUMENT, ROWS
-from tests.unit.processors.installation import KEY
 
 SOURCE: Source = as_source(DOCUMENT)
 

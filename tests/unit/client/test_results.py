@@ -26,7 +26,8 @@ from sotto import (
     Unknown,
 )
 from stream.asking.questions import made_settings
-from tests.unit.processors.installation import HIGH, KEY, LOW, feed_driver, spec
+from tests.builders import KEY, installation
+from tests.unit.processors.installation import HIGH, LOW, spec
 
 ROWS: dict[str, list[Any]] = {"sex": ["F", "M"] * 30, "size": [0.5, 1.5, 3.0] * 20, "alpha": list(range(3)) * 20}
 SOURCE: dict[str, Any] = {
@@ -111,7 +112,7 @@ def test_what_comes_from_a_stream_is_not_html() -> None:
 
 
 def test_a_result_is_the_answer_that_it_is() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     result = driver.ask("alarms", value=LOW)
     answer = Answer.model_validate(result.model_dump())
     assert result == answer
@@ -123,7 +124,7 @@ def test_a_result_is_the_answer_that_it_is() -> None:
 
 
 def test_what_is_not_answered_is_raised_or_given() -> None:
-    driver = feed_driver(spec("alarms", cutoff=1), spec("ended"))
+    driver = installation(spec("alarms", cutoff=1), spec("ended"))
     with pytest.raises(Rejected, match="rejected the question") as rejected:
         driver.ask("nobody", value=1.0)
     assert rejected.value.answer.outcome == "rejected"
@@ -142,7 +143,7 @@ def test_what_is_not_answered_is_raised_or_given() -> None:
 
 
 def test_all_errors_are_one_family() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     with pytest.raises(Refused, match="was used before"):
         driver.open(spec("alarms"))
     with pytest.raises(Refused, match="cannot pay") as refused:
@@ -174,7 +175,7 @@ def test_a_setting_that_is_wrong_is_told_by_the_name_that_it_was_given_under(
 
 
 def test_sources_and_streams_are_listed() -> None:
-    driver = feed_driver(spec("b"), spec("a"))
+    driver = installation(spec("b"), spec("a"))
     driver.register(SOURCE, ROWS)
     assert sorted(one.source.source for one in driver.list_sources()) == ["feed", "people"]
     assert sorted(one.spec.stream for one in driver.list_streams()) == ["a", "b"]

@@ -18,7 +18,8 @@ from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import Alerts
 from stream.monitor.tables import Tables
 from stream.processors.base import Record
-from tests.unit.processors.installation import HIGH, KEY, LOW, VALUES, spec
+from tests.builders import KEY, source
+from tests.unit.processors.installation import HIGH, LOW, spec
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
 OPENING = Opening("late", "flights", "0" * 32, "open", None, 1_600_000_000.0)
@@ -36,10 +37,10 @@ def record(outcome: str, **fields: Any) -> Record:
 
 def driver() -> Driver:
     made = Driver(KEY)
-    made.register(VALUES)
-    made.register({**VALUES, "source": "other"})
-    for stream, source in (("late-1", "feed"), ("late-2", "feed"), ("else", "other")):
-        made.open(spec(stream, source, cutoff=2))
+    made.register(source())
+    made.register(source("other"))
+    for stream, feed in (("late-1", "feed"), ("late-2", "feed"), ("else", "other")):
+        made.open(spec(stream, feed, cutoff=2))
     return made
 
 

@@ -19,7 +19,8 @@ from stream.processors.queries.headers import (
     MAX_TRACESTATE_MEMBERS,
     answer_headers,
 )
-from tests.unit.processors.installation import KEY, VALUES, feed_driver, query, spec
+from tests.builders import installation
+from tests.unit.processors.installation import query, spec
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = b"rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
@@ -37,7 +38,7 @@ answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
 
 def published(*events: tuple[bytes, Headers], driver: Driver | None = None) -> list[Record]:
     """What one driver writes to the topic of answers for these queries."""
-    driver = driver or feed_driver(spec("ward"))
+    driver = driver or installation(spec("ward"))
     before = len(driver.records(driver.topics.answers))
     for value, headers in events:
         driver.send(0, value, headers)
@@ -87,9 +88,9 @@ def test_the_ids_of_two_answers_differ_even_if_their_queries_are_the_same() -> N
 def test_headers_change_neither_the_verdict_nor_the_noise() -> None:
     values = [query(str(number), "ward", float(100 * number - 2000)) for number in range(40)]
     stream = spec("ward", cutoff=20)
-    plain = published(*((value, ()) for value in values), driver=feed_driver(stream))
+    plain = published(*((value, ()) for value in values), driver=installation(stream))
     dressed = published(
-        *((value, (*CLOUD_EVENT, ("traceparent", PARENT))) for value in values), driver=feed_driver(stream)
+        *((value, (*CLOUD_EVENT, ("traceparent", PARENT))) for value in values), driver=installation(stream)
     )
     assert [record.value for record in plain] == [record.value for record in dressed]
     assert len({answers.decode(record.value).outcome for record in plain}) > 1
@@ -97,9 +98,7 @@ def test_headers_change_neither_the_verdict_nor_the_noise() -> None:
 
 def test_an_event_answered_again_after_a_crash_has_the_same_headers() -> None:
     def run(*, crash: bool) -> list[Record]:
-        driver = Driver(KEY, partitions=1)
-        driver.register(VALUES)
-        driver.open(spec("ward", cutoff=10))
+        driver = installation(spec("ward", cutoff=10))
         published((query("a", "ward", 1.0), CLOUD_EVENT), driver=driver)
         if crash:
             driver.crash()
@@ -110,7 +109,7 @@ def test_an_event_answered_again_after_a_crash_has_the_same_headers() -> None:
 
 
 def test_a_dead_letter_keeps_the_headers_that_came_and_says_why() -> None:
-    driver = feed_driver(spec("ward"))
+    driver = installation(spec("ward"))
     driver.send(0, b"not json", (*CLOUD_EVENT, ("traceparent", PARENT)))
     [letter] = driver.records(driver.topics.rejected)
     assert letter.headers[: len(CLOUD_EVENT) + 1] == (*CLOUD_EVENT, ("traceparent", PARENT))

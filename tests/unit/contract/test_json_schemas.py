@@ -21,7 +21,7 @@ from stream.contract.asyncapi import FEED_STATE
 from stream.contract.events import CHANNELS, EVENTS, Channel, EventKind
 from stream.contract.json_schemas import OPEN_WORDS, standalone
 from stream.processors.topics import Topics
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY
 from tests.unit.processors.mechanisms import KINDS, SOURCES, ask, driver_with
 
 BY_NAME = {event.name: event for event in EVENTS}

@@ -6,7 +6,8 @@ from structlog.testing import capture_logs
 
 from stream.kafka.refusals import Refusals
 from stream.processors.queries.processor import QueryProcessor
-from tests.unit.processors.installation import KEY, OTHER_KEY, feed_driver, spec, worker_of
+from tests.builders import KEY, OTHER_KEY, installation, source
+from tests.unit.processors.installation import spec, worker_of
 
 LACK = f"this worker lacks noise key {KEY.key_id}; give it that key"
 
@@ -19,7 +20,7 @@ def told(refusals: Refusals, processor: QueryProcessor) -> list[tuple[str, str, 
 
 
 def test_a_key_that_is_lacking_is_one_warning_for_all_streams_of_a_partition() -> None:
-    driver = feed_driver(*(spec(f"stream-{number}", epsilon=0.01) for number in range(50)))
+    driver = installation(*(spec(f"stream-{number}", epsilon=0.01) for number in range(50)))
     refusals, lacking = Refusals("worker", 3), worker_of(driver, key=OTHER_KEY)
     assert told(refusals, lacking) == [("warning", LACK, 50, 3)]
     assert told(refusals, lacking) == []
@@ -27,7 +28,7 @@ def test_a_key_that_is_lacking_is_one_warning_for_all_streams_of_a_partition() -
 
 
 def test_a_key_that_is_first_met_later_is_told_then() -> None:
-    driver = feed_driver()
+    driver = installation(sources=[source()])
     refusals, lacking = Refusals("worker", 0), worker_of(driver, key=OTHER_KEY)
     assert told(refusals, lacking) == []
     driver.open(spec("one"))

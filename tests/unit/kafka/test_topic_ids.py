@@ -22,7 +22,8 @@ from stream.processors.feeds.merging import MergeProcessor
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
-from tests.unit.processors.installation import KEY, table_store
+from tests.builders import KEY
+from tests.unit.processors.installation import table_store
 from tests.unit.processors.live import flights
 
 SOURCE = TopicPartition("queries", 0)

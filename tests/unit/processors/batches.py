@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from sotto import Driver
 from stream.processors.queries import QueryProcessor
-from tests.unit.processors.installation import (
-    KEY,
-    ROWS,
-    TABLE,
-    VALUES,
-    spec,
-    worker_of,
-)
+from tests.builders import installation, source
+from tests.unit.processors.installation import spec, worker_of
 
 
 def mixed_driver() -> Driver:
     """Streams of every layout of noise, on sources of different grids, sensitivities and accountants."""
-    driver = Driver(KEY, partitions=1)
-    driver.register(VALUES)
-    driver.register({**VALUES, "source": "fine", "grid": 0.01, "sensitivity": 0.25})
-    driver.register({**VALUES, "source": "coarse", "grid": 3.0, "accountant": "zcdp", "delta": 1e-6})
-    driver.register(TABLE, ROWS)
-    for stream in (
+    return installation(
         spec("best", cutoff=5),
         spec("twin", cutoff=5),
         spec("book", cutoff=5, calibration="textbook"),
@@ -31,9 +20,13 @@ def mixed_driver() -> Driver:
         spec("coarse-book", "coarse", cutoff=2, calibration="textbook"),
         spec("people-best", "people", cutoff=2, threshold=90.0),
         spec("people-book", "people", cutoff=2, calibration="textbook", threshold=90.0),
-    ):
-        driver.open(stream)
-    return driver
+        sources=[
+            source(),
+            source("fine", grid=0.01, sensitivity=0.25),
+            source("coarse", grid=3.0, accountant="zcdp", delta=1e-6),
+            source("people", "table"),
+        ],
+    )
 
 
 DRIVER = mixed_driver()

@@ -12,7 +12,8 @@ from schemas.wire import Codec
 from stream.processors.base import PROGRESS_KEY, Outputs, Record
 from stream.processors.budget import BudgetProcessor
 from stream.processors.topics import Topics
-from tests.unit.processors.installation import KEY, VALUES, spec, table_store, written
+from tests.builders import KEY, source
+from tests.unit.processors.installation import spec, table_store, written
 
 TOPICS = Topics(partitions=1)
 request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -57,7 +58,7 @@ class Service:
 
 
 def register(request: str = "register", **changes: Any) -> bytes:
-    return json.dumps({"kind": "register", "request": request, "source": {**VALUES, **changes}}).encode()
+    return json.dumps({"kind": "register", "request": request, "source": {**source(), **changes}}).encode()
 
 
 def opening(request: str, stream: str, **changes: Any) -> bytes:

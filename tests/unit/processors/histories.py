@@ -6,14 +6,15 @@ from functools import cache
 from pathlib import Path
 
 from sotto import Driver
+from tests.builders import KEY
 from tests.chaos.load import ROWS, Questions, sources, specs
-from tests.unit.processors.installation import KEY, query
+from tests.unit.processors.installation import query
 
 HALTED, CLOSED = "stream-1", "stream-2"
 
 
 @cache
-def installation() -> Driver:
+def asked_installation() -> Driver:
     """Streams of every mechanism in one partition, asked; one is halted, one closed, one exhausted."""
     driver = Driver(KEY, partitions=1)
     for source in sources(Path("people.csv")):

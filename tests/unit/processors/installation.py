@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Charge, Checkpoint
@@ -14,28 +14,10 @@ from stream.noise import NoiseKey
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
+from tests.builders import KEY, stream
 
-KEY = NoiseKey(bytes(range(32)))
-OTHER_KEY = NoiseKey(bytes(32))
 HIGH, LOW = 1e9, -1e9
 """Values so far from every threshold of these tests that no noise matters."""
-
-VALUES: dict[str, Any] = {
-    "kind": "values",
-    "source": "feed",
-    "neighbors": "replace",
-    "epsilon": 10.0,
-    "sensitivity": 1.0,
-}
-TABLE: dict[str, Any] = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "add-remove",
-    "epsilon": 10.0,
-    "path": "people.csv",
-    "attributes": {"age": 100, "sex": ["F", "M"]},
-}
-ROWS: dict[str, list[Any]] = {"age": list(range(100)) * 2, "sex": ["F"] * 100 + ["M"] * 100}
 
 answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_EVENT_BYTES)
 charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -43,24 +25,16 @@ checkpoint_codec: Codec[Checkpoint] = Codec(Checkpoint, limit=MAX_EVENT_BYTES)
 
 
 def spec(
-    stream: str, source: str = "feed", *, threshold: float = 0.0, cutoff: int = 1, **more: Any
+    name: str, source: str = "feed", *, threshold: float = 0.0, cutoff: int = 1, **more: Any
 ) -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": cutoff}
-    return {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": 1.0, **more}
+    """Return the definition of a stream of above_threshold; `more` replaces or adds fields."""
+    fields: dict[str, Any] = {"mechanism": {"threshold": threshold, "cutoff": cutoff}, **more}
+    return stream(name, source, **fields)
 
 
 def query(identifier: str, stream: str, value: float | None = None, **more: Any) -> bytes:
     fields = {"id": identifier, "stream": stream, **({} if value is None else {"value": value}), **more}
     return json.dumps(fields).encode()
-
-
-def feed_driver(*streams: Mapping[str, Any], partitions: int = 1) -> Driver:
-    """A driver with one source of values and the given streams on it."""
-    driver = Driver(KEY, partitions=partitions)
-    driver.register(VALUES)
-    for stream in streams:
-        driver.open(stream)
-    return driver
 
 
 def table_store() -> TableStore:

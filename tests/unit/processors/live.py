@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.windows import moment_ms, span_ms, written_moment
+from tests.builders import source, stream
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
 GROUP = {"origin": "EWR"}
@@ -18,32 +19,19 @@ def flights(**changed: Any) -> dict[str, Any]:
         "speed": {"kind": "bins", "edges": [0, 10, 20]},
         "gate": 4000,
     }
-    return {
-        "source": "flights",
-        "kind": "events",
-        "topic": "ops.departures",
-        "neighbors": "add-remove",
-        "epsilon": 1000,
-        "delta": 0.1,
-        "person": "tailnum",
-        "time": "scheduled",
-        "attributes": attributes,
-        "contribution": 2,
-        **changed,
-    }
+    fields: dict[str, Any] = {"epsilon": 1000, "delta": 0.1, "contribution": 2}
+    fields |= {"person": "tailnum", "time": "scheduled"}
+    return source("flights", "events", **{**fields, "attributes": attributes, **changed})
 
 
 def standing(name: str = "late", mechanism: dict[str, Any] | None = None, **changed: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        name: changed.pop(name) for name in ("epsilon", "delta", "expected_queries") if name in changed
-    }
-    return {
-        "stream": name,
-        "source": "flights",
-        "epsilon": 1,
-        "expected_queries": 30_000,
-        "mechanism": mechanism or {"kind": "above_threshold", "threshold": 25, "cutoff": 3, "monotone": True},
-        "standing": {
+    fields: dict[str, Any] = {"expected_queries": 30_000}
+    fields |= {name: changed.pop(name) for name in ("epsilon", "delta", "expected_queries") if name in changed}
+    return stream(
+        name,
+        "flights",
+        mechanism=mechanism or {"threshold": 25, "cutoff": 3, "monotone": True},
+        standing={
             "where": "delay >= 60",
             "by": ["origin"],
             "window": {"size": "1h", "every": "15m"},
@@ -51,7 +39,7 @@ def standing(name: str = "late", mechanism: dict[str, Any] | None = None, **chan
             **changed,
         },
         **fields,
-    }
+    )
 
 
 def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:

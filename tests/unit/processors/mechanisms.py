@@ -8,29 +8,21 @@ from typing import Any
 
 from schemas import Answer
 from sotto import Driver
-from tests.unit.processors.installation import KEY
+from tests.builders import installation, source, stream
 
 AGES = [(index * index) % 60 for index in range(900)]
 SEXES = ["F" if index % 3 else "M" for index in range(900)]
 SOURCES: dict[str, dict[str, Any]] = {
-    "people": {
-        "kind": "table",
-        "source": "people",
-        "path": "in memory",
-        "neighbors": "add-remove",
-        "epsilon": 1000.0,
-        "delta": 1e-3,
-        "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 59}, "sex": ["F", "M"]},
-    },
-    "feed": {
-        "kind": "values",
-        "source": "feed",
-        "neighbors": "replace",
-        "epsilon": 1000.0,
-        "sensitivity": 2.0,
-        "grid": 0.5,
-    },
-    "survey": {"kind": "records", "source": "survey", "epsilon": 1000.0, "contributions": 2},
+    "people": source(
+        "people",
+        "table",
+        path="in memory",
+        epsilon=1000.0,
+        delta=1e-3,
+        attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 59}, "sex": ["F", "M"]},
+    ),
+    "feed": source(epsilon=1000.0, sensitivity=2.0, grid=0.5),
+    "survey": source("survey", "records", epsilon=1000.0, contributions=2),
 }
 CELLS = [{"at": {"age": age, "sex": "F"}, "weight": 0.5} for age in range(4)]
 MANY = [{"at": {"age": age, "sex": sex}} for age, sex in ((0, "M"), (1, "F"), (4, "F"), (16, "F"))]
@@ -50,8 +42,9 @@ class Kind:
     more: dict[str, Any] = field(default_factory=dict)
 
     def spec(self, **changes: Any) -> dict[str, Any]:
-        fields = {"epsilon": 2.0, "expected_queries": 50, **self.more}
-        return {"stream": "s", "source": self.source, "mechanism": self.mechanism, **fields, **changes}
+        fields: dict[str, Any] = {"epsilon": 2.0, "expected_queries": 50, "mechanism": self.mechanism}
+        fields |= {**self.more, **changes}
+        return stream("s", self.source, **fields)
 
 
 WHERES: list[dict[str, Any]] = [{"where": f"age < {age}"} for age in range(5, 60, 5)]
@@ -176,11 +169,8 @@ KINDS = [
 
 
 def driver_with(kind: Kind, **changes: Any) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    for source in SOURCES.values():
-        driver.register(source, {"age": AGES, "sex": SEXES} if source["kind"] == "table" else None)
-    driver.open(kind.spec(**changes))
-    return driver
+    rows = {"people": {"age": AGES, "sex": SEXES}}
+    return installation(kind.spec(**changes), sources=SOURCES.values(), rows=rows)
 
 
 def ask(driver: Driver, questions: Sequence[dict[str, Any]]) -> Sequence[Answer]:

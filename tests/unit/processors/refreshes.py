@@ -5,18 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sotto import Driver, Result
-from tests.unit.processors.installation import KEY
+from tests.builders import installation, source, stream
 
 OLD = {"sex": ["F"] * 30 + ["M"] * 10}
 NEW = {"sex": ["F"] * 70 + ["M"] * 20}
-SOURCE = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "add-remove",
-    "epsilon": 500.0,
-    "path": "-",
-    "attributes": {"sex": ["F", "M"]},
-}
+SOURCE = source("people", "table", epsilon=500.0, path="-", attributes={"sex": ["F", "M"]})
 GOING_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "laplace": ({"kind": "laplace", "answers": 9}, {"where": "sex = 'F'"}),
     "above_threshold": ({"kind": "above_threshold", "threshold": 50.0, "cutoff": 5}, {"where": "sex = 'F'"}),
@@ -44,16 +37,13 @@ QUESTIONS = {kind: question for kind, (_, question) in (GOING_ON | KEEPING).item
 
 
 def service(*kinds: str, epsilon: float = 20.0) -> Driver:
-    driver = Driver(KEY, partitions=2)
-    driver.register(SOURCE, OLD)
-    for kind in kinds:
-        driver.open(spec(kind, epsilon))
-    return driver
+    streams = [spec(kind, epsilon) for kind in kinds]
+    return installation(*streams, sources=[SOURCE], rows={"people": OLD}, partitions=2)
 
 
 def spec(kind: str, epsilon: float = 20.0) -> dict[str, Any]:
     mechanism = (GOING_ON | KEEPING)[kind][0]
-    return {"stream": kind, "source": "people", "mechanism": mechanism, "epsilon": epsilon, "expected_queries": 9}
+    return stream(kind, "people", mechanism=mechanism, epsilon=epsilon, expected_queries=9)
 
 
 def ask(driver: Driver, kind: str) -> Result:

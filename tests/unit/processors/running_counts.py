@@ -10,7 +10,6 @@ from typing import Any
 
 from schemas import (
     Answer,
-    Categories,
     EventsSource,
     RunningCount,
     RunningCountCalibration,
@@ -28,23 +27,19 @@ from stream.mechanisms.running_count import following
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
-from tests.unit.processors.installation import KEY, answers_in, records, table_store
+from tests.builders import KEY, parse_source, source
+from tests.unit.processors.installation import answers_in, records, table_store
 
 TOPICS = Topics(partitions=1)
-SOURCE = EventsSource(
-    kind="events",
-    source="rides",
-    topic="ops.rides",
-    neighbors="add-remove",
-    epsilon=10.0,
-    person="who",
-    time="at",
-    attributes={
-        "side": Categories(values=("left", "right")),
-        "ward": Categories(values=("a", "b", "c")),
-    },
-    fields={},
-    total=2,
+SOURCE: EventsSource = parse_source(
+    source(
+        "rides",
+        "events",
+        topic="ops.rides",
+        epsilon=10.0,
+        attributes={"side": ["left", "right"], "ward": ["a", "b", "c"]},
+        total=2,
+    )
 )
 BEGINS, EVERY = 1_000_000_000_000, 3_600_000
 """The beginning is in the middle of a window: the first that counts is the next."""

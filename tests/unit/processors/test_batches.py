@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from schemas import Amount, Answer, Checkpoint
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
+from tests.builders import KEY, installation, source
 from tests.unit.processors.batches import DRIVER, FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import (
     HIGH,
-    KEY,
     LOW,
-    TABLE,
     answers_in,
     charges_in,
     checkpoints_in,
-    feed_driver,
     query,
     records,
     restarted,
@@ -180,9 +178,9 @@ def test_an_empty_batch_writes_nothing() -> None:
 
 
 def test_a_batch_may_take_long_where_rows_are_counted_and_not_where_only_noise_is_drawn() -> None:
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     assert not worker_of(driver).heavy
-    driver.register(TABLE, {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
+    driver.register(source("people", "table"), {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
     driver.open(spec("people", "people", threshold=1e9))
     assert worker_of(driver).heavy
     assert not worker_of(driver, only=["s"]).heavy

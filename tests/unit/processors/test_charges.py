@@ -11,6 +11,7 @@ import pytest
 from schemas import EstimateCalibration, GrantRecord, SparseVectorCalibration
 from sotto import Driver, Refused
 from stream.processors.base import PROGRESS_KEY
+from tests.builders import installation, source, stream
 from tests.unit.processors.budget_service import (
     TOPICS,
     charge,
@@ -21,14 +22,14 @@ from tests.unit.processors.budget_service import (
     ready,
     receipts_in,
 )
-from tests.unit.processors.installation import HIGH, KEY, LOW, ROWS, TABLE, feed_driver, query, spec, written
+from tests.unit.processors.installation import HIGH, LOW, query, spec, written
 
 
 @pytest.mark.parametrize(
     ("values", "tops"), [([], 0), ([LOW], 0), ([LOW, HIGH, LOW], 1), ([HIGH] * 4, 4), ([HIGH] * 9, 5)]
 )
 def test_closing_refunds_exactly_what_the_transcript_did_not_spend(values: list[float], tops: int) -> None:
-    driver = feed_driver(spec("alarms", cutoff=5))
+    driver = installation(spec("alarms", cutoff=5))
     driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
     driver.close("feed", "alarms")
     grant = _grant(driver, "alarms")
@@ -54,7 +55,7 @@ def _grant(driver: Driver, stream: str) -> GrantRecord:
 
 
 def test_a_refund_can_be_granted_again() -> None:
-    driver = feed_driver(spec("first", epsilon=10.0))
+    driver = installation(spec("first", epsilon=10.0))
     with pytest.raises(Refused):
         driver.open(spec("second", epsilon=10.0))
     driver.close("feed", "first")
@@ -62,7 +63,7 @@ def test_a_refund_can_be_granted_again() -> None:
 
 
 def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     driver.ask_many([query("a", "alarms", HIGH)])
     grant = _grant(driver, "alarms")
     assert (grant.state, grant.ending, grant.settled, grant.tops) == ("exhausted", None, True, 1)
@@ -130,10 +131,9 @@ def test_a_charge_of_another_incarnation_is_no_news() -> None:
 
 def test_no_more_is_shown_as_spent_than_as_granted() -> None:
     # The source's δ is so large that the ρ granted implies no ε at all, and comparisons have a loss of their own.
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "accountant": "zcdp", "delta": 0.1, "epsilon": 100.0}, ROWS)
+    driver = installation(sources=[source("people", "table", accountant="zcdp", delta=0.1, epsilon=100.0)])
     pmw = {"kind": "pmw", "attributes": ["age", "sex"], "warm_start": 0, "updates": 5}
-    driver.open({"stream": "q", "source": TABLE["source"], "mechanism": pmw, "epsilon": 0.05, "delta": 1e-6})
+    driver.open(stream("q", "people", mechanism=pmw, epsilon=0.05, delta=1e-6))
     answer = driver.ask_many([{"id": "1", "stream": "q", "where": "age < 40"}])[0]
     grant = _grant(driver, "q")
     assert isinstance(grant.calibration, EstimateCalibration)

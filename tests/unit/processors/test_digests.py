@@ -10,17 +10,13 @@ from sotto import Driver
 from stream.processors.base import Outputs
 from stream.processors.queries.processor import STATUS_INTERVAL, QueryProcessor
 from stream.processors.topics import Topics
+from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.unit.processors.installation import (
     HIGH,
-    KEY,
     LOW,
-    OTHER_KEY,
-    ROWS,
-    TABLE,
     answers_in,
     charges_in,
     checkpoints_in,
-    feed_driver,
     query,
     records,
     spec,
@@ -37,7 +33,7 @@ def digests_in(outputs: Outputs, topics: Topics) -> list[StreamStatus]:
 
 
 def busy_worker() -> tuple[Driver, QueryProcessor]:
-    driver = feed_driver(spec("one", cutoff=2), spec("two"), spec("idle"))
+    driver = installation(spec("one", cutoff=2), spec("two"), spec("idle"))
     return driver, worker_of(driver)
 
 
@@ -108,7 +104,7 @@ def test_only_a_query_to_a_stream_not_heard_of_needs_the_control_topic_first() -
 
 
 def test_a_stream_opened_after_its_first_query_was_seen_is_answered() -> None:
-    driver = feed_driver(spec("early"))
+    driver = installation(spec("early"))
     worker = worker_of(driver)
     batch = records([query("a", "early", LOW), query("b", "late", LOW)])
     assert worker.needs_tables(batch)
@@ -132,16 +128,14 @@ def test_a_batch_that_was_not_looked_at_is_not_taken_for_the_one_that_was() -> N
 
 
 def test_a_thousand_streams_fit_one_partition() -> None:
-    driver = feed_driver(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
+    driver = installation(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
     told = driver.ask_many(query(str(number), f"stream-{number}", LOW) for number in range(1000))
     assert {answer.outcome for answer in told} == {"below"}
     assert {figures[1] for figures in driver.figures().values()} == {1}
 
 
 def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_has_it() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register(TABLE, ROWS)
-    driver.open(spec("people-0", "people", threshold=1000.0))
+    driver = installation(spec("people-0", "people", threshold=1000.0), sources=[source("people", "table")])
     changed = table_store()
     changed.put("people", {"age": [1], "sex": ["F"]})
     worker = worker_of(driver, tables=changed)
@@ -159,7 +153,7 @@ def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_h
 
 
 def test_a_stream_whose_noise_key_is_missing_says_so_until_a_worker_has_it() -> None:
-    driver = feed_driver(spec("one"))
+    driver = installation(spec("one"))
     lacking = worker_of(driver, key=OTHER_KEY)
     [digest] = digests_in(lacking.idle(100.0), driver.topics)
     assert "lacks noise key" in (digest.refused or "")

@@ -10,7 +10,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Refused
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, stream
 from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, Kind, ask, driver_with
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -162,6 +162,6 @@ def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(
 ) -> None:
     driver = driver_with(KINDS[0])
     with pytest.raises(Refused, match="mechanism") as refused:
-        driver.open({"stream": "other", "source": source, "mechanism": mechanism, "epsilon": 1.0})
+        driver.open(stream("other", source, mechanism=mechanism))
     assert words in refused.value.reason
     assert driver.budget(source).granted.epsilon == (2.0 if source == "people" else 0.0)

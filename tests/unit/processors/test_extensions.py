@@ -15,8 +15,9 @@ from stream.processors import receipts
 from stream.processors.base import Record
 from stream.processors.budget.verification import TrailCheck
 from stream.processors.queries import QueryProcessor
+from tests.builders import KEY, installation, source
 from tests.unit.processors.budget_service import ledger_codec
-from tests.unit.processors.installation import HIGH, KEY, LOW, feed_driver, query, spec, table_store, written
+from tests.unit.processors.installation import HIGH, LOW, query, spec, table_store, written
 from tests.unit.processors.mechanisms import KINDS, Kind, driver_with
 
 CHARGED = [
@@ -157,7 +158,7 @@ def test_pmw_goes_on_from_all_that_it_has_measured(beyond: str) -> None:
 def test_a_running_stream_answers_as_if_it_had_been_extended_at_any_other_time() -> None:
     asked_of: list[list[Answer]] = []
     for moment in (0, 3, 6):
-        driver = feed_driver(spec("s", cutoff=3))
+        driver = installation(spec("s", cutoff=3))
         answers: list[Answer] = []
         for place in range(8):
             if place == moment:
@@ -170,7 +171,7 @@ def test_a_running_stream_answers_as_if_it_had_been_extended_at_any_other_time()
 
 
 def test_the_same_request_extends_once_and_another_one_under_its_id_is_refused() -> None:
-    driver = feed_driver(spec("s", cutoff=3))
+    driver = installation(spec("s", cutoff=3))
     request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
     first = driver.request(request)
     left = driver.budget("feed").left
@@ -184,7 +185,7 @@ def test_the_same_request_extends_once_and_another_one_under_its_id_is_refused()
 
 def test_a_request_whose_receipt_is_forgotten_extends_once_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 1)
-    driver = feed_driver(spec("s", cutoff=3))
+    driver = installation(spec("s", cutoff=3))
     request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
     first = driver.request(request)
     driver.extend("feed", "s", 1.0)
@@ -199,7 +200,7 @@ def test_an_extension_that_is_told_of_again_does_not_open_a_stream_that_has_ende
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 1)
-    driver = feed_driver(spec("s", cutoff=3))
+    driver = installation(spec("s", cutoff=3))
     request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
     first = driver.request(request)
     driver.close("feed", "s")
@@ -215,7 +216,7 @@ def test_an_extension_that_is_told_of_again_does_not_open_a_stream_that_has_ende
 
 
 def test_what_the_source_cannot_pay_is_refused_whole() -> None:
-    driver = feed_driver(spec("s", cutoff=3, epsilon=4.0))
+    driver = installation(spec("s", cutoff=3, epsilon=4.0))
     before = driver.budget("feed"), driver.grant("feed", "s"), driver.figures()
     with pytest.raises(Refused, match=r"cannot pay: ε = .* asked, ε = 6 left") as refused:
         driver.extend("feed", "s", 9.0)
@@ -232,7 +233,7 @@ def test_what_the_source_cannot_pay_is_refused_whole() -> None:
 
 @pytest.mark.parametrize("ended", ["halt", "close", "halt source", "halt after it has run dry"])
 def test_what_was_asked_to_end_is_not_extended(ended: str) -> None:
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     if ended == "halt after it has run dry":
         driver.ask_many([query("a", "s", HIGH)])
     if ended == "halt source":
@@ -253,7 +254,7 @@ def control(driver: Driver) -> list[Record]:
 @pytest.fixture
 def revived() -> list[Record]:
     """A stream's opening, its halt when it had run dry, and its extension."""
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     driver.ask_many([query("a", "s", HIGH)])
     driver.extend("feed", "s", 1.0)
     return control(driver)
@@ -264,7 +265,7 @@ def revived() -> list[Record]:
 def test_whatever_order_control_comes_in_the_extension_counts(
     revived: list[Record], order: tuple[int, ...], way: str
 ) -> None:
-    worker = QueryProcessor(feed_driver().topics, 0, KEY, table_store())
+    worker = QueryProcessor(installation(sources=[source()]).topics, 0, KEY, table_store())
     events = [revived[place]._replace(offset=number) for number, place in enumerate(order)]
     if way == "restore":
         worker.restore(events)
@@ -287,7 +288,7 @@ def test_whatever_order_control_comes_in_the_extension_counts(
 
 
 def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> None:
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     before = control(driver)
     driver.extend("feed", "s", 1.0)
     worker = QueryProcessor(driver.topics, 0, KEY, table_store())
@@ -307,7 +308,7 @@ def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> Non
 
 
 def test_a_forged_report_that_a_stream_has_run_dry_ends_nothing() -> None:
-    driver = feed_driver(spec("s", cutoff=3))
+    driver = installation(spec("s", cutoff=3))
     driver.extend("feed", "s", 1.0)
     incarnation = driver.grant("feed", "s").identity.incarnation
     for tops in (1, 2):
@@ -322,7 +323,7 @@ def test_a_forged_report_that_a_stream_has_run_dry_ends_nothing() -> None:
 
 
 def test_a_stream_never_extended_is_told_of_as_before() -> None:
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     [opened] = control(driver)
     assert b"extensions" not in (opened.value or b"")
     assert b"extensions" not in b"".join(one.value or b"" for one in driver.records(driver.topics.ledger))
@@ -331,7 +332,7 @@ def test_a_stream_never_extended_is_told_of_as_before() -> None:
 
 
 def test_digests_show_the_new_count_at_once() -> None:
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     driver.ask_many([query("a", "s", HIGH)])
     [worker] = driver._workers
     worker.idle(0.0)
@@ -342,7 +343,7 @@ def test_digests_show_the_new_count_at_once() -> None:
 
 
 def test_answers_that_are_given_once_more_need_the_state_of_extended_streams() -> None:
-    driver = feed_driver(spec("s"), spec("t"))
+    driver = installation(spec("s"), spec("t"))
     [worker] = driver._workers
     assert worker.repeatable
     driver.extend("feed", "s", 1.0)
@@ -352,7 +353,7 @@ def test_answers_that_are_given_once_more_need_the_state_of_extended_streams() -
 
 
 def test_extensions_add_up() -> None:
-    driver = feed_driver(spec("s", cutoff=2, epsilon=0.5))
+    driver = installation(spec("s", cutoff=2, epsilon=0.5))
     counts = [charged_answers(driver.grant("feed", "s").calibration, ())]
     for _ in range(3):
         driver.extend("feed", "s", 0.5)

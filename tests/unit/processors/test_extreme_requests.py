@@ -10,8 +10,9 @@ import pytest
 from schemas import MAX_DEFINITION_BYTES, RegisterSource
 from schemas.wire import MalformedEventError
 from sotto import Refused
+from tests.builders import installation, source
 from tests.unit.processors.budget_service import opening, register, request_codec
-from tests.unit.processors.installation import TABLE, VALUES, feed_driver, spec
+from tests.unit.processors.installation import spec
 
 SUREST: dict[str, Any] = {"source": "wide", "beta": 1e-15, "expected_queries": 10**12}
 LEAST_SURE: dict[str, Any] = {"source": "wide", "beta": 1.0 - 1e-9, "expected_queries": 1}
@@ -39,8 +40,8 @@ CUTOFF = {"kind": "above_threshold", "threshold": 1e15, "cutoff": 1_000_000}
     ],
 )
 def test_no_valid_request_stops_the_service_or_a_worker(request_bytes: bytes) -> None:
-    driver = feed_driver()
-    driver.register({**VALUES, "source": "wide", "epsilon": 1000.0})
+    driver = installation(sources=[source()])
+    driver.register(source("wide", epsilon=1000.0))
     request = request_codec.decode(request_bytes)
     with contextlib.suppress(Refused):
         driver.request(request)
@@ -55,13 +56,13 @@ def test_a_beta_too_near_to_0_or_1_for_doubles_is_refused_by_the_contract(beta: 
 
 def test_a_source_as_large_as_a_request_may_be_does_not_stop_the_workers() -> None:
     def people(categories: list[str]) -> RegisterSource:
-        source = {**TABLE, "attributes": {"sex": categories}}
-        return RegisterSource.model_validate({"request": "1", "source": source})
+        table = source("people", "table", attributes={"sex": categories})
+        return RegisterSource.model_validate({"request": "1", "source": table})
 
     categories = [f"{number:0256d}" for number in range(2023)]
     largest = people(categories)
     assert MAX_DEFINITION_BYTES - 256 < len(request_codec.encode(largest)) <= MAX_DEFINITION_BYTES
-    driver = feed_driver()
+    driver = installation(sources=[source()])
     with contextlib.suppress(Refused):
         driver.register(largest.source, {"sex": categories[:1]})
         driver.open(spec("people-0", "people"))

@@ -9,18 +9,14 @@ from sotto import Refused
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
+from tests.builders import KEY, OTHER_KEY, PEOPLE, installation, source
 from tests.unit.processors.installation import (
     HIGH,
-    KEY,
     LOW,
-    OTHER_KEY,
-    ROWS,
-    TABLE,
     answers_in,
     changelog,
     charges_in,
     checkpoints_in,
-    feed_driver,
     query,
     records,
     restarted,
@@ -36,7 +32,7 @@ def fates(outputs: Outputs, topics: Topics) -> list[tuple[str, int | None]]:
 
 
 def test_after_its_cutoff_a_stream_is_exhausted() -> None:
-    driver = feed_driver(spec("alarms", cutoff=2))
+    driver = installation(spec("alarms", cutoff=2))
     values = [LOW, HIGH, HIGH, HIGH, LOW]
     told = driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
     assert [answer.outcome for answer in told] == ["below", "above", "above", "halted", "halted"]
@@ -51,7 +47,7 @@ def test_after_its_cutoff_a_stream_is_exhausted() -> None:
 
 
 def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
-    driver = feed_driver(spec("alarms", cutoff=2))
+    driver = installation(spec("alarms", cutoff=2))
     told = driver.ask_many(
         query(str(number), "alarms", value) for number, value in enumerate([LOW, LOW, HIGH, LOW, HIGH])
     )
@@ -61,7 +57,7 @@ def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
 
 @pytest.mark.parametrize("ending", ["halted", "closed"])
 def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> None:
-    driver = feed_driver(spec("alarms"), spec("others"))
+    driver = installation(spec("alarms"), spec("others"))
     driver.ask_many([query("a", "alarms", LOW), query("b", "others", LOW)])
     (driver.halt if ending == "halted" else driver.close)("feed", "alarms", reason="end of the study")
     told = driver.ask_many([query("c", "alarms", HIGH), query("d", "others", HIGH)])
@@ -73,7 +69,7 @@ def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> Non
 
 
 def test_a_stream_that_ended_before_its_first_answer_has_spent_nothing() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     driver.halt("feed", "alarms")
     [answer] = driver.ask_many([query("a", "alarms", LOW)])
     assert answer.outcome == "halted"
@@ -81,10 +77,8 @@ def test_a_stream_that_ended_before_its_first_answer_has_spent_nothing() -> None
 
 
 def test_halting_a_source_halts_all_its_streams_and_no_other() -> None:
-    driver = feed_driver(spec("one"), spec("two"), partitions=4)
-    driver.register(
-        {"kind": "values", "source": "other", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
-    )
+    driver = installation(spec("one"), spec("two"), partitions=4)
+    driver.register(source("other", epsilon=1.0))
     driver.open(spec("three", "other"))
     driver.halt("feed", reason="consent withdrawn")
     told = driver.ask_many([query(name, name, LOW) for name in ("one", "two", "three")])
@@ -94,7 +88,7 @@ def test_halting_a_source_halts_all_its_streams_and_no_other() -> None:
 
 
 def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     driver.halt("feed", "alarms", reason="first")
     driver.close("feed", "alarms", reason="second")
     driver.halt("feed", "alarms", reason="third")
@@ -105,7 +99,7 @@ def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> No
 
 
 def test_an_ended_stream_reports_its_last_totals_once() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     worker = worker_of(driver)
     worker.process(records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
     driver.close("feed", "alarms", reason="done")
@@ -118,7 +112,7 @@ def test_an_ended_stream_reports_its_last_totals_once() -> None:
 
 
 def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     predecessor = worker_of(driver)
     outputs = predecessor.process(records([query("a", "alarms", LOW)]))
     driver.close("feed", "alarms")
@@ -128,7 +122,7 @@ def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() ->
 
 
 def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() -> None:
-    driver = feed_driver(spec("alarms", cutoff=1), spec("closed"))
+    driver = installation(spec("alarms", cutoff=1), spec("closed"))
     predecessor = worker_of(driver)
     outputs = [predecessor.process(records([query("a", "alarms", HIGH)]))]
     driver.ask_many([query("a", "alarms", HIGH)])
@@ -140,7 +134,7 @@ def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() 
 
 
 def test_an_event_that_comes_again_halts_its_stream_for_good() -> None:
-    driver = feed_driver(spec("alarms"), spec("others"))
+    driver = installation(spec("alarms"), spec("others"))
     worker = worker_of(driver)
     worker.process(records([query("a", "alarms", LOW), query("b", "others", LOW), query("c", "alarms", LOW)]))
     again = records([query("c", "alarms", LOW), query("d", "others", LOW), query("e", "alarms", LOW)], start=2)
@@ -157,7 +151,7 @@ def test_an_event_that_comes_again_halts_its_stream_for_good() -> None:
 
 
 def test_a_successor_knows_which_events_were_answered() -> None:
-    driver = feed_driver(spec("alarms"), spec("others"))
+    driver = installation(spec("alarms"), spec("others"))
     predecessor = worker_of(driver)
     batch = records([query("a", "others", LOW), query("b", "alarms", LOW)])
     first = predecessor.process(batch)
@@ -170,7 +164,7 @@ def test_a_successor_knows_which_events_were_answered() -> None:
 
 
 def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
-    earlier, later = feed_driver(spec("alarms")), feed_driver(spec("others"), spec("alarms"))
+    earlier, later = installation(spec("alarms")), installation(spec("others"), spec("alarms"))
     predecessor = worker_of(earlier)
     outputs = predecessor.process(records([query("a", "alarms", HIGH)]))
     successor = restarted(later, [outputs])
@@ -178,14 +172,14 @@ def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
 
 
 def test_a_stream_that_answered_nothing_yet_takes_any_offset() -> None:
-    driver = feed_driver(spec("alarms"), spec("late"))
+    driver = installation(spec("alarms"), spec("late"))
     worker = worker_of(driver)
     worker.process(records([query("a", "alarms", LOW)], start=7))
     assert fates(worker.process(records([query("b", "late", LOW)], start=3)), driver.topics) == [("below", 0)]
 
 
 def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
-    driver = feed_driver(spec("alarms", cutoff=3))
+    driver = installation(spec("alarms", cutoff=3))
     stranger = worker_of(driver, key=OTHER_KEY)
     batch = records([query("a", "alarms", HIGH), query("b", "alarms", LOW)])
     refusal = stranger.process(batch)
@@ -201,7 +195,7 @@ def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
 
 
 def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
-    driver = feed_driver(spec("alarms"))
+    driver = installation(spec("alarms"))
     predecessor = worker_of(driver)
     outputs = predecessor.process(records([query("a", "alarms", LOW)]))
     driver.close("feed", "alarms")
@@ -214,8 +208,8 @@ def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
 
 
 def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
-    driver = feed_driver()
-    driver.register(TABLE, ROWS)
+    driver = installation(sources=[source()])
+    driver.register(source("people", "table"), PEOPLE)
     driver.open(spec("people-0", "people", threshold=1000.0))
     other_data = table_store()
     worker = worker_of(driver, tables=other_data)
@@ -226,13 +220,13 @@ def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
 
 
 def test_an_unknown_stream_cannot_be_halted() -> None:
-    driver = feed_driver()
+    driver = installation(sources=[source()])
     with pytest.raises(Refused, match="stream 'nobody' is not open on source 'feed'"):
         driver.request(HaltStream(request="r", source="feed", stream="nobody"))
 
 
 def test_a_control_event_that_this_worker_cannot_read_stops_its_stream_alone() -> None:
-    driver = feed_driver(spec("alarms"), spec("others"))
+    driver = installation(spec("alarms"), spec("others"))
     worker = worker_of(driver)
     later_version = Record(driver.topics.control, 0, 99, 0, b"alarms", b'{"kind": "suspended"}')
     worker.follow([later_version, later_version._replace(key=b"unheard-of"), later_version._replace(key=b"\xff")])

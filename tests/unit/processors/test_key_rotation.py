@@ -7,39 +7,33 @@ from typing import Any
 from schemas import Answer
 from sotto import Driver
 from stream.noise import NoiseKey
+from tests.builders import KEY, OTHER_KEY, installation, source, stream
 from tests.unit.processors.installation import worker_of
 
-FIRST = NoiseKey(bytes(range(32)))
-SECOND = NoiseKey(bytes(range(1, 33)), (FIRST,))
-STRANGER = NoiseKey(bytes(32))
-TABLE = {
-    "kind": "table",
-    "source": "people",
-    "path": "in memory",
-    "neighbors": "add-remove",
-    "epsilon": 50.0,
-    "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}},
-}
+SECOND = NoiseKey(bytes(range(1, 33)), (KEY,))
+TABLE = source(
+    "people",
+    "table",
+    path="in memory",
+    epsilon=50.0,
+    attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 99}},
+)
 ROWS = {"age": [age % 100 for age in range(1000)]}
-FEED = {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 50.0, "sensitivity": 1.0}
+FEED = source(epsilon=50.0)
 
 
-def installation(key: NoiseKey) -> Driver:
-    driver = Driver(key, partitions=1)
-    driver.register(TABLE, ROWS)
-    driver.register(FEED)
-    driver.open(histogram("old"))
-    driver.open(laplace("old-feed"))
-    return driver
+def before_rotation() -> Driver:
+    """Return an installation with a stream on each source."""
+    return installation(histogram("old"), laplace("old-feed"), sources=[TABLE, FEED], rows={"people": ROWS})
 
 
 def histogram(name: str) -> dict[str, Any]:
     mechanism = {"kind": "histogram", "attributes": ["age"]}
-    return {"stream": name, "source": "people", "mechanism": mechanism, "epsilon": 1.0}
+    return stream(name, "people", mechanism=mechanism)
 
 
 def laplace(name: str) -> dict[str, Any]:
-    return {"stream": name, "source": "feed", "mechanism": {"kind": "laplace", "answers": 40}, "epsilon": 4.0}
+    return stream(name, "feed", "laplace", mechanism={"answers": 40}, epsilon=4.0)
 
 
 def ask(driver: Driver, stream: str, **question: Any) -> Answer:
@@ -48,7 +42,7 @@ def ask(driver: Driver, stream: str, **question: Any) -> Answer:
 
 
 def test_a_release_reads_the_same_after_a_rotation() -> None:
-    driver = installation(FIRST)
+    driver = before_rotation()
     before = ask(driver, "old", where="age < 50")
     driver.restart(SECOND)
     after = ask(driver, "old", where="age < 50")
@@ -56,7 +50,7 @@ def test_a_release_reads_the_same_after_a_rotation() -> None:
 
 
 def test_an_open_stream_goes_on_with_the_noise_that_it_would_have_had() -> None:
-    rotated, kept = installation(FIRST), installation(FIRST)
+    rotated, kept = before_rotation(), before_rotation()
     for driver in (rotated, kept):
         ask(driver, "old-feed", value=5.0)
     rotated.restart(SECOND)
@@ -65,7 +59,7 @@ def test_an_open_stream_goes_on_with_the_noise_that_it_would_have_had() -> None:
 
 
 def test_new_streams_are_opened_under_the_present_key() -> None:
-    driver = installation(FIRST)
+    driver = before_rotation()
     driver.restart(SECOND)
     driver.open(histogram("new"))
     control = driver.records(driver.topics.control)
@@ -74,7 +68,7 @@ def test_new_streams_are_opened_under_the_present_key() -> None:
 
 
 def test_a_table_registered_under_an_older_key_is_recognised_and_can_be_registered_again() -> None:
-    driver = installation(FIRST)
+    driver = before_rotation()
     driver.restart(SECOND)
     assert driver.register(TABLE, ROWS).outcome == "registered"
     driver.open(histogram("new"))
@@ -82,7 +76,7 @@ def test_a_table_registered_under_an_older_key_is_recognised_and_can_be_register
 
 
 def test_a_missing_key_stops_the_streams_that_need_it_and_no_others() -> None:
-    driver = installation(FIRST)
+    driver = before_rotation()
     driver.restart(SECOND)
     driver.open(laplace("new-feed"))
     driver.restart(NoiseKey(SECOND.secret))
@@ -90,17 +84,17 @@ def test_a_missing_key_stops_the_streams_that_need_it_and_no_others() -> None:
     stopped = ask(driver, "old-feed", value=1.0)
     assert stopped.outcome == "halted"
     assert stopped.estimate is None
-    assert f"lacks noise key {FIRST.key_id}" in (stopped.reason or "")
+    assert f"lacks noise key {KEY.key_id}" in (stopped.reason or "")
     driver.restart(SECOND)
     assert ask(driver, "old-feed", value=1.0).outcome == "answer"
 
 
 def test_a_worker_knows_how_many_open_streams_it_does_not_answer_for_and_why() -> None:
-    driver = installation(FIRST)
+    driver = before_rotation()
     driver.restart(SECOND)
     driver.open(laplace("new-feed"))
     lacking = worker_of(driver, key=NoiseKey(SECOND.secret), tables=driver._tables)
-    lack = f"this worker lacks noise key {FIRST.key_id}; give it that key"
+    lack = f"this worker lacks noise key {KEY.key_id}; give it that key"
     assert lacking.refusals() == {lack: 2}
     driver.halt("feed", "old-feed")
     lacking.follow(driver.records(driver.topics.control)[-1:])
@@ -109,7 +103,7 @@ def test_a_worker_knows_how_many_open_streams_it_does_not_answer_for_and_why() -
 
 
 def test_a_strange_key_answers_nothing() -> None:
-    driver = installation(FIRST)
-    driver.restart(STRANGER)
+    driver = before_rotation()
+    driver.restart(OTHER_KEY)
     for name, question in (("old", {"where": "age < 50"}), ("old-feed", {"value": 1.0})):
         assert ask(driver, name, **question).outcome == "halted"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from schemas import Answer, AnswersCalibration, Control
 from sotto import Driver, Invalid
 from stream.noise import NoiseKey, Role, event_words, gaussian, sampler, stream_subkey
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, source, stream
 
 AGES = [index % 100 for index in range(2000)]
 SEXES = ["F", "M", "F", "F"] * 500
@@ -22,31 +22,23 @@ ANSWERS = 8
 
 
 def table(neighbors: str = "add-remove") -> dict[str, Any]:
-    return {
-        "kind": "table",
-        "source": "people",
-        "path": "in memory",
-        "neighbors": neighbors,
-        "epsilon": 100.0,
-        "delta": 0.01,
-        "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
-    }
+    return source(
+        "people",
+        "table",
+        path="in memory",
+        neighbors=neighbors,
+        epsilon=100.0,
+        delta=0.01,
+        attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
+    )
 
 
-FEED = {
-    "kind": "values",
-    "source": "feed",
-    "neighbors": "replace",
-    "epsilon": 100.0,
-    "delta": 0.01,
-    "sensitivity": 1.0,
-    "grid": 0.25,
-}
+FEED = source(epsilon=100.0, delta=0.01, grid=0.25)
 
 
 def laplace(source: str = "people", **mechanism: Any) -> dict[str, Any]:
     mechanism = {"kind": "laplace", "answers": ANSWERS, **mechanism}
-    return {"stream": "s", "source": source, "mechanism": mechanism, "epsilon": EPSILON, "beta": 1e-6}
+    return stream("s", source, mechanism=mechanism, epsilon=EPSILON, beta=1e-6)
 
 
 def driver_with(stream: dict[str, Any], neighbors: str = "add-remove") -> Driver:

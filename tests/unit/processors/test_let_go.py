@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 from weakref import ref
 
-from schemas import TableSource
 from sotto import Driver
 from stream.data import Table
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, parse_source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 
 
@@ -58,4 +57,4 @@ def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None
 
 def _held(driver: Driver) -> Table:
     """The table that new streams would be over."""
-    return driver._tables.get(TableSource.model_validate(SOURCE))
+    return driver._tables.get(parse_source(SOURCE))

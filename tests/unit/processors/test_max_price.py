@@ -11,7 +11,7 @@ from schemas import Answer, Query
 from sotto import Driver
 from stream.asking.questions import DEFAULT_MAX_PRICE, with_limit
 from stream.errors import Invalid, Rejected
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, source, stream
 
 COUNT: dict[str, Any] = {"where": "age >= 3"}
 TIGHT: dict[str, Any] = {**COUNT, "alpha": 5.0}
@@ -21,10 +21,9 @@ def installation(mechanism: dict[str, Any], *, rows: int = 1000, **spec: Any) ->
     """Open the stream ``s`` over a table of so many rows."""
     made = Driver(KEY, partitions=1)
     attributes = {"age": {"kind": "integers", "minimum": 0, "maximum": 9}, "sex": ["F", "M"]}
-    source = {"kind": "table", "source": "people", "neighbors": "add-remove", "epsilon": 10.0, "delta": 1e-3}
     table = pl.DataFrame({"age": [place % 10 for place in range(rows)], "sex": ["F"] * rows})
-    made.register({**source, "path": "people.csv", "attributes": attributes}, table)
-    made.open({"stream": "s", "source": "people", "mechanism": mechanism, "epsilon": 1.0, **spec})
+    made.register(source("people", "table", delta=1e-3, attributes=attributes), table)
+    made.open(stream("s", "people", mechanism=mechanism, **spec))
     return made
 
 

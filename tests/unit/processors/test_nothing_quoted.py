@@ -15,8 +15,9 @@ from sotto import Driver
 from stream.monitor.listing import RejectedQuery, list_rejected
 from stream.monitor.tables import Tables
 from stream.processors.budget.openings import UNPLANNED
+from tests.builders import installation, source
 from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register
-from tests.unit.processors.installation import KEY, ROWS, TABLE, VALUES, spec, written
+from tests.unit.processors.installation import spec, written
 
 MARKER = "patient Alice Smith HIV+"
 STREAMS = ("feed-0", "people-0", "sums", "nobody")
@@ -37,14 +38,13 @@ mutants = st.fixed_dictionaries(
 )
 
 
-def installation() -> Driver:
-    driver = Driver(KEY, partitions=1)
-    driver.register(VALUES)
-    driver.register(TABLE, ROWS)
-    driver.open(spec("feed-0"))
-    driver.open(spec("people-0", "people", threshold=1000.0))
-    driver.open(spec("sums", "people", mechanism={"kind": "laplace", "answers": 1000}))
-    return driver
+def new_driver() -> Driver:
+    streams = (
+        spec("feed-0"),
+        spec("people-0", "people", threshold=1000.0),
+        spec("sums", "people", mechanism={"kind": "laplace", "answers": 1000}),
+    )
+    return installation(*streams)
 
 
 def tell(driver: Driver, event: bytes) -> list[bytes]:
@@ -87,7 +87,7 @@ def test_no_part_of_a_refused_query_is_public(mutant: dict[str, Any], cut: int) 
             assert b"Alice" not in told
 
 
-SHARED = installation()
+SHARED = new_driver()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,9 @@ def test_who_asks_is_told_where_and_what_to_mend(event: dict[str, Any], words: s
 )
 def test_no_part_of_a_refused_request_is_public(request_bytes: bytes) -> None:
     service = ready()
-    service.send(json.dumps({"kind": "register", "request": "0", "source": {**TABLE, "path": "none"}}).encode())
+    service.send(
+        json.dumps({"kind": "register", "request": "0", "source": source("people", "table", path="none")}).encode()
+    )
     outputs = service.send(request_bytes)
     told = [value or b"" for _, value, _ in written(outputs, TOPICS.ledger)]
     for _, _, headers in written(outputs, TOPICS.rejected):

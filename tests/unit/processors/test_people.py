@@ -8,31 +8,21 @@ from typing import Any, Final
 import polars as pl
 import pytest
 
-from schemas import TableSource
 from sotto import Driver, Invalid, Refused
 from stream.alerts.messages import Alert
 from stream.asking.openings import Opening
 from stream.data.checks import check_table
 from stream.simulation import read_questions, simulate, synthetic
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, parse_source, source, stream
 
 MORE = [("ann", "F"), ("ann", "M"), ("ann", "M"), ("ben", "M"), ("cid", "F"), ("cid", "F")]
 SINGLE = [("ann", "F"), ("ben", "M"), ("cid", "F")]
 PARTS = {"sex": "F"}
 
 
-def source(contribution: int = 2, **fields: Any) -> dict[str, Any]:
-    return {
-        "kind": "table",
-        "source": "visits",
-        "neighbors": "add-remove",
-        "epsilon": 1000.0,
-        "path": "-",
-        "person": "who",
-        "contribution": contribution,
-        "attributes": {"sex": ["F", "M"]},
-        **fields,
-    }
+def visits(contribution: int = 2, **fields: Any) -> dict[str, Any]:
+    table: dict[str, Any] = {"epsilon": 1000.0, "path": "-", "person": "who", "attributes": {"sex": ["F", "M"]}}
+    return source("visits", "table", **{**table, "contribution": contribution, **fields})
 
 
 def columns(rows: list[tuple[str, str]]) -> dict[str, list[str]]:
@@ -41,14 +31,12 @@ def columns(rows: list[tuple[str, str]]) -> dict[str, list[str]]:
 
 def driver(rows: list[tuple[str, str]] = MORE, contribution: int = 2, **fields: Any) -> Driver:
     made = Driver(KEY, partitions=1)
-    made.register(source(contribution, **fields), columns(rows))
+    made.register(visits(contribution, **fields), columns(rows))
     return made
 
 
 def opened(made: Driver, mechanism: dict[str, Any], name: str = "s", epsilon: float = 900.0) -> Driver:
-    made.open(
-        {"stream": name, "source": "visits", "mechanism": mechanism, "epsilon": epsilon, "expected_queries": 10}
-    )
+    made.open(stream(name, "visits", mechanism=mechanism, epsilon=epsilon, expected_queries=10))
     return made
 
 
@@ -86,8 +74,8 @@ def test_a_stream_for_people_alone_is_planned_for_one_and_takes_nothing_else() -
     refused = made.ask("s1", where="TRUE", outcomes=True)
     assert refused.outcome == "rejected"
     assert "people alone" in (refused.reason or "")
-    for stream in ("s0", "s1"):
-        assert made.ask(stream, people=True).outcome in {"above", "below"}
+    for name in ("s0", "s1"):
+        assert made.ask(name, people=True).outcome in {"above", "below"}
     with pytest.raises(Invalid, match="leave sums out"):
         opened(made, {"kind": "noisy_max", "people": True, "sums": ["sex"]}, "s2")
 
@@ -191,7 +179,7 @@ def test_check_shows_what_larger_contributions_leave_out(tmp_path: Any) -> None:
     path = tmp_path / "visits.csv"
     rows = [f"{person},F" for person in range(90) for _ in range(1 + person % 10)]
     path.write_text("who,sex\n" + "\n".join(rows) + "\n")
-    report = check_table(TableSource.model_validate(source(2)), path)
+    report = check_table(parse_source(visits(2)), path)
     assert report.people is not None
     assert [(one.contribution, one.rows_beyond) for one in report.people.bounds] == [(4, 189), (8, 27), (10, 0)]
     [words] = [one for one in report.suggestions if one.startswith("contribution: ")]
@@ -230,7 +218,7 @@ def test_alerts_of_a_bounded_source_carry_how_many_rows_count() -> None:
 def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> None:
     path = tmp_path / "visits.csv"
     path.write_text("who,sex\nann,F\nann,M\nann,M\nben,M\n,F\n")
-    declared = TableSource.model_validate(source(2))
+    declared = parse_source(visits(2))
     report = check_table(declared, path)
     assert report.people is not None
     assert (report.people.rows_beyond, report.people.rows_without, report.fits) == (1, 1, False)
@@ -238,11 +226,11 @@ def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> N
     assert any("are left out" in one for one in report.suggestions)
     path.write_text("who,sex\nann,F\nann,M\nben,M\n")
     assert check_table(declared, path).fits
-    assert not check_table(TableSource.model_validate(source(1)), path).fits
+    assert not check_table(parse_source(visits(1)), path).fits
 
 
 def test_a_simulation_measures_errors_of_the_rows_that_its_own_key_counts() -> None:
-    declared = TableSource.model_validate(source(3))
+    declared = parse_source(visits(3))
     made = opened(driver(), {"kind": "laplace", "answers": 3})
     spec = made.grant("visits", "s").spec
     questions = read_questions(["sex = 'F'", '{"people": true}', "TRUE"], "s")

@@ -10,43 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas import Answer, StreamSpec
+from schemas import Answer
 from sotto import Driver, Refused
 from stream.processors.queries.families import estimates
 from stream.processors.queries.updates import UPDATE_PREFIX
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
 
 
 def spec(name: str = "pmw", **more: Any) -> dict[str, Any]:
     mechanism = {"kind": "pmw", "attributes": ["age", "sex", "town"], **more.pop("mechanism", {})}
-    return {"stream": name, "source": "people", "epsilon": 8.0, "expected_queries": 500, **more} | {
-        "mechanism": mechanism
-    }
+    fields: dict[str, Any] = {"epsilon": 8.0, "expected_queries": 500, **more}
+    return stream(name, "people", mechanism=mechanism, **fields)
 
 
 def driver(*specs: dict[str, Any], neighbors: str = "add-remove", table: Any = None) -> Driver:
     """An installation with the people and these streams."""
-    made = Driver(KEY, partitions=1)
-    made.register(
-        {
-            "kind": "table",
-            "source": "people",
-            "neighbors": neighbors,
-            "epsilon": 500.0,
-            "delta": 1e-4,
-            "path": "people.csv",
-            "attributes": {
-                "age": {"kind": "integers", "minimum": 0, "maximum": AGES - 1},
-                "sex": list(SEXES),
-                "town": TOWNS,
-            },
-        },
-        table=table or PEOPLE,
-    )
-    for one in specs:
-        made.open(one)
-    return made
+    attributes = {
+        "age": {"kind": "integers", "minimum": 0, "maximum": AGES - 1},
+        "sex": list(SEXES),
+        "town": TOWNS,
+    }
+    people = source("people", "table", neighbors=neighbors, epsilon=500.0, delta=1e-4, attributes=attributes)
+    return installation(*specs, sources=[people], rows={"people": table or PEOPLE})
 
 
 Holds = Callable[[Row], bool]
@@ -270,12 +256,10 @@ def test_a_group_by_costs_one_top_whatever_the_number_of_its_cells() -> None:
 def test_any_number_of_attributes_will_do_as_long_as_a_question_names_few() -> None:
     wide = {f"a{place}": [(row * (place + 3) + row // 7) % 50 for row in range(500)] for place in range(12)}
     made = Driver(KEY, partitions=1)
-    source = {"kind": "table", "source": "wide", "neighbors": "add-remove", "epsilon": 50.0, "path": "wide.csv"}
-    made.register({**source, "attributes": dict.fromkeys(wide, 50)}, table=wide)
+    attributes = dict.fromkeys(wide, 50)
+    made.register(source("wide", "table", epsilon=50.0, path="wide.csv", attributes=attributes), table=wide)
     mechanism = {"kind": "pmw", "attributes": list(wide)}
-    made.open(
-        {"stream": "wide", "source": "wide", "epsilon": 20.0, "expected_queries": 50, "mechanism": mechanism}
-    )
+    made.open(stream("wide", "wide", mechanism=mechanism, epsilon=20.0, expected_queries=50))
     good = made.ask_many([{"id": "3", "stream": "wide", "where": "a0 < 9 AND a5 = 3 AND a11 > 4"}])[0]
     assert good.outcome == "answer"
     columns = zip(wide["a0"], wide["a5"], wide["a11"], strict=True)
@@ -383,14 +367,7 @@ def test_streams_of_a_partition_keep_measurements_of_their_own() -> None:
 
 
 def test_words_of_before_still_make_a_specification() -> None:
-    made = StreamSpec.model_validate(
-        {
-            "stream": "s",
-            "source": "t",
-            "epsilon": 1.0,
-            "mechanism": {"kind": "pmw", "attributes": ["a"], "updates": 9},
-        }
-    )
+    made = parse_stream(stream("s", "t", "pmw", mechanism={"attributes": ["a"], "updates": 9}))
     assert made.mechanism.model_dump()["warm_start"] == "auto"
 
 
@@ -402,11 +379,10 @@ def test_questions_over_many_small_attributes_take_memory_in_proportion_to_their
     names = [f"a{number}" for number in range(count)]
     random = np.random.default_rng(3)
     rows = {name: random.integers(0, size, 300) for name in names}
-    driver = Driver(bytes(32))
-    source = {"source": "wide", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "wide.csv"}
-    driver.register({**source, "attributes": dict.fromkeys(names, size)}, rows)
+    driver = Driver(OTHER_KEY)
+    driver.register(source("wide", "table", path="wide.csv", attributes=dict.fromkeys(names, size)), rows)
     mechanism = {"kind": "pmw", "attributes": names, "warm_start": 0}
-    driver.open({"stream": "s", "source": "wide", "mechanism": mechanism, "epsilon": 5.0, "expected_queries": 10})
+    driver.open(stream("s", "wide", mechanism=mechanism, epsilon=5.0, expected_queries=10))
     every, some = (joint.join(f"{name} = 1" for name in names) for joint in (" AND ", " OR "))
     tracemalloc.start()
     try:

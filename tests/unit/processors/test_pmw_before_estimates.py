@@ -16,7 +16,7 @@ from stream.data import TableStore
 from stream.processors.base import Outputs, Record
 from stream.processors.queries import QueryProcessor
 from stream.processors.topics import Topics
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY
 
 WRITTEN = json.loads(Path(__file__).with_name("pmw_before_estimates.json").read_text())
 TOPICS = Topics(partitions=1)

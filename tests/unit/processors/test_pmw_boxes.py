@@ -11,7 +11,7 @@ from schemas import Answer
 from stream.mechanisms.estimate_questions import Box
 from stream.processors.queries.families import estimate_boxes
 from stream.testing import Driver
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, source, stream
 
 SIZES = {"a": 12, "b%d": 7, "é": 5}
 ROWS = 3000
@@ -35,14 +35,14 @@ def questions(seed: int) -> list[str]:
 def answers(neighbors: str, mechanism: dict[str, Any], asked: list[str]) -> tuple[list[Answer], Driver]:
     chance = random.Random(1)
     driver = Driver(KEY, partitions=1)
-    source = {"kind": "table", "source": "p", "path": "p.csv", "neighbors": neighbors, "epsilon": 50.0}
     table = {
         name: [min(chance.randrange(size), chance.randrange(size)) for _ in range(ROWS)]
         for name, size in SIZES.items()
     }
-    driver.register({**source, "attributes": SIZES}, table)
-    spec = {"stream": "s", "source": "p", "epsilon": 3.0, "expected_queries": ASKED}
-    driver.open({**spec, "mechanism": {"kind": "pmw", "attributes": list(SIZES), **mechanism}})
+    people = source("p", "table", path="p.csv", neighbors=neighbors, epsilon=50.0, attributes=SIZES)
+    driver.register(people, table)
+    mechanism = {"attributes": list(SIZES), **mechanism}
+    driver.open(stream("s", "p", "pmw", mechanism=mechanism, epsilon=3.0, expected_queries=ASKED))
     found: list[Answer] = []
     for start in range(0, ASKED, 100):
         found += driver.ask_many(

@@ -13,7 +13,7 @@ from schemas import Answer
 from sotto import Driver, Refused
 from stream.processors.queries.families import hypothesis
 from stream.processors.queries.updates import UPDATE_PREFIX
-from tests.unit.processors.installation import KEY
+from tests.builders import installation, source, stream
 
 ROWS = 4000
 AGES, SEXES = 20, ("F", "M")
@@ -39,29 +39,15 @@ def spec(name: str = "pmw", **more: Any) -> dict[str, Any]:
         "rows": ROWS + 500,
         **more.pop("mechanism", {}),
     }
-    return {"stream": name, "source": "people", "epsilon": 20.0, "expected_queries": 500, **more} | {
-        "mechanism": mechanism
-    }
+    fields: dict[str, Any] = {"epsilon": 20.0, "expected_queries": 500, **more}
+    return stream(name, "people", mechanism=mechanism, **fields)
 
 
 def driver(*specs: dict[str, Any], neighbors: str = "add-remove") -> Driver:
     """An installation with the people and these streams."""
-    made = Driver(KEY, partitions=1)
-    made.register(
-        {
-            "kind": "table",
-            "source": "people",
-            "neighbors": neighbors,
-            "epsilon": 500.0,
-            "delta": 1e-4,
-            "path": "people.csv",
-            "attributes": {"age": AGES, "sex": list(SEXES), "town": 3},
-        },
-        table=PEOPLE,
-    )
-    for one in specs:
-        made.open(one)
-    return made
+    attributes = {"age": AGES, "sex": list(SEXES), "town": 3}
+    table = source("people", "table", neighbors=neighbors, epsilon=500.0, delta=1e-4, attributes=attributes)
+    return installation(*specs, sources=[table], rows={"people": PEOPLE})
 
 
 def questions(count: int, seed: int = 1, stream: str = "pmw") -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sotto import Driver, Refused, Rejected
-from tests.unit.processors.installation import HIGH, KEY, TABLE, VALUES, spec
+from tests.builders import KEY, installation, source, stream
+from tests.unit.processors.installation import HIGH, spec
 
 PATIENTS: dict[str, Any] = {"population": "patients", "epsilon": 3.0}
 
@@ -17,7 +18,7 @@ def driver_with(*sources: str, **population: Any) -> Driver:
     driver = Driver(KEY, partitions=1)
     driver.register_population({**PATIENTS, **population})
     for name in sources:
-        driver.register({**VALUES, "source": name, "epsilon": 2.0, "population": "patients"})
+        driver.register(source(name, epsilon=2.0, population="patients"))
     return driver
 
 
@@ -71,7 +72,7 @@ def test_an_extension_is_charged_to_both_or_to_neither() -> None:
 
 def test_a_source_joins_later_only_if_what_it_has_granted_fits() -> None:
     driver = driver_with("wards")
-    driver.register({**VALUES, "source": "visits", "epsilon": 2.0})
+    driver.register(source("visits", epsilon=2.0))
     driver.open(spec("a", "wards", epsilon=1.5))
     driver.open(spec("b", "visits", epsilon=2.0, cutoff=4))
     with pytest.raises(Refused, match=r"population 'patients' cannot pay: ε = 2 asked, ε = 1\.5 left"):
@@ -97,7 +98,7 @@ def test_a_source_belongs_to_one_population_for_good() -> None:
 
 def test_sources_whose_neighbours_differ_do_not_add_up() -> None:
     driver = driver_with("wards")
-    table = {**TABLE, "population": "patients"}
+    table = source("people", "table", population="patients")
     with pytest.raises(Refused, match="source 'wards' of population 'patients' has 'replace' and source 'people'"):
         driver.register(table, {"age": [1], "sex": ["F"]})
     driver.register({**table, "neighbors": "replace"}, {"age": [1], "sex": ["F"]})
@@ -105,8 +106,8 @@ def test_sources_whose_neighbours_differ_do_not_add_up() -> None:
 
 def test_a_population_counts_by_its_own_accountant() -> None:
     driver = driver_with(accountant="zcdp", delta=1e-6, epsilon=1.0)
-    driver.register({**VALUES, "source": "wards", "population": "patients"})
-    driver.register({**VALUES, "source": "visits", "population": "patients", "accountant": "zcdp", "delta": 1e-5})
+    driver.register(source("wards", population="patients"))
+    driver.register(source("visits", population="patients", accountant="zcdp", delta=1e-5))
     driver.open(spec("a", "wards", epsilon=0.1))
     driver.open(spec("b", "visits", epsilon=0.1))
     record = driver.population("patients")
@@ -114,17 +115,13 @@ def test_a_population_counts_by_its_own_accountant() -> None:
     assert driver.budget("wards").granted.rho is None
 
 
-WANTED_ERRORS: dict[str, Any] = {
-    "stream": "a",
-    "source": "people",
-    "mechanism": {"kind": "laplace", "answers": 100},
-    "epsilon": 2.0,
-    "expected_queries": 100,
-}
+WANTED_ERRORS: dict[str, Any] = stream(
+    "a", "people", "laplace", mechanism={"answers": 100}, epsilon=2.0, expected_queries=100
+)
 
 
 def table_of_forty(driver: Driver, **more: Any) -> None:
-    driver.register({**TABLE, "epsilon": 10.0, **more}, {"age": [30] * 40, "sex": ["F"] * 40})
+    driver.register(source("people", "table", epsilon=10.0, **more), {"age": [30] * 40, "sex": ["F"] * 40})
 
 
 @pytest.mark.parametrize("joins", ["before", "after"])
@@ -153,8 +150,8 @@ def test_a_source_that_counts_squares_prices_them_and_its_population_counts_even
 def test_what_is_not_registered_or_registered_otherwise_is_refused() -> None:
     driver = Driver(KEY, partitions=1)
     with pytest.raises(Refused, match="population 'patients' is not registered; register it first"):
-        driver.register({**VALUES, "population": "patients"})
-    driver.register(VALUES)
+        driver.register(source(population="patients"))
+    driver.register(source())
     with pytest.raises(Refused, match="population 'patients' is not registered"):
         driver.join("feed", "patients")
     driver.register_population(PATIENTS)
@@ -182,8 +179,7 @@ def test_a_crash_forgets_no_population_and_no_allotment() -> None:
 
 def team() -> Driver:
     """A source of ε = 2, of which two analysts share 1 and one of them may have 0.8."""
-    driver = Driver(KEY, partitions=1)
-    driver.register({**VALUES, "epsilon": 2.0})
+    driver = installation(sources=[source(epsilon=2.0)])
     driver.allot("team", 1.0, source="feed", analysts=["ada", "bob"])
     driver.allot("ada", 0.8, source="feed")
     return driver
@@ -217,7 +213,7 @@ def test_who_has_no_allotment_where_others_have_is_refused_and_an_operator_is_no
     with pytest.raises(Refused, match="analyst 'eve' has no allotment on source 'feed'"):
         driver.open(spec("a"), analyst="eve")
     driver.open(spec("a"))
-    driver.register({**VALUES, "source": "free"})
+    driver.register(source("free"))
     driver.open(spec("b", "free"), analyst="eve")
 
 

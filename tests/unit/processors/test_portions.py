@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from schemas import TableSource, ValuesSource
-from sotto import Driver
 from stream.accounting.ledger import Ledger
 from stream.processors.base import Record
 from stream.processors.budget.portions import PLANS_AT_ONCE, REQUESTS_AT_ONCE, requests_at_once
 from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from tests.builders import installation, parse_source, source
 from tests.unit.processors.budget_service import TOPICS, Service, ending, opening, receipts_in, register
-from tests.unit.processors.installation import KEY, TABLE, VALUES, written
+from tests.unit.processors.installation import written
 
 MANY = range(2 * REQUESTS_AT_ONCE)
 
@@ -23,8 +21,8 @@ def known() -> Ledger:
     """A ledger with feeds of different budgets, and tables."""
     ledger = Ledger()
     for number in MANY:
-        ledger.register(ValuesSource(**VALUES | {"source": f"feed-{number}", "epsilon": 1.0 + number}), None)
-        ledger.register(TableSource.model_validate_json(json.dumps(TABLE | {"source": f"table-{number}"})), None)
+        ledger.register(parse_source(source(f"feed-{number}", epsilon=1.0 + number)), None)
+        ledger.register(parse_source(source(f"table-{number}", "table")), None)
     return ledger
 
 
@@ -34,8 +32,7 @@ def at_once(values: list[Any]) -> int:
 
 
 def table(number: int) -> bytes:
-    source = TABLE | {"source": f"people-{number}"}
-    return register(f"r-{number}", **source)
+    return register(f"r-{number}", **source(f"people-{number}", "table"))
 
 
 LEDGER = known()
@@ -100,8 +97,7 @@ def test_how_requests_are_cut_into_steps_changes_no_byte(monkeypatch: pytest.Mon
         monkeypatch.setattr(
             "stream.processors.budget.processor.requests_at_once", lambda records, _: min(most, len(records))
         )
-        driver = Driver(KEY, partitions=2)
-        driver.register(VALUES | {"epsilon": 4.0})
+        driver = installation(sources=[source(epsilon=4.0)], partitions=2)
         requests = [opening(f"r-{number % 9}", f"s-{number}", threshold=float(number)) for number in range(20)]
         for value in [*requests, ending("close", "c", "s-0"), ending("halt_source", "h", "s")]:
             driver._append((driver.topics.requests, 0), b"feed", value)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from schemas import Answer, Query, StreamSpec
+from schemas import Answer, Query
 from sotto import Driver
 from stream.accounting.costs import PARTS
 from stream.accounting.refusals import RefusedError
@@ -18,53 +18,35 @@ from stream.cli.app import app
 from stream.errors import Exhausted
 from stream.processors.queries.updates import UPDATE_PREFIX
 from stream.simulation import simulate
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
 
 
-def driver(*specs: dict[str, Any], neighbors: str = "add-remove", **source: Any) -> Driver:
-    made = Driver(KEY, partitions=1)
+def driver(*specs: dict[str, Any], neighbors: str = "add-remove", **changes: Any) -> Driver:
     attributes = {
         "age": {"kind": "integers", "minimum": 0, "maximum": AGES - 1},
         "sex": list(SEXES),
         "town": TOWNS,
     }
-    made.register(
-        {
-            "kind": "table",
-            "source": "people",
-            "neighbors": neighbors,
-            "epsilon": 500.0,
-            "delta": 1e-4,
-            "path": "people.csv",
-            "attributes": attributes,
-            **source,
-        },
-        PEOPLE,
-    )
-    for one in specs:
-        made.open(one)
-    return made
+    fields: dict[str, Any] = {
+        "neighbors": neighbors,
+        "epsilon": 500.0,
+        "delta": 1e-4,
+        "attributes": attributes,
+        **changes,
+    }
+    return installation(*specs, sources=[source("people", "table", **fields)], rows={"people": PEOPLE})
 
 
 def laplace(answers: int = 10, **more: Any) -> dict[str, Any]:
     mechanism = {"kind": "laplace", "answers": answers}
-    return {
-        "stream": "s",
-        "source": "people",
-        "mechanism": mechanism,
-        "epsilon": 1.0,
-        "expected_queries": 100,
-    } | more
+    return stream("s", "people", mechanism=mechanism, expected_queries=100) | more
 
 
 def pmw(**more: Any) -> dict[str, Any]:
     mechanism = {"kind": "pmw", "attributes": ["age", "sex", "town"], "warm_start": 0, **more.pop("mechanism", {})}
-    return (
-        {"stream": "s", "source": "people", "epsilon": 8.0, "expected_queries": 500}
-        | more
-        | {"mechanism": mechanism}
-    )
+    fields: dict[str, Any] = {"epsilon": 8.0, "expected_queries": 500, **more}
+    return stream("s", "people", mechanism=mechanism, **fields)
 
 
 def ask(made: Driver, *questions: dict[str, Any]) -> list[Answer]:
@@ -373,14 +355,7 @@ def test_a_price_is_told_before_anything_is_paid_and_tells_of_sizes_alone() -> N
         made = Driver(KEY, partitions=1)
         attributes = {"age": AGES, "sex": list(SEXES), "town": TOWNS}
         made.register(
-            {
-                "kind": "table",
-                "source": "people",
-                "neighbors": "add-remove",
-                "epsilon": 10.0,
-                "path": "-",
-                "attributes": attributes,
-            },
+            source("people", "table", path="-", attributes=attributes),
             rows,
         )
         made.open(pmw())
@@ -434,11 +409,9 @@ def test_the_textbooks_pmw_refuses_it() -> None:
 @pytest.mark.parametrize("kind", ["laplace", "above_threshold"])
 def test_feeds_of_values_refuse_it(kind: str) -> None:
     made = driver()
-    made.register(
-        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 10.0, "sensitivity": 1.0}
-    )
+    made.register(source())
     mechanism = {"kind": kind, **({"answers": 2} if kind == "laplace" else {"threshold": 1.0, "cutoff": 1})}
-    made.open({"stream": "s", "source": "feed", "mechanism": mechanism, "epsilon": 1.0})
+    made.open(stream("s", mechanism=mechanism))
     answer = only(made, {"value": 3.0, "alpha": 10.0})
     assert (answer.reason or "").startswith("malformed: alpha: this stream takes none")
 
@@ -499,14 +472,14 @@ def test_what_is_planned_for_a_question_is_what_it_is_charged(
 
 
 def test_a_simulation_tells_of_charges_and_of_errors_beyond_what_was_wanted() -> None:
-    source = driver().list_sources()[0].source
+    people = driver().list_sources()[0].source
     questions = {
         line: Query.model_validate(
             {"id": str(line), "stream": "s", "where": f"age >= {line}", "alpha": 30.0 * line}
         )
         for line in range(1, 9)
     }
-    report = simulate(StreamSpec.model_validate(laplace(4)), source, questions, pl.DataFrame(PEOPLE), runs=2)
+    report = simulate(parse_stream(laplace(4)), people, questions, pl.DataFrame(PEOPLE), runs=2)
     assert report.broken_runs == 0
     for run in report.runs:
         assert run.answered + len(run.rejections) == 8

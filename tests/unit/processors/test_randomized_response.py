@@ -9,17 +9,17 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Refused
-from tests.unit.processors.installation import KEY, VALUES
+from tests.builders import installation, source, stream
 
 CATEGORIES = ["red", "green", "blue"]
 MECHANISM = {"kind": "randomized_response", "categories": CATEGORIES}
 
 
 def survey(**more: Any) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    driver.register({"kind": "records", "source": "people", "epsilon": 4.0, **more})
-    driver.open({"stream": "survey", "source": "people", "epsilon": 1.5, "mechanism": MECHANISM})
-    return driver
+    return installation(
+        stream("survey", "people", mechanism=MECHANISM, epsilon=1.5),
+        sources=[source("people", "records", epsilon=4.0, **more)],
+    )
 
 
 def told(driver: Driver, *categories: str, start: int = 0) -> Sequence[Answer]:
@@ -86,7 +86,6 @@ def test_any_string_is_answered_with_a_category_of_the_stream_and_for_good(categ
 
 
 def test_randomized_response_runs_on_peoples_own_records_only() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register(VALUES)
+    driver = installation(sources=[source()])
     with pytest.raises(Refused, match="does not run on a source of kind 'values'; use 'records'"):
-        driver.open({"stream": "survey", "source": "feed", "epsilon": 1.0, "mechanism": MECHANISM})
+        driver.open(stream("survey", mechanism=MECHANISM))

@@ -5,33 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from schemas import Source
 from sotto import Driver, Refused, Unknown
 from stream.processors.base import Record
 from stream.processors.budget import desk, openings
-from tests.unit.processors.installation import KEY, VALUES
+from tests.builders import KEY, installation, parse_source, source, stream
 
-FINE = {**VALUES, "sensitivity": 1e-9, "grid": 1e-12}
+FINE = source(sensitivity=1e-9, grid=1e-12)
 EXACT: dict[str, Any] = {"epsilon": 1000.0}
 
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+def driver_of(**changes: Any) -> Driver:
+    return installation(sources=[source(**{**EXACT, **changes})])
 
 
-def driver_of(**source: Any) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    driver.register({**VALUES, **EXACT, **source})
-    return driver
-
-
-def alarms(threshold: float = 0.0, stream: str = "alarms") -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": 10}
-    return {"stream": stream, "source": "feed", "epsilon": 100.0, "mechanism": mechanism}
+def alarms(threshold: float = 0.0, name: str = "alarms") -> dict[str, Any]:
+    return stream(name, mechanism={"threshold": threshold, "cutoff": 10}, epsilon=100.0)
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("declared", "words"),
     [
         (FINE, "grid: 1e-12 reaches from -1125.9 to 1125.9 only; declare the feed's minimum and maximum"),
         ({**FINE, "minimum": 0.0}, "grid: 1e-12 reaches"),
@@ -40,34 +34,34 @@ def alarms(threshold: float = 0.0, stream: str = "alarms") -> dict[str, Any]:
             {**FINE, "minimum": -5000.0, "maximum": 1.0},
             "minimum: a grid of 1e-12 reaches from -1125.9 to 1125.9",
         ),
-        ({**VALUES, "grid": 0.5, "maximum": 1e15}, "maximum: a grid of 0.5 reaches"),
-        ({**VALUES, "grid": 0.001, "minimum": 1.2e12}, "minimum: a grid of 0.001 reaches"),
-        ({**VALUES, "minimum": 1e15}, "minimum, maximum: no value lies between"),
+        (source(grid=0.5, maximum=1e15), "maximum: a grid of 0.5 reaches"),
+        (source(grid=0.001, minimum=1.2e12), "minimum: a grid of 0.001 reaches"),
+        (source(minimum=1e15), "minimum, maximum: no value lies between"),
     ],
 )
 def test_a_grid_that_does_not_reach_a_feeds_range_is_refused_at_registration(
-    source: dict[str, Any], words: str
+    declared: dict[str, Any], words: str
 ) -> None:
     driver = Driver(KEY, partitions=1)
     with pytest.raises(Refused) as refused:
-        driver.register(source)
+        driver.register(declared)
     assert words in str(refused.value)
     with pytest.raises(Unknown):
         driver.budget("feed")
 
 
 @pytest.mark.parametrize(
-    "source",
+    "declared",
     [
         {**FINE, "minimum": -1000.0, "maximum": 1000.0},
-        {**VALUES, "grid": 0.889, "maximum": 1e15},
-        {**VALUES, "grid": 8.89e-7, "sensitivity": 1e-3},
-        {**VALUES, "grid": 0.1},
-        {**VALUES, "minimum": 3.0},
+        source(grid=0.889, maximum=1e15),
+        source(grid=8.89e-7, sensitivity=1e-3),
+        source(grid=0.1),
+        source(minimum=3.0),
     ],
 )
-def test_a_grid_that_reaches_the_range_is_taken(source: dict[str, Any]) -> None:
-    assert Driver(KEY, partitions=1).register(source).outcome == "registered"
+def test_a_grid_that_reaches_the_range_is_taken(declared: dict[str, Any]) -> None:
+    assert Driver(KEY, partitions=1).register(declared).outcome == "registered"
 
 
 @pytest.mark.parametrize("fine", [5e-12, 4.45e-12])
@@ -78,7 +72,7 @@ def test_the_grid_that_a_refusal_names_would_do(fine: float) -> None:
 
 def test_a_range_needs_its_ends_in_order() -> None:
     with pytest.raises(ValidationError, match="maximum must be above minimum"):
-        _sources.validate_python({**VALUES, "minimum": 2.0, "maximum": 2.0})
+        parse_source(source(minimum=2.0, maximum=2.0))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +122,7 @@ def test_a_querys_own_threshold_may_lie_outside_and_is_not_moved() -> None:
 def test_values_are_clamped_to_the_declared_range() -> None:
     driver = driver_of(minimum=-5.0, maximum=40.0)
     mechanism = {"kind": "laplace", "dimensions": 4}
-    driver.open({"stream": "s", "source": "feed", "epsilon": 1000.0, "mechanism": mechanism})
+    driver.open(stream("s", mechanism=mechanism, epsilon=1000.0))
     [answer] = driver.ask_many([{"id": "1", "stream": "s", "values": [-5.6, 41.0, 1e300, 7.0]}])
     assert answer.estimates == (-5.0, 40.0, 40.0, 7.0)
 
@@ -151,7 +145,7 @@ def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_stre
 
 
 def test_a_feed_without_a_declared_range_is_written_as_ever() -> None:
-    written = _sources.validate_python(VALUES).model_dump_json()
+    written = parse_source(source()).model_dump_json()
     assert "minimum" not in written
     assert "maximum" not in written
-    assert '"minimum":0.0' in _sources.validate_python({**VALUES, "minimum": 0.0}).model_dump_json()
+    assert '"minimum":0.0' in parse_source(source(minimum=0.0)).model_dump_json()

@@ -14,7 +14,7 @@ from stream.data import DataError, TableStore
 from stream.noise import NoiseKey, Role
 from stream.processors.base import Record
 from stream.processors.queries import QueryProcessor
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, QUESTIONS, SOURCE, ask, service, spec
 
 _control: Codec[Control] = Codec(Control, limit=1 << 20)
@@ -204,7 +204,7 @@ def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:
 
 
 def test_a_version_is_known_under_an_older_key() -> None:
-    older, newer = NoiseKey(bytes(range(32))), NoiseKey(bytes(range(1, 33)), (NoiseKey(bytes(range(32))),))
+    older, newer = KEY, NoiseKey(bytes(range(1, 33)), (KEY,))
     stores = [TableStore.keyed_by(key) for key in (older, newer)]
     source = service().budget("people").source
     for store in stores:
@@ -222,9 +222,7 @@ def test_a_request_sent_again_makes_no_other_version_and_refusals_change_nothing
     request = RefreshSource(request="r", source="people")
     assert [one.version for one in driver.requests([request, request])] == [2, 2]
     assert driver.budget("people").version == 2
-    driver.register(
-        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
-    )
+    driver.register(source(epsilon=1.0))
     with pytest.raises(Refused, match="nothing to refresh"):
         driver.refresh("feed")
     with pytest.raises(Refused, match="not registered"):

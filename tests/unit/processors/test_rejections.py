@@ -17,20 +17,8 @@ from stream.processors.base import Record
 from stream.processors.queries.decoding import malformed
 from stream.processors.rejections import Rejection, address_of
 from stream.processors.topics import partition_of
-from tests.unit.processors.installation import (
-    KEY,
-    LOW,
-    ROWS,
-    TABLE,
-    VALUES,
-    answers_in,
-    feed_driver,
-    query,
-    records,
-    spec,
-    worker_of,
-    written,
-)
+from tests.builders import PEOPLE, installation, source
+from tests.unit.processors.installation import LOW, answers_in, query, records, spec, worker_of, written
 from tests.unit.schemas.json_events import mutilated, repeats_a_name
 
 # Event, code, words of the message, and whether the event has an id and a stream to answer to.
@@ -83,8 +71,8 @@ REJECTED = [
 
 
 def both_sources() -> Driver:
-    driver = feed_driver(spec("feed-0"))
-    driver.register(TABLE, ROWS)
+    driver = installation(spec("feed-0"))
+    driver.register(source("people", "table"), PEOPLE)
     driver.open(spec("people-0", "people", threshold=1000.0))
     return driver
 
@@ -146,14 +134,14 @@ def test_a_dead_letter_has_the_original_event_and_says_why(
 
 @pytest.mark.parametrize("key", [None, b"", b"feed-0"])
 def test_a_dead_letter_keeps_the_key_as_it_came(key: bytes | None) -> None:
-    worker = worker_of(feed_driver(spec("feed-0")))
+    worker = worker_of(installation(spec("feed-0")))
     outputs = worker.process([Record(worker.inputs[0], 0, 42, 0, key, b"{")])
     kept = [message[0] for topic, _, messages in outputs for message in messages if topic.endswith(".rejected")]
     assert kept == [key]
 
 
 def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partitioner() -> None:
-    driver = feed_driver(spec("feed-0"), partitions=4)
+    driver = installation(spec("feed-0"), partitions=4)
     home = partition_of(b"feed-0", 4)
     wrong = (home + 1) % 4
     answer = driver.send(wrong, query("lost", "feed-0", LOW))
@@ -167,7 +155,7 @@ def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partition
 
 
 def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
-    driver = feed_driver(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     worker = worker_of(driver)
     secret = "31415926535"  # noqa: S105  (a private value, not a password)
     events = [
@@ -202,7 +190,7 @@ def _refused_by_the_model(data: bytes) -> bool:
 @given(seed=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=25)
 def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) -> None:
-    driver = feed_driver(spec("s"), spec("s:x"))
+    driver = installation(spec("s"), spec("s:x"))
     worker = worker_of(driver)
     randomness = Random(seed)
     events = [mutilated(randomness) for _ in range(200)]
@@ -230,7 +218,7 @@ def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) 
 
 
 def test_a_field_given_twice_with_a_wrong_value_is_told_as_such() -> None:
-    driver = feed_driver(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     event = b'{"id":"a","stream":"feed-0","value":"much","value":1.0}'
     [answer] = driver.ask_many([event])
     assert answer.outcome == "rejected"
@@ -260,7 +248,7 @@ def test_an_address_is_read_whatever_else_is_wrong() -> None:
 def test_a_number_that_json_does_not_have_leaves_the_address_readable(number: str) -> None:
     event = f'{{"id":"NaN","stream":"feed-0","value":{number},"where":"-Infinity \\"NaN"}}'.encode()
     assert address_of(event) == ("NaN", "feed-0")
-    [answer] = feed_driver(spec("feed-0")).ask_many([event])
+    [answer] = installation(spec("feed-0")).ask_many([event])
     assert (answer.id, answer.outcome) == ("NaN", "rejected")
     assert (answer.reason or "").startswith("malformed: ")
 
@@ -293,7 +281,7 @@ def test_what_no_parser_reads_has_no_address_for_a_constant_in_it(rest: str) -> 
 def test_of_two_ids_or_streams_none_is_guessed(names: str, value: str) -> None:
     event = f'{{{names},"value":{value}}}'.encode()
     assert address_of(event) is None
-    driver = feed_driver(spec("s"))
+    driver = installation(spec("s"))
     assert driver.ask_many([event]) == []
     assert [record.value for record in driver.records(driver.topics.rejected)] == [event]
 
@@ -328,9 +316,7 @@ def test_the_reason_of_a_rejection_fits_an_answer(message: str) -> None:
 
 def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
     # Fingerprints and noise hang on the key: a worker made by hand must be the driver's own.
-    driver = Driver(KEY, partitions=1)
-    driver.register(VALUES)
-    driver.open(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     worker = worker_of(driver)
     [mine] = answers_in(worker.process(records([query("a", "feed-0", 3.0)])), driver.topics)
     assert driver.ask_many([query("a", "feed-0", 3.0)]) == [mine]

@@ -17,7 +17,8 @@ from stream.accounting.release_accuracy import release_law
 from stream.mechanisms.projection import columns, matrix_seed, project
 from stream.mechanisms.releases import cell_names
 from stream.noise import Role, cell_words
-from tests.unit.processors.installation import KEY, worker_of
+from tests.builders import KEY, source, stream
+from tests.unit.processors.installation import worker_of
 
 ATTRIBUTES: dict[str, Any] = {"age": 12, "sex": ["F", "M"], "ward": 5}
 SHAPE = (12, 2, 5)
@@ -42,11 +43,10 @@ def installation(
 ) -> Driver:
     """A driver with a small table and a stream of each kind, named after it."""
     driver = Driver(KEY, partitions=partitions)
-    source = {"source": "people", "kind": "table", "neighbors": neighbors, "epsilon": 1000.0, "path": "people.csv"}
-    driver.register({**source, "attributes": ATTRIBUTES}, ROWS)
+    driver.register(source("people", "table", neighbors=neighbors, epsilon=1000.0, attributes=ATTRIBUTES), ROWS)
     for kind in kinds:
         mechanism = {**MECHANISMS[kind], "attributes": list(ATTRIBUTES), **changes}
-        driver.open({"stream": kind, "source": "people", "epsilon": epsilon, "mechanism": mechanism})
+        driver.open(stream(kind, "people", mechanism=mechanism, epsilon=epsilon))
     return driver
 
 
@@ -259,7 +259,7 @@ def test_redelivery_and_restart_give_the_same_release(kind: str) -> None:
 def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
     driver = installation(kind)
     mechanism = {**MECHANISMS[kind], "attributes": list(ATTRIBUTES)}
-    driver.open({"stream": "twin", "source": "people", "epsilon": 1.0, "mechanism": mechanism})
+    driver.open(stream("twin", "people", mechanism=mechanism))
     cells = list(product(*map(range, SHAPE)))
     ours, twins = (
         [one.estimate for one in driver.ask_many([asks(name, cells=[at(cell)]) for cell in cells])]
@@ -271,10 +271,9 @@ def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["lazy_histogram", "sparse_project"])
 def test_universes_of_any_size_take_questions_about_single_cells(kind: str) -> None:
     driver = Driver(KEY, partitions=1)
-    source = {"source": "huge", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "huge.csv"}
-    driver.register({**source, "attributes": HUGE}, {name: [5] * 400 for name in HUGE})
+    driver.register(source("huge", "table", path="huge.csv", attributes=HUGE), {name: [5] * 400 for name in HUGE})
     mechanism = {**MECHANISMS[kind], "attributes": list(HUGE), "sparsity": 2}
-    driver.open({"stream": kind, "source": "huge", "epsilon": 5.0, "mechanism": mechanism})
+    driver.open(stream(kind, "huge", mechanism=mechanism, epsilon=5.0))
     full = {"at": dict.fromkeys(HUGE, 5)}
     empty = {"at": dict.fromkeys(HUGE, (1 << 20) - 1)}
     found = one(driver, kind, cells=[full, empty])
@@ -331,10 +330,10 @@ def test_a_wrong_question_is_refused_by_its_field_and_costs_nothing(
 
 def test_a_group_by_with_too_many_cells_to_list_is_refused_and_a_part_of_it_is_not() -> None:
     driver = Driver(KEY, partitions=1)
-    source = {"source": "wide", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "wide.csv"}
-    driver.register({**source, "attributes": {"a": 70, "b": 70}}, {"a": [1, 2], "b": [3, 4]})
+    wide = source("wide", "table", path="wide.csv", attributes={"a": 70, "b": 70})
+    driver.register(wide, {"a": [1, 2], "b": [3, 4]})
     mechanism = {"kind": "histogram", "attributes": ["a", "b"]}
-    driver.open({"stream": "wide", "source": "wide", "epsilon": 1.0, "mechanism": mechanism})
+    driver.open(stream("wide", "wide", mechanism=mechanism))
     assert "more than 4096 cells" in (one(driver, "wide", group_by=["a", "b"]).reason or "")
     assert len(one(driver, "wide", group_by=["b"]).estimates or ()) == 70
 
@@ -364,10 +363,9 @@ def test_weights_of_zero_and_the_order_of_cells_do_not_matter() -> None:
 @pytest.mark.parametrize("cells", [30_000, 40_000])
 def test_a_release_drawn_in_parts_is_that_drawn_at_once(cells: int) -> None:
     driver = Driver(KEY, partitions=1)
-    source = {"source": "long", "kind": "table", "neighbors": "add-remove", "epsilon": 10.0, "path": "long.csv"}
-    driver.register({**source, "attributes": {"a": cells}}, {"a": [1, 1]})
+    driver.register(source("long", "table", path="long.csv", attributes={"a": cells}), {"a": [1, 1]})
     mechanism = {"kind": "histogram", "attributes": ["a"]}
-    driver.open({"stream": "long", "source": "long", "epsilon": 1.0, "mechanism": mechanism})
+    driver.open(stream("long", "long", mechanism=mechanism))
     noise = whole_noise(driver, "long", cell_names(np.arange(cells)[:, None]))
     assert one(driver, "long", where="TRUE").estimate == noise.sum() + 2
     assert one(driver, "long", cells=[{"at": {"a": cells - 1}}]).estimate == noise[-1]

@@ -9,22 +9,19 @@ import pytest
 from sotto import Driver, Refused
 from stream.processors.base import Outputs
 from stream.processors.budget.clock import Clock
+from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.budget_service import Service, opening, receipts_in, register
-from tests.unit.processors.installation import HIGH, KEY, LOW, TABLE, VALUES, spec
+from tests.unit.processors.installation import HIGH, LOW, spec
 
 HOUR = 3600.0
-LAPLACE: dict[str, Any] = {
-    "stream": "counts",
-    "source": "people",
-    "epsilon": 1.0,
-    "mechanism": {"kind": "laplace", "answers": 10},
-}
+LAPLACE: dict[str, Any] = stream("counts", "people", "laplace", mechanism={"answers": 10})
 
 
 def hourly(**changes: Any) -> Driver:
     driver = Driver(KEY, partitions=1)
     driver.wait(1000.0)
-    driver.register({**VALUES, "epsilon": 1.0, "renews": "1h", **changes})
+    fields: dict[str, Any] = {"epsilon": 1.0, "renews": "1h", **changes}
+    driver.register(source(**fields))
     return driver
 
 
@@ -55,7 +52,7 @@ def test_the_budget_is_there_again_in_the_next_period_and_not_before() -> None:
 
 def test_it_is_told_as_a_period_with_its_meaning() -> None:
     driver = hourly()
-    receipt = driver.register({**VALUES, "epsilon": 1.0, "renews": "1h"})
+    receipt = driver.register(source(epsilon=1.0, renews="1h"))
     words = "privacy is per period, not for ever: every hour a person may lose ε = 1 again, so that k periods may cost k times"
     assert (receipt.meaning or "").startswith(words)
     driver.open(spec("a", epsilon=0.25))
@@ -81,9 +78,11 @@ def test_a_stream_that_is_open_at_the_edge_is_carried_over_until_it_is_closed() 
 
 
 def test_answers_with_noise_of_their_own_are_left_behind() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "epsilon": 1.0, "renews": "1d"}, {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
-    driver.open(LAPLACE)
+    driver = installation(
+        LAPLACE,
+        sources=[source("people", "table", epsilon=1.0, renews="1d")],
+        rows={"people": {"age": [1, 2, 3], "sex": ["F", "M", "F"]}},
+    )
     for _ in range(4):
         driver.ask("counts", where="age < 2")
     driver.wait(24 * HOUR)
@@ -117,7 +116,7 @@ def test_what_was_halted_before_the_edge_holds_nothing_after_it() -> None:
 def test_populations_and_allotments_renew_each_by_their_own_budget() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register_population({"population": "patients", "epsilon": 1.0, "renews": "2h"})
-    driver.register({**VALUES, "epsilon": 5.0, "renews": "1h", "population": "patients"})
+    driver.register(source(epsilon=5.0, renews="1h", population="patients"))
     driver.allot("ada", 0.5, source="feed")
     driver.open(spec("a", epsilon=0.5), analyst="ada")
     driver.close("feed", "a")
@@ -138,8 +137,8 @@ def test_joining_names_what_earlier_periods_did_not_count() -> None:
     """Answers from before a join count in the period of joining; the receipt says that past periods may exceed ε by them."""
     driver = hourly(population=None, renews=None, epsilon=0.2)
     driver.register_population({"population": "patients", "epsilon": 2.0, "renews": "1h"})
-    driver.register({**VALUES, "source": "member", "epsilon": 9.0, "population": "patients"})
-    driver.register({**VALUES, "source": "quiet", "epsilon": 9.0})
+    driver.register(source("member", epsilon=9.0, population="patients"))
+    driver.register(source("quiet", epsilon=9.0))
     driver.open(spec("before", epsilon=0.2))
     driver.open(spec("counted", "member", epsilon=2.0))
     driver.ask("counted", value=LOW)
@@ -243,4 +242,4 @@ def test_a_length_that_is_none_is_refused(renews: str) -> None:
 
     driver = Driver(KEY, partitions=1)
     with pytest.raises(Invalid, match="renews"):
-        driver.register({**VALUES, "renews": renews})
+        driver.register(source(renews=renews))

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
-from sotto import Driver, Refused
+from sotto import Refused
 from stream.processors import receipts
 from stream.processors.receipts import request_digest
+from tests.builders import KEY, installation, source
 from tests.unit.processors.budget_service import (
     TOPICS,
     charge,
@@ -24,7 +25,7 @@ from tests.unit.processors.budget_service import (
     register,
     request_codec,
 )
-from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, spec, written
+from tests.unit.processors.installation import spec, written
 
 hashes = st.sampled_from(["0" * 64, "1" * 64, "f" * 64])
 identifiers = st.lists(st.sampled_from(["R1", "|", "receipt|", "0" * 64, "1" * 64]), min_size=1, max_size=4).map(
@@ -143,7 +144,7 @@ def test_a_request_is_remembered_across_restarts() -> None:
 
 
 def test_an_exhausted_source_says_what_was_asked_and_what_is_left() -> None:
-    driver = feed_driver(*(spec(f"stream-{number}") for number in range(9)))
+    driver = installation(*(spec(f"stream-{number}") for number in range(9)))
     with pytest.raises(Refused, match=r"source 'feed' cannot pay: ε = 1\.5 asked, ε = 1 left") as refused:
         driver.open(spec("greedy", epsilon=1.5))
     assert refused.value.asked is not None
@@ -153,13 +154,13 @@ def test_an_exhausted_source_says_what_was_asked_and_what_is_left() -> None:
     assert driver.budget("feed").left.epsilon == 0.0
 
 
-@pytest.mark.parametrize("source", ["feed", "other"])
-def test_a_stream_name_is_never_used_again(source: str) -> None:
-    driver = feed_driver(spec("alarms"))
-    driver.register({**VALUES, "source": "other"})
+@pytest.mark.parametrize("second", ["feed", "other"])
+def test_a_stream_name_is_never_used_again(second: str) -> None:
+    driver = installation(spec("alarms"))
+    driver.register(source("other"))
     driver.close("feed", "alarms")
     with pytest.raises(Refused, match="'alarms' was used before, on source 'feed'"):
-        driver.open(spec("alarms", source))
+        driver.open(spec("alarms", second))
 
 
 @pytest.mark.parametrize(
@@ -210,8 +211,9 @@ def test_a_request_that_cannot_be_done_is_refused_by_receipt(value: bytes, words
 
 
 def test_monotone_counts_are_refused_where_neighbours_replace_a_row() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "neighbors": "replace"}, {"age": [1], "sex": ["F"]})
+    driver = installation(
+        sources=[source("people", "table", neighbors="replace")], rows={"people": {"age": [1], "sex": ["F"]}}
+    )
     mechanism = {"kind": "above_threshold", "threshold": 1.0, "monotone": True}
     with pytest.raises(Refused, match=r"mechanism\.monotone: .* register the source with neighbors 'add-remove'"):
         driver.open(spec("people-0", "people", mechanism=mechanism))
@@ -228,8 +230,8 @@ def test_a_restart_from_the_changelog_in_any_order_changes_nothing() -> None:
     service = ready()
     service.send(register("other", source="other", accountant="zcdp", delta=1e-6))
     incarnations = {}
-    for number, source in enumerate(["feed", "other", "feed"]):
-        outputs = service.send(opening(str(number), f"stream-{number}", source=source, cutoff=3))
+    for number, feed in enumerate(["feed", "other", "feed"]):
+        outputs = service.send(opening(str(number), f"stream-{number}", source=feed, cutoff=3))
         incarnations[number] = grant_in(outputs).identity.incarnation
     service.send(charge("stream-0", incarnations[0], tops=2, answered=9), topic=TOPICS.charges)
     service.send(ending("close", "3", "stream-2"))

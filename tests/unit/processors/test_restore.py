@@ -10,15 +10,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sotto import Driver
 from stream.data import TableStore
 from stream.noise import NoiseKey
 from stream.processors.base import Record, TableMissedError
 from stream.processors.queries import QueryProcessor, restoring
+from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.chaos.load import ROWS
 from tests.chaos.replay import differences
-from tests.unit.processors.histories import CLOSED, HALTED, installation
-from tests.unit.processors.installation import KEY, TABLE, VALUES, feed_driver, query, records, spec
+from tests.unit.processors.histories import CLOSED, HALTED, asked_installation
+from tests.unit.processors.installation import query, records, spec
 
 
 def tables(key: NoiseKey = KEY) -> TableStore:
@@ -28,7 +28,7 @@ def tables(key: NoiseKey = KEY) -> TableStore:
 
 
 def empty() -> QueryProcessor:
-    return QueryProcessor(installation().topics, 0, KEY, tables())
+    return QueryProcessor(asked_installation().topics, 0, KEY, tables())
 
 
 def restored(*logs: Sequence[Record]) -> QueryProcessor:
@@ -52,7 +52,7 @@ def taken_in_every(count: int) -> Iterator[None]:
 @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data(), at_once=st.sampled_from([1, 3, 10]))
 def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.DataObject, at_once: int) -> None:
-    driver = installation()
+    driver = asked_installation()
     left = [driver.records(driver.topics.control), driver.records(driver.topics.state)]
     expected, processor = empty(), empty()
     for log in left:
@@ -68,7 +68,7 @@ def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.D
 
 
 def test_a_restored_state_is_the_live_one() -> None:
-    driver = installation()
+    driver = asked_installation()
     with taken_in_every(3):
         processor = restored(driver.records(driver.topics.control), driver.records(driver.topics.state))
     assert processor.streams.figures() == driver.figures()
@@ -79,7 +79,7 @@ def test_a_restored_state_is_the_live_one() -> None:
 
 
 def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_were_taken_in() -> None:
-    driver = installation()
+    driver = asked_installation()
     control = driver.records(driver.topics.control)
     opened = next(record for record in control if record.key == HALTED.encode())
     with taken_in_every(1):
@@ -89,13 +89,11 @@ def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_wer
 
 
 def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
-    first, second = feed_driver(spec("s", cutoff=3)), Driver(NoiseKey(bytes(32)), partitions=1)
-    second.register(VALUES)
-    second.open(spec("s", cutoff=3))
+    first, second = (installation(spec("s", cutoff=3), key=key) for key in (KEY, OTHER_KEY))
     first.ask_many([query("a", "s", 1e9)])
     state, control = first.records(first.topics.state), second.records(second.topics.control)
     for order in ((control, state), (state, control)):
-        processor = QueryProcessor(second.topics, 0, NoiseKey(bytes(32)), TableStore.keyed_by(NoiseKey(bytes(32))))
+        processor = QueryProcessor(second.topics, 0, OTHER_KEY, TableStore.keyed_by(OTHER_KEY))
         with taken_in_every(1):
             for log in order:
                 processor.restore(log)
@@ -104,11 +102,10 @@ def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
 
 
 def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> None:
-    first, second = feed_driver(spec("s", cutoff=3)), Driver(NoiseKey(bytes(32)), partitions=1)
-    second.register(VALUES)
-    second.open(spec("s", cutoff=2, threshold=5.0))
+    first = installation(spec("s", cutoff=3))
+    second = installation(spec("s", cutoff=2, threshold=5.0), key=OTHER_KEY)
     first.ask_many([query("a", "s", 1e9)])
-    key = NoiseKey(bytes(32), (KEY,))
+    key = NoiseKey(OTHER_KEY.secret, (KEY,))
     processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
     with taken_in_every(1):
         processor.restore(first.records(first.topics.control))
@@ -121,7 +118,7 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
 
 def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_restore_missed() -> None:
     # Compaction can take a definition away from under a restore, because of another one behind the restore's end.
-    driver = feed_driver(spec("s", cutoff=1), spec("other", cutoff=1, epsilon=0.1))
+    driver = installation(spec("s", cutoff=1), spec("other", cutoff=1, epsilon=0.1))
     driver.ask_many([query("a", "s", 1e9)])
     control = driver.records(driver.topics.control)
     processor = QueryProcessor(driver.topics, 0, KEY, TableStore.keyed_by(KEY))
@@ -135,11 +132,10 @@ def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_rest
 
 
 def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_changelog_has_of_its_name() -> None:
-    first, second = feed_driver(spec("s", cutoff=1)), Driver(NoiseKey(bytes(32)), partitions=1)
-    second.register(VALUES)
-    second.open(spec("s", cutoff=2))
+    first = installation(spec("s", cutoff=1))
+    second = installation(spec("s", cutoff=2), key=OTHER_KEY)
     first.ask_many([query("a", "s", 1e9)])
-    key = NoiseKey(bytes(32), (KEY,))
+    key = NoiseKey(OTHER_KEY.secret, (KEY,))
     processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
     processor.restore(first.records(first.topics.state))
     processor.restored()
@@ -148,9 +144,11 @@ def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_chang
 
 
 def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register(TABLE, {"age": [1, 2, 3], "sex": ["F", "M", "F"]})
-    driver.open(spec("people", "people", threshold=1e9))
+    driver = installation(
+        spec("people", "people", threshold=1e9),
+        sources=[source("people", "table")],
+        rows={"people": {"age": [1, 2, 3], "sex": ["F", "M", "F"]}},
+    )
     store = TableStore.keyed_by(KEY)
     processor = QueryProcessor(driver.topics, 0, KEY, store)
     with taken_in_every(1):
@@ -162,7 +160,7 @@ def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 64, 65, 300])
 def test_columns_have_room_for_any_number_of_streams_defined_at_once(count: int) -> None:
-    driver = feed_driver(
+    driver = installation(
         *(spec(f"s{number}", cutoff=2, threshold=float(number), epsilon=0.01) for number in range(count))
     )
     driver.ask_many([query(f"q{number}", f"s{number}", 1e9) for number in range(0, count, 2)])

@@ -15,7 +15,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.processors.queries import definitions
 from stream.processors.queries.definitions import Definition, DefinitionReader
 from stream.processors.queries.terms import TermsTable
-from tests.unit.processors.histories import installation
+from tests.unit.processors.histories import asked_installation
 from tests.unit.schemas.json_events import garbage, literals, numbers, strings
 
 control: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
@@ -24,7 +24,7 @@ control: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 @cache
 def written() -> list[bytes]:
     """Definitions of every mechanism, opened, halted and closed."""
-    driver = installation()
+    driver = asked_installation()
     return [record.value for record in driver.records(driver.topics.control) if record.value is not None]
 
 

@@ -13,8 +13,9 @@ from stream.accounting.running_counts import answer_alpha, node_law, tree_of
 from stream.mechanisms.running_count import node_name
 from stream.noise import Role, cell_noise
 from stream.processors.queries import QueryProcessor
+from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of
-from tests.unit.processors.installation import KEY, charges_in, checkpoints_in, records, restarted_from
+from tests.unit.processors.installation import charges_in, checkpoints_in, records, restarted_from
 from tests.unit.processors.running_counts import EVERY, FIRST, TOPICS, Stream, asked, counts_of, worker_of
 
 PLAIN = Stream()
@@ -160,24 +161,20 @@ def test_sums_are_whole_numbers_that_no_size_of_theirs_stops() -> None:
     assert below - zero == -7.0
 
 
-RIDES: dict[str, Any] = {
-    "kind": "events",
-    "source": "rides",
-    "topic": "ops.rides",
-    "neighbors": "add-remove",
-    "epsilon": 10,
-    "person": "who",
-    "time": "at",
-    "attributes": {"side": ["left", "right"], "fare": {"kind": "integers", "minimum": -5, "maximum": 10}},
-    "contribution": 2,
-    "total": 4,
-}
+RIDES: dict[str, Any] = source(
+    "rides",
+    "events",
+    topic="ops.rides",
+    epsilon=10,
+    attributes={"side": ["left", "right"], "fare": {"kind": "integers", "minimum": -5, "maximum": 10}},
+    contribution=2,
+    total=4,
+)
 HOURLY: dict[str, Any] = {"window": {"size": "1h"}, "by": ["side"], "begins": "2026-01-01T00:30:00Z"}
 
 
 def opened(driver: Driver, standing: dict[str, Any] | None = None, **changed: Any) -> RunningCountCalibration:
-    mechanism = {"kind": "running_count", "steps": 24}
-    spec = {"stream": "so-far", "source": "rides", "epsilon": 1, "mechanism": mechanism}
+    spec = stream("so-far", "rides", "running_count", mechanism={"steps": 24})
     driver.open({**spec, "standing": {**HOURLY, **(standing or {})}, **changed})
     calibration = definition_of(driver, "so-far").calibration
     assert isinstance(calibration, RunningCountCalibration)
@@ -185,9 +182,7 @@ def opened(driver: Driver, standing: dict[str, Any] | None = None, **changed: An
 
 
 def rides(**changed: Any) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    driver.register({**RIDES, **changed})
-    return driver
+    return installation(sources=[{**RIDES, **changed}])
 
 
 @pytest.mark.parametrize(
@@ -209,8 +204,7 @@ def test_noise_fits_what_a_person_may_do_in_all_windows(
 
 
 def test_the_receipt_says_when_it_begins_and_over_how_many_windows_it_counts() -> None:
-    spec = {"stream": "so-far", "source": "rides", "epsilon": 1, "standing": HOURLY}
-    receipt = rides().open({**spec, "mechanism": {"kind": "running_count", "steps": 24}})
+    receipt = rides().open(stream("so-far", "rides", "running_count", mechanism={"steps": 24}, standing=HOURLY))
     assert (receipt.begins, receipt.windows) == ("2026-01-01T00:30:00Z", 24)
 
 
@@ -232,11 +226,9 @@ def test_what_cannot_be_counted_on_is_refused(source: dict[str, Any], changed: d
 
 
 def test_it_runs_on_live_topics_alone() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({"kind": "values", "source": "rides", "neighbors": "replace", "epsilon": 10, "sensitivity": 1})
-    spec = {"stream": "so-far", "source": "rides", "epsilon": 1}
+    driver = installation(sources=[source("rides")])
     with pytest.raises(Refused, match="running_count does not run on a source of kind 'values'; use 'events'"):
-        driver.open({**spec, "mechanism": {"kind": "running_count", "steps": 24}})
+        driver.open(stream("so-far", "rides", "running_count", mechanism={"steps": 24}))
 
 
 def test_the_ledger_takes_all_of_it_with_the_first_answer_and_gives_nothing_back_after() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Refused
-from tests.unit.processors.installation import KEY, ROWS, TABLE, feed_driver
+from tests.builders import installation, source, stream
 
 KINDS = ["noisy_max", "exponential"]
 FAR: list[dict[str, Any]] = [
@@ -23,7 +23,8 @@ FAR: list[dict[str, Any]] = [
 def opening(kind: str, source: str = "feed", *, answers: int = 3, **more: Any) -> dict[str, Any]:
     mechanism: dict[str, Any] = {"kind": kind, "answers": answers}
     mechanism |= {name: more.pop(name) for name in ("monotone", "sums") if name in more}
-    return {"stream": "choice", "source": source, "epsilon": 3.0, "mechanism": mechanism, **more}
+    fields: dict[str, Any] = {"epsilon": 3.0, **more}
+    return stream("choice", source, mechanism=mechanism, **fields)
 
 
 def asked(driver: Driver, *candidates: Any, start: int = 0) -> Sequence[Answer]:
@@ -33,16 +34,13 @@ def asked(driver: Driver, *candidates: Any, start: int = 0) -> Sequence[Answer]:
 
 
 def people(kind: str, **more: Any) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    driver.register(TABLE, ROWS)
-    driver.open(opening(kind, "people", **more))
-    return driver
+    return installation(opening(kind, "people", **more), sources=[source("people", "table")])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("calibration", ["best", "textbook"])
 def test_the_best_of_candidates_far_apart_is_chosen_until_the_grant_is_used(kind: str, calibration: str) -> None:
-    driver = feed_driver(opening(kind, calibration=calibration))
+    driver = installation(opening(kind, calibration=calibration))
     answers = asked(driver, FAR, FAR[::-1], FAR[:2], FAR)
     assert [answer.choice for answer in answers] == ["b", "b", "b", None]
     assert [answer.spent.epsilon for answer in answers if answer.spent] == [1.0, 2.0, 3.0, 3.0]
@@ -52,7 +50,7 @@ def test_the_best_of_candidates_far_apart_is_chosen_until_the_grant_is_used(kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_candidates_are_answered_with_a_smaller_alpha(kind: str) -> None:
-    driver = feed_driver(opening(kind, answers=2))
+    driver = installation(opening(kind, answers=2))
     many = [{"name": str(number), "value": 0.0} for number in range(256)]
     wide, narrow = asked(driver, many, many[:2])
     assert wide.alpha is not None
@@ -65,7 +63,7 @@ def test_fewer_candidates_are_answered_with_a_smaller_alpha(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_choice_does_not_change_when_it_is_delivered_again(kind: str) -> None:
     near = [{"name": str(number), "value": float(number % 3)} for number in range(20)]
-    driver = feed_driver(opening(kind, answers=20))
+    driver = installation(opening(kind, answers=20))
     first = asked(driver, *[near] * 10)
     driver.crash()
     assert driver.redeliver() == first
@@ -113,7 +111,7 @@ def test_candidates_that_a_table_cannot_score_cost_nothing(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("candidate", [{"name": "a", "where": "TRUE"}, {"name": "a"}, {"name": "a", "sum": "age"}])
 def test_candidates_without_a_value_are_refused_on_a_feed(kind: str, candidate: dict[str, Any]) -> None:
-    driver = feed_driver(opening(kind))
+    driver = installation(opening(kind))
     [answer] = asked(driver, [candidate])
     assert answer.outcome == "rejected"
     assert answer.reason is not None
@@ -123,7 +121,7 @@ def test_candidates_without_a_value_are_refused_on_a_feed(kind: str, candidate: 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("question", [{"value": 1.0}, {"candidates": FAR, "threshold": 1.0}, {"category": "x"}])
 def test_another_form_of_question_is_refused_at_no_cost(kind: str, question: dict[str, Any]) -> None:
-    driver = feed_driver(opening(kind))
+    driver = installation(opening(kind))
     [answer] = driver.ask_many([{"id": "1", "stream": "choice", **question}])
     assert answer.outcome == "rejected"
     assert driver.budget("feed").spent.epsilon == 0.0
@@ -131,15 +129,14 @@ def test_another_form_of_question_is_refused_at_no_cost(kind: str, question: dic
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_monotone_scores_are_refused_where_neighbours_replace_a_row(kind: str) -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "neighbors": "replace"}, ROWS)
+    driver = installation(sources=[source("people", "table", neighbors="replace")])
     with pytest.raises(Refused, match=r"mechanism\.monotone"):
         driver.open(opening(kind, "people", monotone=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_that_were_not_asked_for_are_refunded(kind: str) -> None:
-    driver = feed_driver(opening(kind))
+    driver = installation(opening(kind))
     asked(driver, FAR)
     driver.close("feed", "choice")
     source = driver.budget("feed")

@@ -24,16 +24,8 @@ from stream.processors.queries.shares import UNLIMITED, Limits, Shares
 from stream.processors.queries.work import PRIVATE_ROWS, SECOND, Workload
 from stream.processors.rejections import Rejection
 from stream.settings import Settings
-from tests.unit.processors.installation import (
-    KEY,
-    ROWS,
-    TABLE,
-    VALUES,
-    answers_in,
-    changelog,
-    table_store,
-    written,
-)
+from tests.builders import KEY, PEOPLE, installation, source, stream
+from tests.unit.processors.installation import answers_in, changelog, table_store, written
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode
 
@@ -119,28 +111,17 @@ def test_what_is_outstanding_stays_within_bounds_and_survives_a_restore(
 @cache
 def people() -> Driver:
     """Three streams over a table, in one partition, and one of trusted values."""
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "epsilon": 100.0}, ROWS)
-    driver.register(VALUES)
-    for name in STREAMS:
-        driver.open(
-            {"stream": name, "source": "people", "mechanism": {"kind": "laplace", "answers": 500}, "epsilon": 1.0}
-        )
-    driver.open(
-        {
-            "stream": "feed",
-            "source": "feed",
-            "mechanism": {"kind": "above_threshold", "threshold": 0.0},
-            "epsilon": 1.0,
-        }
+    return installation(
+        *(stream(name, "people", "laplace", mechanism={"answers": 500}) for name in STREAMS),
+        stream("feed"),
+        sources=[source("people", "table", epsilon=100.0), source()],
     )
-    return driver
 
 
 def worker(limits: Limits = TIGHT, changed: Sequence[Outputs] = ()) -> QueryProcessor:
     driver = people()
     store = table_store()
-    store.put("people", ROWS)
+    store.put("people", PEOPLE)
     found = QueryProcessor(driver.topics, 0, KEY, store, limits)
     found.restore(driver.records(driver.topics.control))
     found.restore(changelog(driver.topics, changed))
@@ -257,9 +238,9 @@ def over(
     attributes: Mapping[str, int] = CELLS,
 ) -> Driver:
     driver = Driver(KEY, partitions=1)
-    source = {**TABLE, "attributes": attributes, "neighbors": neighbors, "epsilon": 100.0, "delta": 1e-3}
-    driver.register(source, {name: np.zeros(rows, dtype=np.int64) for name in attributes})
-    driver.open({"stream": "s", "source": "people", "mechanism": mechanism, "epsilon": 50.0, "delta": 1e-6})
+    table = source("people", "table", attributes=attributes, neighbors=neighbors, epsilon=100.0, delta=1e-3)
+    driver.register(table, {name: np.zeros(rows, dtype=np.int64) for name in attributes})
+    driver.open(stream("s", "people", mechanism=mechanism, epsilon=50.0, delta=1e-6))
     return driver
 
 
@@ -325,7 +306,7 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
     """At the default settings, with as many terms over 2²⁰ cells as an event has room for."""
     assert (Settings().work_outstanding, Settings().work_rate) == (20.0, 0.5)
     driver = over({"kind": "pmw", "attributes": list(CELLS), "updates": 5})
-    driver.open({"stream": "quiet", "source": "people", "mechanism": {"kind": "laplace"}, "epsilon": 1.0})
+    driver.open(stream("quiet", "people", "laplace"))
     store = driver._tables
     one = QueryProcessor(driver.topics, 0, KEY, store, DEFAULT)
     one.restore(driver.records(driver.topics.control))

@@ -11,17 +11,17 @@ import pytest
 from schemas import Answer
 from sotto import Driver
 from stream.mechanisms.ranges import written
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, installation, source, stream
 
 GRIDS = [0.1, 0.3, 0.7, 0.01, 0.005, 0.001, 1.1, 2.5]
 ASKED = 200
 
 
 def told(grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, Any]]) -> Sequence[Answer]:
-    driver = Driver(KEY, partitions=1)
-    source = {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1000.0}
-    driver.register({**source, "sensitivity": 10 * grid, "grid": grid})
-    driver.open({"stream": "s", "source": "feed", "epsilon": 900.0, "mechanism": mechanism})
+    driver = installation(
+        stream("s", mechanism=mechanism, epsilon=900.0),
+        sources=[source(epsilon=1000.0, sensitivity=10 * grid, grid=grid)],
+    )
     return driver.ask_many([{"id": str(number), "stream": "s", **one} for number, one in enumerate(questions)])
 
 
@@ -52,10 +52,9 @@ def test_noisy_values_are_multiples_of_the_grid(grid: float) -> None:
 def test_a_noisy_share_of_public_rows_is_the_nearest_double_to_the_quotient() -> None:
     rows = 49
     driver = Driver(KEY, partitions=1)
-    source = {"kind": "table", "source": "people", "path": "in memory", "neighbors": "replace", "epsilon": 1000.0}
-    driver.register({**source, "attributes": {"sex": ["F", "M"]}}, {"sex": ["F"] * rows})
-    mechanism = {"kind": "laplace", "answers": ASKED}
-    driver.open({"stream": "s", "source": "people", "epsilon": 50.0, "mechanism": mechanism})
+    table: dict[str, Any] = {"path": "in memory", "attributes": {"sex": ["F", "M"]}}
+    driver.register(source("people", "table", neighbors="replace", epsilon=1000.0, **table), {"sex": ["F"] * rows})
+    driver.open(stream("s", "people", "laplace", mechanism={"answers": ASKED}, epsilon=50.0))
     asked = [{"id": str(n), "stream": "s", "fraction": True, "where": "sex = 'F'"} for n in range(ASKED)]
     shares = [one.estimate for one in driver.ask_many(asked) if one.estimate is not None]
     assert len(shares) == ASKED

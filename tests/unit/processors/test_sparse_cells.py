@@ -9,23 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import Cell, SparsePmw, TableSource, Term
+from schemas import Cell, SparsePmw, Term
 from sotto import Driver
 from stream.data import Table
 from stream.mechanisms.sparse_weights import CellQuestion
 from stream.processors.queries.families.sparse_cells import CellSpace
 from stream.processors.rejections import Rejection
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, parse_source, source, stream
 
-SOURCE = TableSource.model_validate(
-    {
-        "source": "s",
-        "kind": "table",
-        "neighbors": "add-remove",
-        "epsilon": 1.0,
-        "path": "none.csv",
-        "attributes": {"zip": 1 << 20, "code": 1 << 20, "sex": ["F", "M"]},
-    }
+SOURCE = parse_source(
+    source(
+        "s", "table", epsilon=1.0, path="none.csv", attributes={"zip": 1 << 20, "code": 1 << 20, "sex": ["F", "M"]}
+    )
 )
 TABLE = Table.load(SOURCE, pl.DataFrame({"zip": [1, 1, 1, 7], "code": [2, 2, 3, 9], "sex": ["F", "F", "M", "M"]}))
 MECHANISM = SparsePmw(kind="sparse_pmw", attributes=("code", "zip"), sparsity=3)
@@ -102,13 +97,13 @@ def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_
 def test_a_stream_over_a_huge_universe_learns_its_heavy_cells_and_goes_on_after_a_crash() -> None:
     driver = Driver(KEY, partitions=1)
     names = [f"a{number}" for number in range(4)]
-    source = {"source": "huge", "kind": "table", "neighbors": "replace", "epsilon": 100.0, "path": "huge.csv"}
+    attributes = dict.fromkeys(names, 1 << 20)
     driver.register(
-        {**source, "attributes": dict.fromkeys(names, 1 << 20)},
+        source("huge", "table", neighbors="replace", epsilon=100.0, path="huge.csv", attributes=attributes),
         {name: [5] * 60_000 + [number % 1000 for number in range(40_000)] for name in names},
     )
     mechanism = {"kind": "sparse_pmw", "attributes": names, "sparsity": 4, "updates": 2000}
-    driver.open({"stream": "s", "source": "huge", "epsilon": 50.0, "mechanism": mechanism})
+    driver.open(stream("s", "huge", mechanism=mechanism, epsilon=50.0))
 
     def ask(code: int) -> Any:
         [answer] = driver.ask_many([{"id": "q", "stream": "s", "cells": [{"at": dict.fromkeys(names, code)}]}])

@@ -9,15 +9,14 @@ import pytest
 from schemas import AnswersCalibration, OpenStream, Receipt, moment_ms
 from sotto import Driver, Refused
 from stream.asking.questions import as_spec
+from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of, feed
 from tests.unit.processors.live import flights, standing
 
 
 @pytest.fixture
 def driver() -> Driver:
-    made = Driver(KEY, partitions=2)
-    made.register(flights())
-    return made
+    return installation(sources=[flights()], key=KEY, partitions=2)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -101,11 +100,10 @@ def test_no_count_decides_whether_its_question_is_small_enough(mechanism: dict[s
 
 def test_a_tables_histogram_is_released_once() -> None:
     driver = Driver(KEY)
-    table = {"source": "t", "kind": "table", "path": "-", "neighbors": "add-remove", "epsilon": 9}
-    driver.register(table | {"attributes": {"x": 2}}, {"x": [0, 1]})
+    driver.register(source("t", "table", path="-", epsilon=9, attributes={"x": 2}), {"x": [0, 1]})
     histogram = {"kind": "histogram", "attributes": ["x"], "answers": 2}
     with pytest.raises(Refused, match=r"mechanism\.answers: a table's histogram is released once"):
-        driver.open({"stream": "h", "source": "t", "epsilon": 1, "mechanism": histogram})
+        driver.open(stream("h", "t", mechanism=histogram))
 
 
 def test_monotone_is_refused_where_people_are_replaced() -> None:

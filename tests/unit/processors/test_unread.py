@@ -15,8 +15,9 @@ from stream.processors.letters import HEADERS, KEY_BYTES, VALUE_BYTES, WHOLE_BYT
 from stream.processors.rejections import Rejection
 from stream.processors.topics import MAX_NAME_BYTES, partition_of
 from stream.processors.unread import BAD_NAME, MAX_HEADERS, TOO_LARGE, Unread, UnreadBatch
+from tests.builders import installation
 from tests.unit.processors.budget_service import TOPICS, Service, register
-from tests.unit.processors.installation import answers_in, feed_driver, query, spec, worker_of, written
+from tests.unit.processors.installation import answers_in, query, spec, worker_of, written
 
 REFUSED = Rejection("too-large", "event: too large")
 BATCH = Unread(b"\0\0beginning", TOO_LARGE, UnreadBatch(2, 7, "zstd", 12_000, "ab" * 32))
@@ -30,7 +31,7 @@ def facts(headers: object) -> dict[str, str]:
 
 
 def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it() -> None:
-    driver = feed_driver(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     processor = worker_of(driver)
     queries, stream = driver.topics.queries, b"feed-0"
     outputs = processor.process(

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from schemas import Answer, TableSource
+from schemas import Answer
 from schemas.sources import MAX_ROWS
 from sotto import Driver, Refused
 from stream.accounting.totals import LARGEST_SUMMED, LARGEST_TOTAL
 from stream.data import DataError, Predicate, Rows, Table
 from stream.mechanisms.ranges import MAX_STEPS
-from tests.unit.processors.installation import KEY
+from tests.builders import KEY, parse_source, source, stream
 from tests.unit.processors.live import flights, standing
 
 MS = 1_500_000_000_000
@@ -24,15 +24,18 @@ NO_NOISE = (
 )
 
 
+def declared(**changes: Any) -> dict[str, Any]:
+    return source("visits", "table", path="visits.csv", **changes)
+
+
 def driver_of(columns: dict[str, list[int]], mechanism: dict[str, Any], **more: Any) -> Driver:
     """A driver with a stream ``s`` on a table with times, the least of which is ``far``, and other attributes with two values each."""
     neighbors = more.pop("neighbors", "add-remove")
     far = more.pop("far", MS)
     made = Driver(KEY, partitions=1)
     attributes = dict.fromkeys(columns, 2) | {"ms": {"kind": "integers", "minimum": far, "maximum": far + 1000}}
-    source = {"kind": "table", "source": "visits", "path": "visits.csv", "epsilon": 1000.0, "delta": 0.01}
-    made.register({**source, "neighbors": neighbors, "attributes": attributes}, columns)
-    made.open({"stream": "s", "source": "visits", "mechanism": mechanism, **more})
+    made.register(declared(neighbors=neighbors, epsilon=1000.0, delta=0.01, attributes=attributes), columns)
+    made.open(stream("s", "visits", mechanism=mechanism, **more))
     return made
 
 
@@ -115,9 +118,10 @@ SUMS: list[dict[str, Any]] = [
 def summing(mechanism: dict[str, Any], low: int, high: int, neighbors: str = "add-remove") -> Driver:
     made = Driver(KEY, partitions=1)
     domain = {"kind": "integers", "minimum": low, "maximum": high}
-    source = {"kind": "table", "source": "visits", "path": "visits.csv", "epsilon": 1000.0}
-    made.register({**source, "neighbors": neighbors, "attributes": {"v": domain}}, {"v": [low, low + 1, high]})
-    made.open({"stream": "s", "source": "visits", "mechanism": mechanism | {"sums": ["v"]}, "epsilon": 1000.0})
+    made.register(
+        declared(neighbors=neighbors, epsilon=1000.0, attributes={"v": domain}), {"v": [low, low + 1, high]}
+    )
+    made.open(stream("s", "visits", mechanism=mechanism | {"sums": ["v"]}, epsilon=1000.0))
     return made
 
 
@@ -178,17 +182,8 @@ def test_no_table_has_more_rows_than_totals_are_planned_for(monkeypatch: pytest.
     assert LARGEST_SUMMED * MAX_ROWS == LARGEST_TOTAL
     assert LARGEST_SUMMED * (MAX_ROWS >> 3) == MAX_STEPS
     monkeypatch.setattr("stream.data.rows.MAX_ROWS", 100)
-    source = TableSource.model_validate(
-        {
-            "kind": "table",
-            "source": "visits",
-            "path": "visits.csv",
-            "neighbors": "replace",
-            "epsilon": 1.0,
-            "attributes": {"ms": 2},
-        }
-    )
-    assert Rows.load(source, {"ms": [1] * 100}).private_row_count == 100
+    table = parse_source(declared(neighbors="replace", epsilon=1.0, attributes={"ms": 2}))
+    assert Rows.load(table, {"ms": [1] * 100}).private_row_count == 100
     with pytest.raises(DataError, match="path: no table can be read there") as refused:
-        Rows.load(source, {"ms": [1] * 101})
+        Rows.load(table, {"ms": [1] * 101})
     assert getattr(refused.value, "cause", None) == "more than 100 rows"

@@ -12,15 +12,14 @@ from schemas import Answer
 from schemas.wire import encode
 from sotto import Driver
 from stream.processors.queries.replies import WireAnswer
+from tests.builders import installation, stream
 from tests.privacy.service import KEY, feed
 from tests.unit.processors.live import GROUP, flights, question, standing, window
 
 
 @pytest.fixture
 def driver() -> Driver:
-    made = Driver(KEY, partitions=2)
-    made.register(flights())
-    return made
+    return installation(sources=[flights()], key=KEY, partitions=2)
 
 
 def about(answer: Answer) -> tuple[Any, Any]:
@@ -66,14 +65,7 @@ def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
 
 def test_answers_of_windows_are_written_as_the_contract_writes_them(driver: Driver) -> None:
     driver.register(feed())
-    driver.open(
-        {
-            "stream": "plain",
-            "source": "feed",
-            "epsilon": 1,
-            "mechanism": {"kind": "above_threshold", "threshold": 25},
-        }
-    )
+    driver.open(stream("plain", mechanism={"threshold": 25}))
     driver.open(standing())
     driver.open(standing("others"))
     values = [0, 0, 1e6, 0, 1e6, 1e6, 0]
@@ -109,7 +101,7 @@ def test_a_query_with_a_number_that_json_does_not_have_is_refused_with_its_windo
 def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
     driver.register(feed())
     mechanism = {"kind": "above_threshold", "threshold": 25, "cutoff": 3}
-    driver.open({"stream": "plain", "source": "feed", "epsilon": 1, "mechanism": mechanism})
+    driver.open(stream("plain", mechanism=mechanism))
     driver.open(standing())
     answers = driver.ask_many(
         [question("late", 1, value=1), question("plain", 2, value=1), {"id": "3", "stream": "plain", "value": 1}]
@@ -148,10 +140,13 @@ def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
     answers = driver.ask_many(queries)
     assert driver.redeliver() == answers
     driver.crash()
-    other = Driver(KEY, partitions=2)
-    other.register(flights())
-    other.open(standing())
-    other.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
+    other = installation(
+        standing(),
+        standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]),
+        sources=[flights()],
+        key=KEY,
+        partitions=2,
+    )
     assert [other.ask(query, outcomes=True) for query in queries] == list(answers)
 
 
@@ -248,9 +243,7 @@ def test_windows_are_never_busy_for_nobody_would_ask_again() -> None:
     answers = tight.ask_many([question("numbers", number, value=3) for number in range(100)])
     assert [answer.outcome for answer in answers] == ["answer"] * 100
     tight.register(feed())
-    tight.open(
-        {"stream": "values", "source": "feed", "mechanism": {"kind": "laplace", "answers": 100}, "epsilon": 1.0}
-    )
+    tight.open(stream("values", "feed", "laplace", mechanism={"answers": 100}))
     others = tight.ask_many([{"id": f"{number}", "stream": "values", "value": 3} for number in range(100)])
     assert (others[0].outcome, others[-1].outcome) == ("answer", "rejected")
     assert (others[-1].reason or "").startswith("busy: ")

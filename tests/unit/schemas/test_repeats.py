@@ -16,8 +16,9 @@ from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
 from stream.processors.queries.definitions import DefinitionReader
 from stream.processors.queries.terms import TermsTable
-from tests.unit.processors.histories import installation
-from tests.unit.processors.installation import LOW, feed_driver, query, records, spec, worker_of, written
+from tests.builders import installation
+from tests.unit.processors.histories import asked_installation
+from tests.unit.processors.installation import LOW, query, records, spec, worker_of, written
 from tests.unit.schemas.json_events import repeats_a_name
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode
@@ -42,7 +43,7 @@ WRONG = b'"surplus": true'
 @cache
 def events(topic: str) -> list[bytes]:
     """What an installation with every mechanism has written to a topic."""
-    driver = installation()
+    driver = asked_installation()
     if topic == "status":
         spent, position = {"epsilon": 1.0, "delta": 0.0}, {"topic": "sotto.queries", "partition": 0, "offset": 7}
         names = {"stream": "ward", "source": "feed", "incarnation": "0" * 32, "state": "open"}
@@ -147,7 +148,7 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
         again = with_a_repeat(value, place) if place >= 0 else None
         batch.append(value if again is None else again)
         repeated.append(again is not None)
-    driver = feed_driver(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     outputs = worker_of(driver).process(records(batch))
     told = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
     assert [one["outcome"] == "rejected" for one in told] == repeated
@@ -157,14 +158,14 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
 
 
 def test_a_null_that_is_left_out_makes_up_for_no_repeat() -> None:
-    driver = feed_driver(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     hidden = b'{"id":"a","stream":"feed-0","candidates":[{"name":"a","value":1,"value":1,"value":1}]}'
     [answer] = driver.ask_many([hidden])
     assert REPEATED in (answer.reason or "")
 
 
 def test_an_escaped_mark_makes_up_for_no_repeat() -> None:
-    driver = feed_driver(spec("feed-0"))
+    driver = installation(spec("feed-0"))
     hidden = b'{"id":"\\u0022","stream":"feed-0","value":-1e9,"value":-1e9}'
     null = b'{"id":"a","stream":"feed-0","value":-1e9,"threshold":null}'
     outputs = worker_of(driver).process(records([hidden, null, query("b", "feed-0", LOW)]))

@@ -7,12 +7,10 @@ from typing import Any
 
 from schemas import (
     AboveThreshold,
-    Categories,
     Control,
     EventsSource,
     Extension,
     Histogram,
-    Integers,
     SparseVectorCalibration,
     StandingQuery,
     StreamClosed,
@@ -24,21 +22,18 @@ from schemas import (
 )
 from stream.processors.base import Record
 from stream.processors.topics import Topics, partition_of
+from tests import builders
+from tests.builders import parse_source
 
 TOPICS = Topics(partitions=1)
-SOURCE = EventsSource(
-    kind="events",
-    source="flights",
-    topic="ops.departures",
-    neighbors="add-remove",
-    epsilon=4.0,
-    person="tailnum",
-    time="scheduled",
-    attributes={
-        "origin": Categories(values=("EWR", "JFK", "LGA")),
-        "late": Integers(minimum=0, maximum=1),
-    },
-    fields={},
+SOURCE: EventsSource = parse_source(
+    builders.source(
+        "flights",
+        "events",
+        person="tailnum",
+        time="scheduled",
+        attributes={"origin": ["EWR", "JFK", "LGA"], "late": {"kind": "integers", "minimum": 0, "maximum": 1}},
+    )
 )
 CALIBRATION = SparseVectorCalibration(
     epsilon=1.0,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from schemas import EventsSource, RejectedHeaders
-from schemas.streams import StreamSpec
 from stream.kernel import Spans, spans_of
 from stream.processors.base import Outputs, RecordLike
 from stream.processors.columns import RecordColumns
@@ -18,30 +17,24 @@ from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.told import Epoch, Told
 from stream.processors.topics import Topics, partition_of
+from tests import builders
+from tests.builders import parse_source, parse_stream, stream
 from tests.unit.processors.feeds.streams import CALIBRATION
 
 TOPICS = Topics("test", 3)
 HOUR = 3_600_000
 MINUTE = 60_000
 
-SOURCE: dict[str, Any] = {
-    "source": "flights",
-    "kind": "events",
-    "topic": "ops.departures",
-    "neighbors": "add-remove",
-    "epsilon": 4.0,
-    "person": "who",
-    "time": "at",
-    "attributes": {
-        "origin": ["EWR", "JFK", "LGA"],
-        "delay": {"kind": "integers", "minimum": -5, "maximum": 10},
-    },
-    "contribution": 2,
+ATTRIBUTES: dict[str, Any] = {
+    "origin": ["EWR", "JFK", "LGA"],
+    "delay": {"kind": "integers", "minimum": -5, "maximum": 10},
 }
 
 
 def source(**other: Any) -> EventsSource:
-    return EventsSource.model_validate({**SOURCE, **other})
+    """Return the model of a live topic of flights; `other` replaces or adds fields."""
+    fields: dict[str, Any] = {"attributes": ATTRIBUTES, "contribution": 2, **other}
+    return cast("EventsSource", parse_source(builders.source("flights", "events", **fields)))
 
 
 @dataclass(frozen=True)
@@ -115,14 +108,13 @@ def told(
     **standing: Any,
 ) -> Told:
     """What control tells of a stream."""
-    spec = StreamSpec.model_validate(
-        {
-            "stream": name,
-            "source": about.source,
-            "epsilon": 1.0,
-            "mechanism": mechanism or {"kind": "laplace"},
-            "standing": {"window": {"size": "1h"}, "begins": "1970-01-01T00:00:00Z", **standing},
-        }
+    spec = parse_stream(
+        stream(
+            name,
+            about.source,
+            mechanism=mechanism or {"kind": "laplace"},
+            standing={"window": {"size": "1h"}, "begins": "1970-01-01T00:00:00Z", **standing},
+        )
     )
     assert spec.standing is not None
     return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"", (Epoch(begins=moment),))
