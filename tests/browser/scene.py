@@ -19,6 +19,7 @@ from stream.monitor.connections import Runner
 from stream.monitor.worker_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.processors.base import Record
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
 
 __all__ = ["OPERATOR", "VIEWER", "Scene"]
@@ -28,48 +29,38 @@ HOUR = 3600.0
 
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
-CENSUS = {
-    "source": "census",
-    "kind": "table",
-    "path": "census.csv",
-    "neighbors": "replace",
-    "accountant": "zcdp",
-    "epsilon": 3.0,
-    "delta": 1e-6,
-    "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
-}
+CENSUS = source(
+    "census",
+    "table",
+    path="census.csv",
+    neighbors="replace",
+    accountant="zcdp",
+    epsilon=3.0,
+    delta=1e-6,
+    attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
+)
 
 
 BEGINS = "2026-03-01T00:00:00Z"
-VISITS = {
-    "source": "visits",
-    "kind": "events",
-    "topic": "city.visits",
-    "neighbors": "add-remove",
-    "epsilon": 2.5,
-    "person": "who",
-    "time": "at",
-    "clock": "marks",
-    "ahead": "1d",
-    "unit": "person-period",
-    "period": "1h",
-    "attributes": {"zone": ["north", "west", "south", "east"]},
-}
+VISITS = source(
+    "visits",
+    "events",
+    topic="city.visits",
+    epsilon=2.5,
+    clock="marks",
+    ahead="1d",
+    unit="person-period",
+    period="1h",
+    attributes={"zone": ["north", "west", "south", "east"]},
+)
 
 
-def values(source: str, epsilon: float) -> dict[str, Any]:
-    return {
-        "source": source,
-        "kind": "values",
-        "neighbors": "add-remove",
-        "epsilon": epsilon,
-        "sensitivity": 1.0,
-    }
+def values(name: str, epsilon: float) -> dict[str, Any]:
+    return source(name, neighbors="add-remove", epsilon=epsilon)
 
 
-def above(stream: str, source: str, epsilon: float, cutoff: int) -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": 2000.0, "cutoff": cutoff}
-    return {"stream": stream, "source": source, "epsilon": epsilon, "mechanism": mechanism}
+def above(name: str, source_name: str, epsilon: float, cutoff: int) -> dict[str, Any]:
+    return stream(name, source_name, mechanism={"threshold": 2000.0, "cutoff": cutoff}, epsilon=epsilon)
 
 
 STREAMS: list[tuple[dict[str, Any], int, float]] = [
@@ -112,13 +103,13 @@ class Scene(Installation):
         self.monitor.clock = lambda: self.now
         end, chance = self.now, random.Random(7)
         self.now = end - HOUR
-        for source in (
+        for feed in (
             values("vitals", 4.0),
             values("energy", 3.0),
             values("payments", 4.0),
             values("web-traffic", 6.0),
         ):
-            self.driver.register(source)
+            self.driver.register(feed)
         people = {
             "age": [chance.randrange(100) for _ in range(500)],
             "sex": [chance.choice("FM") for _ in range(500)],
@@ -140,14 +131,12 @@ class Scene(Installation):
         self.monitor.clock = time.time
 
     def open_on_the_census(self) -> None:
-        for stream, mechanism, epsilon in (
+        for name, mechanism, epsilon in (
             ("age-groups", {"kind": "histogram", "attributes": ["age"]}, 0.2),
             ("seniors/counts", {"kind": "numeric_sparse", "threshold": 300.0, "cutoff": 5}, 0.3),
             ("households", {"kind": "laplace", "answers": 40}, 0.25),
         ):
-            self.driver.open(
-                {"stream": stream, "source": "census", "epsilon": epsilon, "delta": 1e-7, "mechanism": mechanism}
-            )
+            self.driver.open(stream(name, "census", mechanism=mechanism, epsilon=epsilon, delta=1e-7))
 
     def queries(self, step: int, chance: random.Random) -> Iterator[dict[str, Any]]:
         busy = 1.0 + 0.6 * ((step % 40) > 25) + 0.3 * chance.random()
@@ -277,12 +266,11 @@ class Scene(Installation):
         self.driver.register(VISITS)
         begins = moment_ms(BEGINS)
         standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": BEGINS}
-        for stream, mechanism in (
+        for name, mechanism in (
             ("visits/busy", {"kind": "above_threshold", "threshold": 90.0, "cutoff": 5, "monotone": True}),
             ("visits/counts", {"kind": "laplace", "answers": 16}),
         ):
-            opened = {"stream": stream, "source": "visits", "epsilon": 1.0, "mechanism": mechanism}
-            self.driver.open({**opened, "expected_queries": 16, "standing": standing})
+            self.driver.open(stream(name, "visits", mechanism=mechanism, expected_queries=16, standing=standing))
         for hour in range(hours):
             for quarter in range(4):
                 start = begins + (4 * hour + quarter) * 900_000

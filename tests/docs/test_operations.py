@@ -14,29 +14,20 @@ from sotto import Driver, Unknown
 from stream.kafka.layouts import layout
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics
+from tests.builders import OTHER_KEY, installation, source, stream
 from tests.docs.pages import DOCS
 
-KEY = bytes(32)
-SOURCE: dict[str, Any] = {
-    "source": "vitals",
-    "kind": "values",
-    "neighbors": "add-remove",
-    "epsilon": 4.0,
-    "sensitivity": 1.0,
-}
+SOURCE: dict[str, Any] = source("vitals", neighbors="add-remove", epsilon=4.0)
 
 
-def stream(name: str) -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": 2}
-    return {"stream": name, "source": "vitals", "epsilon": 1.0, "mechanism": mechanism}
+def ward(name: str) -> dict[str, Any]:
+    return stream(name, "vitals", mechanism={"threshold": 1000.0, "cutoff": 2})
 
 
 @pytest.fixture
 def driver() -> Driver:
     """One stream that has given one of its two ⊤s."""
-    made = Driver(KEY, partitions=1)
-    made.register(SOURCE)
-    made.open(stream("ward-7"))
+    made = installation(ward("ward-7"), sources=[SOURCE], key=OTHER_KEY)
     assert [ask(made, value).outcome for value in (20.0, 5000.0)] == ["below", "above"]
     return made
 
@@ -127,9 +118,9 @@ def test_without_its_key_a_stream_answers_nothing_but_can_be_closed_for_its_refu
 
 
 def test_after_a_rotation_old_streams_go_on_and_new_ones_take_the_new_key(driver: Driver) -> None:
-    rotated = NoiseKey(KEY).successor()
+    rotated = OTHER_KEY.successor()
     driver.restart(rotated)
-    driver.open(stream("ward-8"))
+    driver.open(ward("ward-8"))
     assert ask(driver, 5000.0).outcome == "above"
     assert ask(driver, 5000.0, "ward-8").outcome == "above"
     driver.restart(NoiseKey(rotated.secret))

@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sotto import AsyncClient
 from stream.data.objects import _client
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService
 from tests.unit.data.servers import (
@@ -83,10 +83,8 @@ async def test_a_question_is_answered_from_the_table_at_an_address_and_not_from_
 ) -> None:
     place.put(AGES)
     services = [start("budget"), start("worker")]
-    source = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 100.0}
-    await client.register({**source, "path": place.address, "attributes": {"age": 100}})
-    mechanism: dict[str, Any] = {"kind": "laplace", "answers": 5}
-    await client.open({"stream": "counts", "source": "people", "mechanism": mechanism, "epsilon": 50.0})
+    await client.register(source("people", "table", epsilon=100.0, path=place.address, attributes={"age": 100}))
+    await client.open(stream("counts", "people", "laplace", mechanism={"answers": 5}, epsilon=50.0))
     for where, wanted in (("age < 45", sum(age < 45 for age in AGES)), ("age >= 0", len(AGES))):
         answer = await client.ask({"stream": "counts", "where": where})
         assert answer.alpha is not None

@@ -17,31 +17,31 @@ from typing import Any
 
 import pytest
 
-from schemas import OpenStream, RegisterSource, SourceRecord, StreamSpec, ValuesSource
+from schemas import OpenStream, RegisterSource, SourceRecord
 from sotto import AsyncClient, Refused
 from stream.kafka.broker import LocalBroker
 from stream.kafka.processes import Service
 from stream.kafka.topics import create_topics, delete_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
+from tests.builders import parse_source, parse_stream, source, stream
 from tests.preloaded import command
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
-FEED = ValuesSource(kind="values", source="feed", neighbors="add-remove", epsilon=4.0, sensitivity=1.0)
+FEED = parse_source(source(neighbors="add-remove", epsilon=4.0))
 HIGH = 1e9
 """So far above the threshold that no noise matters."""
 WAIT = 120.0
 """Longest wait for a service that may just have been started, in seconds."""
 
 
-def spec(stream: str, cutoff: int = 4) -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": cutoff}
-    return {"stream": stream, "source": "feed", "mechanism": mechanism, "epsilon": 1.0}
+def spec(name: str, cutoff: int = 4) -> dict[str, Any]:
+    return stream(name, mechanism={"threshold": 1000.0, "cutoff": cutoff})
 
 
-def opening(stream: str) -> OpenStream:
-    return OpenStream(request=f"open {stream}", stream=StreamSpec.model_validate(spec(stream)))
+def opening(name: str) -> OpenStream:
+    return OpenStream(request=f"open {name}", stream=parse_stream(spec(name)))
 
 
 class Site:

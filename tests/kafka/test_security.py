@@ -36,6 +36,7 @@ from stream.kafka.topics import check_topics, find_topics, inspect_topics
 from stream.noise import NoiseKey
 from stream.processors.topics import Topics, partition_of
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.kafka.secured import (
     MATRIX,
     WRONG,
@@ -54,21 +55,8 @@ pytestmark = pytest.mark.kafka
 
 LIVE = "guarded"
 PARTITIONS = 2
-SOURCE = {"source": "vitals", "kind": "values", "neighbors": "add-remove", "epsilon": 4.0, "sensitivity": 1.0}
-EVENTS = {
-    "kind": "events",
-    "neighbors": "add-remove",
-    "epsilon": 1.0,
-    "person": "who",
-    "time": "at",
-    "attributes": {},
-}
-SPEC = {
-    "stream": "ward-7",
-    "source": "vitals",
-    "epsilon": 1.0,
-    "mechanism": {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3},
-}
+SOURCE = source("vitals", neighbors="add-remove", epsilon=4.0)
+SPEC = stream("ward-7", "vitals", mechanism={"cutoff": 3})
 REFUSED = "TopicAuthorizationFailedError"
 
 WRITES = {
@@ -255,7 +243,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
         await admin.create_topics([NewTopic(topic, 1, 1) for topic in (door, tills)])
     async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
         for topic in (door, tills):
-            await operator.register({**EVENTS, "source": topic, "topic": topic})
+            await operator.register(source(topic, "events", topic=topic, epsilon=1.0, attributes={}))
     kafka = installation.kafka
     await asyncio.to_thread(kafka.add_users, ["door"])
     topics = Topics(LIVE)

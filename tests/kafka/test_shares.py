@@ -7,6 +7,7 @@ import random
 import time
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -16,6 +17,7 @@ from sotto import AsyncClient
 from stream.kafka.topics import check_topics
 from stream.processors.topics import partition_of
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService
 
@@ -47,11 +49,11 @@ async def test_1800_questions_over_a_million_cells_do_not_hold_a_neighbour_up(
     )
     start("budget")
     start("worker")
-    budget = {"neighbors": "replace", "epsilon": 20.0, "delta": 1e-3}
-    await client.register({"source": "people", "kind": "table", "path": str(path), "attributes": CELLS, **budget})
-    pmw = {"kind": "pmw", "attributes": list(CELLS), "updates": 5}
-    await client.open({"stream": "greedy", "source": "people", "mechanism": pmw, "epsilon": 10.0, "delta": 1e-6})
-    await client.open({"stream": neighbour, "source": "people", "mechanism": {"kind": "laplace"}, "epsilon": 1.0})
+    budget: dict[str, Any] = {"neighbors": "replace", "epsilon": 20.0, "delta": 1e-3}
+    await client.register(source("people", "table", path=str(path), attributes=CELLS, **budget))
+    pmw = {"attributes": list(CELLS), "updates": 5}
+    await client.open(stream("greedy", "people", "pmw", mechanism=pmw, epsilon=10.0, delta=1e-6))
+    await client.open(stream(neighbour, "people", "laplace"))
     chance = random.Random(1)
     for number in range(QUESTIONS):
         asked = {"id": f"greedy-{number}", "stream": "greedy", "terms": _terms(chance)}

@@ -7,23 +7,18 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sotto import AsyncClient
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.conftest import StartService
 from tests.preloaded import command
 
 pytestmark = pytest.mark.kafka
 
-STREAM = {
-    "stream": "ages",
-    "source": "people",
-    "epsilon": 1.0,
-    "mechanism": {"kind": "histogram", "attributes": ["age"]},
-}
+STREAM = stream("ages", "people", "histogram", mechanism={"attributes": ["age"]})
 
 
 def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,14 +37,13 @@ async def test_registered_tables_are_refused_whatever_definition_is_given(
     private.write_text("age\n" + "20\n" * 40)
     shutil.copy(private, public)
     link.symlink_to(private)
-    source: dict[str, Any] = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 2.0}
-    source |= {"path": str(private), "attributes": {"age": 100}}
+    people = source("people", "table", epsilon=2.0, path=str(private), attributes={"age": 100})
     start("budget")
-    await client.register(source)
-    await client.register({**source, "source": "others"})
+    await client.register(people)
+    await client.register({**people, "source": "others"})
     assert {one.source.source for one in await client.list_sources()} == {"people", "others"}
 
-    other = json.dumps({**source, "path": str(public)})
+    other = json.dumps({**people, "path": str(public)})
     for arguments in (
         [],
         ["--table", str(private)],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sotto import AsyncClient
 from stream.cli.queries import ExitStatus
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.commands import run_installed
 from tests.conftest import StartService
 
@@ -27,12 +27,10 @@ async def test_a_statement_is_answered_with_its_errors_and_its_cost(
 ) -> None:
     path = tmp_path / "people.csv"
     path.write_text("age,sex\n" + "30,F\n" * 300 + "40,M\n" * 100)
-    source: dict[str, Any] = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 100.0}
     start("budget")
     start("worker")
-    await client.register({**source, "path": str(path), "attributes": {"age": 100, "sex": ["F", "M"]}})
-    mechanism = {"kind": "laplace", "answers": 3}
-    await client.open({"stream": "few", "source": "people", "mechanism": mechanism, "epsilon": 60.0})
+    await client.register(source("people", "table", epsilon=100.0, path=str(path)))
+    await client.open(stream("few", "people", "laplace", mechanism={"answers": 3}, epsilon=60.0))
 
     counted = sql(settings, "SELECT sex, COUNT(*) AS n FROM people GROUP BY sex ORDER BY n", "--json")
     assert counted.returncode == 0, counted.stderr
@@ -66,12 +64,11 @@ async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warn
 ) -> None:
     path = tmp_path / "people.csv"
     path.write_text("age,sex\n" + "30,F\n" * 300 + "40,M\n" * 100)
-    source: dict[str, Any] = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 100.0}
     start("budget")
     start("worker")
-    await client.register({**source, "path": str(path), "attributes": {"age": 100, "sex": ["F", "M"]}})
+    await client.register(source("people", "table", epsilon=100.0, path=str(path)))
     mechanism = {"kind": "laplace", "answers": 20}
-    await client.open({"stream": "few", "source": "people", "mechanism": mechanism, "epsilon": 60.0})
+    await client.open(stream("few", "people", mechanism=mechanism, epsilon=60.0))
 
     table = run_installed(settings, "ask", "few", "--group-by", "sex")
     assert (table.returncode, table.stderr) == (0, "")
@@ -96,6 +93,6 @@ async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warn
     # A client that has read the ledger knows a stream that was opened since.
     async with AsyncClient(settings) as other:
         assert (await other.ask("few", where="age > 200")).warnings
-        later = {"stream": "later", "source": "people", "mechanism": mechanism, "epsilon": 30.0}
+        later = stream("later", "people", mechanism=mechanism, epsilon=30.0)
         await client.open(later)
         assert (await other.ask("later", where="age > 200")).warnings

@@ -19,9 +19,15 @@ from stream.kafka.engine import Engine
 from stream.kafka.keyed import budget, worker
 from stream.noise import NoiseKey
 from stream.settings import Settings
+from tests.builders import source, stream
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
+
+
+def people(name: str, file: Path) -> dict[str, Any]:
+    """Return the definition of a table of ages in a file."""
+    return source(name, "table", epsilon=2.0, path=str(file), attributes={"age": 100})
 
 
 async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions(
@@ -52,16 +58,8 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
     services = [budget(settings, client.topics, key), worker(settings, client.topics, key)]
     running = [asyncio.create_task(service.run()) for service in services]
     try:
-        source = {
-            "source": "people",
-            "kind": "table",
-            "neighbors": "add-remove",
-            "epsilon": 2.0,
-            "path": str(path),
-        }
-        await client.register({**source, "attributes": {"age": 100}})
-        mechanism = {"kind": "above_threshold", "threshold": 10_000.0, "cutoff": 1}
-        await client.open({"stream": "adults", "source": "people", "mechanism": mechanism, "epsilon": 1.0})
+        await client.register(people("people", path))
+        await client.open(stream("adults", "people", mechanism={"threshold": 10_000.0}))
         answers = [
             await client.ask({"stream": "adults", "where": where}, outcomes=True)
             for where in ("age > 90", "age >= 18")
@@ -86,26 +84,18 @@ async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_servi
     sound.write_text("age\n" + "20\n" * 300)
     services = [start("budget"), start("worker")]
 
-    def source(name: str, file: Path) -> dict[str, Any]:
-        declared = {"source": name, "kind": "table", "neighbors": "add-remove", "epsilon": 2.0, "path": str(file)}
-        return {**declared, "attributes": {"age": 100}}
-
-    def stream(name: str) -> dict[str, Any]:
-        mechanism = {"kind": "above_threshold", "threshold": 200.0, "cutoff": 1}
-        return {"stream": f"{name}-alarm", "source": name, "mechanism": mechanism, "epsilon": 1.0}
-
     async def answer(name: str) -> Answer:
         return await client.ask({"stream": f"{name}-alarm", "where": "age < 50"}, outcomes=True)
 
     with pytest.raises(Refused, match="no table can be read there"):
-        await client.register(source("bomb", path))
+        await client.register(people("bomb", path))
     with pytest.raises(Refused, match="no table can be read there"):
-        await client.register(source("passwords", Path("/etc/passwd")))
+        await client.register(people("passwords", Path("/etc/passwd")))
     for name in ("people", "others"):
         file = tmp_path / f"{name}.csv"
         shutil.copy(sound, file)
-        await client.register(source(name, file))
-        await client.open(stream(name))
+        await client.register(people(name, file))
+        await client.open(stream(f"{name}-alarm", name, mechanism={"threshold": 200.0}))
     # The registered file becomes a bomb, and everybody starts again.
     path.replace(tmp_path / "others.csv")
     for service in services:

@@ -10,34 +10,32 @@ from typing import Any
 from schemas import GrantRecord, SourceRecord
 from sotto import Driver
 from stream.processors.budget.verification import TrailCheck
+from tests.builders import installation, source, stream
 from tests.unit.processors.budget_service import ledger_codec
 
-KEY = bytes(range(32))
 AIRPORTS = ["EWR", "JFK", "LGA"]
 DAYS = [f"2013-01-0{day}T00:00:00Z" for day in range(1, 8)]
-FLIGHTS: dict[str, Any] = {
-    "source": "flights",
-    "kind": "events",
-    "topic": "ops.departures",
-    "neighbors": "add-remove",
-    "epsilon": 10.0,
-    "person": "tail",
-    "time": "at",
-    "attributes": {"origin": AIRPORTS},
-    "contribution": 2,
-    "unit": "person-period",
-    "period": "1d",
-    "clock": "marks",
-    "ahead": "90d",
-}
-LATE: dict[str, Any] = {
-    "stream": "late",
-    "source": "flights",
-    "epsilon": 6.0,
-    "expected_queries": 300,
-    "mechanism": {"kind": "laplace", "answers": 200},
-    "standing": {"by": ["origin"], "window": {"size": "6h", "every": "3h"}, "begins": DAYS[0]},
-}
+FLIGHTS: dict[str, Any] = source(
+    "flights",
+    "events",
+    epsilon=10.0,
+    person="tail",
+    attributes={"origin": AIRPORTS},
+    contribution=2,
+    unit="person-period",
+    period="1d",
+    clock="marks",
+    ahead="90d",
+)
+LATE: dict[str, Any] = stream(
+    "late",
+    "flights",
+    "laplace",
+    mechanism={"answers": 200},
+    epsilon=6.0,
+    expected_queries=300,
+    standing={"by": ["origin"], "window": {"size": "6h", "every": "3h"}, "begins": DAYS[0]},
+)
 
 
 def event(tail: str, at: str, origin: str = "EWR") -> dict[str, Any]:
@@ -58,10 +56,7 @@ def events(days: int, seed: int = 1) -> list[dict[str, Any]]:
 
 
 def ready(**changed: Any) -> Driver:
-    driver = Driver(KEY, partitions=3)
-    driver.register(FLIGHTS | changed)
-    driver.open(LATE)
-    return driver
+    return installation(LATE, sources=[FLIGHTS | changed], partitions=3)
 
 
 def ledger(driver: Driver) -> list[Any]:

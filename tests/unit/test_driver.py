@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schemas import Answer, OpenStream, Query, StreamSpec, TableSource
+from schemas import Answer, OpenStream, Query, TableSource
 from sotto import (
     AsyncClient,
     Client,
@@ -33,40 +33,22 @@ from stream.processors.base import Record
 from stream.secret_files import SecretFileError
 from stream.testing import installation as testing
 from stream.testing.requesting import as_frame
+from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 
-KEY = bytes(range(32))
-FEED: dict[str, Any] = {
-    "kind": "values",
-    "source": "feed",
-    "neighbors": "replace",
-    "epsilon": 3.0,
-    "delta": 1e-5,
-    "sensitivity": 1.0,
-}
+FEED: dict[str, Any] = source(epsilon=3.0, delta=1e-5)
 ROUNDED: dict[str, Any] = {**FEED, "source": "rounded", "grid": 0.1, "accountant": "zcdp"}
-PEOPLE: dict[str, Any] = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "add-remove",
-    "epsilon": 3.0,
-    "path": "people.csv",
-    "attributes": {"age": 100},
-}
+PEOPLE: dict[str, Any] = source("people", "table", epsilon=3.0, attributes={"age": 100})
 ROWS: dict[str, list[int]] = {"age": list(range(100))}
 NAMES = [f"stream-{number}" for number in range(8)]
 
 
-def opening(stream: str, source: str = "feed", **changes: Any) -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": 50.0, "cutoff": 2}
-    return {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": 1.0, **changes}
+def opening(name: str, source_name: str = "feed", **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"mechanism": {"threshold": 50.0, "cutoff": 2}, **changes}
+    return stream(name, source_name, **fields)
 
 
 def new_driver(*streams: str, partitions: int = 2) -> Driver:
-    driver = Driver(KEY, partitions=partitions)
-    driver.register(FEED)
-    for stream in streams:
-        driver.open(opening(stream))
-    return driver
+    return installation(*map(opening, streams), sources=[FEED], partitions=partitions)
 
 
 def everything(driver: Driver) -> dict[str, list[Record]]:
@@ -191,7 +173,7 @@ def test_a_query_may_be_a_model_a_mapping_or_bytes() -> None:
 
 def test_a_key_may_be_bytes_or_digits() -> None:
     told = []
-    for key in (KEY, KEY.hex()):
+    for key in (KEY.secret, KEY.secret.hex()):
         driver = Driver(key, partitions=2)
         driver.register(FEED)
         driver.open(opening("stream-0"))
@@ -201,10 +183,8 @@ def test_a_key_may_be_bytes_or_digits() -> None:
 
 def test_another_key_gives_other_answers() -> None:
     told = []
-    for key in (KEY, bytes(32)):
-        driver = Driver(key, partitions=1)
-        driver.register(FEED)
-        driver.open(opening("stream-0"))
+    for key in (KEY, OTHER_KEY):
+        driver = installation(opening("stream-0"), sources=[FEED], key=key)
         told.append(
             [
                 one.outcome
@@ -323,11 +303,11 @@ def test_a_source_or_a_stream_that_is_not_there_is_told() -> None:
 def test_another_request_under_a_used_id_is_refused() -> None:
     driver = Driver(KEY)
     driver.register(FEED)
-    first = OpenStream(request="same", stream=StreamSpec.model_validate(opening("one")))
+    first = OpenStream(request="same", stream=parse_stream(opening("one")))
     assert driver.request(first).outcome == "opened"
     assert driver.request(first).outcome == "opened"
     with pytest.raises(Refused, match="choose another id"):
-        driver.request(first.model_copy(update={"stream": StreamSpec.model_validate(opening("two"))}))
+        driver.request(first.model_copy(update={"stream": parse_stream(opening("two"))}))
 
 
 @pytest.mark.parametrize(

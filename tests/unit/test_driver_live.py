@@ -20,9 +20,8 @@ import pytest
 from schemas import Query
 from schemas.windows import moment_ms
 from sotto import Driver, Invalid, SottoError, Unknown
+from tests.builders import installation, source, stream
 from tests.unit.departures import AIRPORTS, FLIGHTS, LATE, event
-
-KEY = bytes(range(32))
 
 
 def running(steps: int) -> dict[str, Any]:
@@ -37,10 +36,7 @@ def running(steps: int) -> dict[str, Any]:
 
 
 def new_driver(clock: str = "broker", *streams: dict[str, Any], partitions: int = 2) -> Driver:
-    driver = Driver(KEY, partitions=partitions)
-    driver.register({**FLIGHTS, "clock": clock})
-    for stream in streams or (LATE,):
-        driver.open(stream)
+    driver = installation(*(streams or (LATE,)), sources=[{**FLIGHTS, "clock": clock}], partitions=partitions)
     driver.advance("flights", "2026-01-01T00:00:00Z")
     return driver
 
@@ -94,8 +90,8 @@ def test_each_window_and_group_is_answered_once_with_what_a_plain_count_finds(cl
     found = asked(driver)
     starts = [f"2026-01-01T{half // 2:02}:{30 * (half % 2):02}:00Z" for half in range(9)]
     assert [key for key in found if key[2] == "EWR"] == [("late", start, "EWR") for start in starts]
-    for (stream, start, origin), value in found.items():
-        assert stream == "late"
+    for (name, start, origin), value in found.items():
+        assert name == "late"
         if start[14:16] == "00":
             assert value == counts[start, origin]
     assert len(answers) == len(found) == 27
@@ -328,9 +324,7 @@ def test_a_stream_that_ends_asks_no_more() -> None:
 
 def test_what_is_no_live_topic_and_no_moment_is_told() -> None:
     driver = new_driver()
-    driver.register(
-        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
-    )
+    driver.register(source(epsilon=1.0))
     with pytest.raises(Invalid, match="no live topic"):
         driver.publish("feed", [])
     with pytest.raises(Invalid, match="names no zone"):
@@ -359,17 +353,8 @@ def test_what_is_no_moment_is_invalid_with_its_unit(time: Any) -> None:
 
 def test_a_question_is_published_as_ever() -> None:
     driver = new_driver()
-    driver.register(
-        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
-    )
-    driver.open(
-        {
-            "stream": "ward",
-            "source": "feed",
-            "epsilon": 1.0,
-            "mechanism": {"kind": "above_threshold", "threshold": 5.0},
-        }
-    )
+    driver.register(source(epsilon=1.0))
+    driver.open(stream("ward", mechanism={"threshold": 5.0}))
     driver.publish("ward", value=3.0, id="a")
     assert [one.id for one in driver.answers(from_beginning=True)] == ["a"]
 

@@ -13,7 +13,8 @@ import pytest
 from schemas import GrantRecord, RunningCountCalibration, moment_ms, named_at, written_moment
 from sotto import Driver
 from stream.accounting.running_counts import tree_of
-from tests.unit.periods import AIRPORTS, DAYS, FLIGHTS, KEY, event, findings, grants, sources
+from tests.builders import installation, stream
+from tests.unit.periods import AIRPORTS, DAYS, FLIGHTS, event, findings, grants, sources
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -27,22 +28,17 @@ Events = list[dict[str, Any]]
 
 
 def so_far(**changed: Any) -> dict[str, Any]:
-    return {
-        "stream": "so-far",
-        "source": "flights",
-        "epsilon": 6.0,
-        "mechanism": {"kind": "running_count", "steps": STEPS},
-        "calibration": "textbook",
-        "standing": {"by": ["origin"], "window": {"size": "2h"}, "begins": DAYS[0]},
-        **changed,
-    }
+    standing = {"by": ["origin"], "window": {"size": "2h"}, "begins": DAYS[0]}
+    fields: dict[str, Any] = {"epsilon": 6.0, "calibration": "textbook", "standing": standing, **changed}
+    return stream("so-far", "flights", "running_count", mechanism={"steps": STEPS}, **fields)
 
 
 def ready(begins: str = DAYS[0], count: Any = "events") -> Driver:
-    driver = Driver(KEY, partitions=PARTITIONS)
-    driver.register(FLIGHTS | {"total": TOTAL})
-    driver.open(so_far(standing={"by": ["origin"], "window": {"size": "2h"}, "begins": begins, "count": count}))
-    return driver
+    return installation(
+        so_far(standing={"by": ["origin"], "window": {"size": "2h"}, "begins": begins, "count": count}),
+        sources=[FLIGHTS | {"total": TOTAL}],
+        partitions=PARTITIONS,
+    )
 
 
 def events(days: int, seed: int) -> Events:

@@ -11,11 +11,11 @@ from schemas.windows import moment_ms, span_ms, written_moment
 from sotto import Driver, Refused
 from stream.processors.budget.returning import Returning
 from stream.processors.periods import OVER, questions_in_period
+from tests.builders import KEY, installation
 from tests.unit.periods import (
     AIRPORTS,
     DAYS,
     FLIGHTS,
-    KEY,
     LATE,
     event,
     events,
@@ -125,10 +125,10 @@ def test_an_old_period_is_closed_and_refunded_once_the_next_has_been_asked() -> 
     "mechanism", [LATE["mechanism"], {"kind": "histogram", "attributes": ["origin"], "answers": 20}]
 )
 def test_questions_of_a_period_are_as_many_as_its_worker_awaits(mechanism: dict[str, Any]) -> None:
-    driver = Driver(KEY, partitions=2)
-    driver.register(FLIGHTS)
-    driver.open(
-        {**LATE, "mechanism": mechanism, "standing": {**LATE["standing"], "begins": "2013-01-01T07:00:00Z"}}
+    driver = installation(
+        {**LATE, "mechanism": mechanism, "standing": {**LATE["standing"], "begins": "2013-01-01T07:00:00Z"}},
+        sources=[FLIGHTS],
+        partitions=2,
     )
     played(driver, days=3)
     for day in DAYS[:3]:
@@ -247,9 +247,11 @@ def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another()
 
 def test_a_stream_of_a_period_that_begins_when_it_is_over_for_its_model_is_closed_too() -> None:
     """Another stream waits for events that are days late; by then its companion, without a window in the first period, is far ahead."""
-    driver = Driver(KEY, partitions=3)
-    driver.register(FLIGHTS)
-    driver.open({**LATE, "epsilon": 4.0, "standing": {**LATE["standing"], "lateness": "3d"}})
+    driver = installation(
+        {**LATE, "epsilon": 4.0, "standing": {**LATE["standing"], "lateness": "3d"}},
+        sources=[FLIGHTS],
+        partitions=3,
+    )
     begins = "2013-01-01T21:00:00Z"
     driver.open({**LATE, "stream": "ahead", "epsilon": 4.0, "standing": {**LATE["standing"], "begins": begins}})
     driver.advance("flights", DAYS[3])
@@ -264,9 +266,11 @@ def test_a_stream_of_a_period_that_begins_when_it_is_over_for_its_model_is_close
 
 
 def test_a_stream_begins_within_a_period_where_it_says_so() -> None:
-    driver = Driver(KEY, partitions=2)
-    driver.register(FLIGHTS)
-    driver.open({**LATE, "standing": {**LATE["standing"], "begins": "2013-01-01T12:00:00Z"}})
+    driver = installation(
+        {**LATE, "standing": {**LATE["standing"], "begins": "2013-01-01T12:00:00Z"}},
+        sources=[FLIGHTS],
+        partitions=2,
+    )
     played(driver, days=2)
     first = {one.window.start for one in queries(driver) if one.stream == f"late@{DAYS[0]}" and one.window}
     assert min(first) == "2013-01-01T12:00:00Z"
