@@ -23,7 +23,9 @@ from stream.kafka.processes import RoleName, Service
 from stream.kafka.topics import create_topics
 from stream.noise import NoiseKey
 from stream.settings import Settings
+from tests.chaos import ground as chaos
 from tests.patience import lengthen_timeouts
+from tests.preloaded import preloaded_services
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 property_settings.register_profile("patient", deadline=None)
@@ -118,6 +120,20 @@ def start(settings: Settings, key: NoiseKey, tmp_path: Path) -> Iterator[StartSe
             return service
 
         yield start_service
+
+
+@pytest.fixture(scope="module")
+def preloaded() -> Iterator[None]:
+    """Start the services of a module from a process with loaded imports, in a third of the processor time."""
+    with preloaded_services():
+        yield
+
+
+@pytest.fixture
+async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[chaos.Ground]:
+    """Return an installation under load on the shared broker."""
+    async with chaos.installation(settings, key, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

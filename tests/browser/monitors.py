@@ -12,7 +12,6 @@ from aiohttp import ClientError, ClientSession
 from stream.kafka.broker_config import free_port
 from stream.settings import Settings
 from tests.browser.scene import VIEWER
-from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.names import FILE
 
 

@@ -15,12 +15,16 @@ from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.monitors import run_top, wait_until_ready, with_monitor
 from tests.builders import source
-from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
 from tests.names import make_names
 from tests.unit.monitor.installation import HIGH, LOW
 
-pytestmark = [pytest.mark.browser, pytest.mark.kafka, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.kafka,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.usefixtures("preloaded"),
+]
 
 SOURCE = source(neighbors="add-remove", epsilon=4.0)
 MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}

@@ -17,11 +17,10 @@ from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.monitors import wait_until_ready, with_monitor
 from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, values
-from tests.chaos.conftest import preloaded  # noqa: F401  (a fixture for all tests here)
 from tests.conftest import StartService
 from tests.names import make_names
 
-pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("preloaded")]
 
 
 async def confirmed(page: Page, button: str, told: str) -> None:

@@ -1,31 +1,17 @@
-"""A ground per test, and the faults' reports at the end of the run."""
+"""Reports of faults at the end of the run; all tests here start preloaded services."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stream.noise import NoiseKey
-from stream.settings import Settings
-from tests.chaos.ground import REPORTS, Ground, installation
-from tests.preloaded import preloaded_services
+from tests.chaos.ground import REPORTS
 
 
 @pytest.fixture(scope="module", autouse=True)
-def preloaded() -> Iterator[None]:
-    """Services start in a third of the processor's time."""
-    with preloaded_services():
-        yield
-
-
-@pytest.fixture
-async def ground(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[Ground]:
-    """An installation of its own on the shared broker."""
-    async with installation(settings, key, tmp_path) as made:
-        yield made
+def _start_preloaded(preloaded: None) -> None:
+    """Use the fixture `preloaded` in every module."""
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,4 +1,4 @@
-"""One broker that asks who is there, for all tests that need one; and a ground per test, as chaos has it."""
+"""One broker with authentication for the tests that need it; all tests here start preloaded services."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.conftest import ground, preloaded
 from tests.kafka.secured import MATRIX, SecuredKafka
 
-__all__ = ["ground", "preloaded"]
+
+@pytest.fixture(scope="module", autouse=True)
+def _start_preloaded(preloaded: None) -> None:
+    """Use the fixture `preloaded` in every module."""
 
 
 @pytest.fixture(scope="package")
