@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table as RichTable
@@ -14,10 +14,13 @@ from benchmarks.accuracy.runs import Case, Measured, median
 from benchmarks.report import console
 from stream.accounting.inverse import LARGEST_EPSILON
 
-DOCUMENT = Path("docs/accuracy.md")
+DOCUMENT, TABLES = Path("docs/accuracy.md"), Path("docs/accuracy-tables.md")
 BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
 
 HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
+_EXCERPT = (1.0, 0.0)
+"""ε and δ of the rows that the first document shows."""
+
 _CURVE_HEADINGS = ("questions", "rows", "δ", "", "largest error", "mean error", "promised", "keys")
 
 
@@ -59,27 +62,38 @@ def _said(value: float | None, form: str) -> str:
 
 
 def write(measured: Measured, needed: Sequence[Needed]) -> None:
-    """Put all tables between their marks in the document, and draw its figures."""
+    """Write each table between its marks in the two documents, and draw the figures."""
     main, others = list(main_table()), list(other_tables())
     curves = list(questions_curve()), list(rows_curve())
-    text = DOCUMENT.read_text()
-    text = _between(text, "measured", _tables(measured, main))
-    text = _between(text, "other tables", _tables(measured, others))
-    text = _between(text, "curves", _curve_table(measured, [case for curve in curves for case in curve]))
-    text = _between(text, "budgets", _budget_table(needed))
-    DOCUMENT.write_text(text)
+    excerpt = [case for case in main if (case.epsilon, case.delta) == _EXCERPT]
+    _insert(DOCUMENT, {"excerpt": _tables(measured, excerpt), "budgets": _budget_table(needed)})
+    _insert(
+        TABLES,
+        {
+            "measured": _tables(measured, main),
+            "other tables": _tables(measured, others),
+            "curves": _curve_table(measured, [case for curve in curves for case in curve]),
+        },
+    )
     draw_bars(measured, main, BARS)
     shown = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
     draw_curves(measured, shown, CURVES)
-    console.print(f"Written to {DOCUMENT}, {BARS} and {CURVES}")
+    console.print(f"Written to {DOCUMENT}, {TABLES}, {BARS} and {CURVES}")
 
 
-def _between(text: str, mark: str, lines: Sequence[str]) -> str:
+def _insert(document: Path, tables: Mapping[str, Sequence[str]]) -> None:
+    text = document.read_text()
+    for mark, lines in tables.items():
+        text = _between(document, text, mark, lines)
+    document.write_text(text)
+
+
+def _between(document: Path, text: str, mark: str, lines: Sequence[str]) -> str:
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
     before, found, rest = text.partition(begin)
     _, also, after = rest.partition(end)
     if not found or not also:
-        raise ValueError(f"{DOCUMENT}: the marks {begin} and {end} are missing; put them where the table belongs")
+        raise ValueError(f"{document}: the marks {begin} and {end} are missing; put them where the table belongs")
     return before + "\n".join([begin, *lines, end]) + after
 
 
