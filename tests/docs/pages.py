@@ -19,6 +19,9 @@ PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 _COMMAND = re.compile(r"^(\$ )?(\w+=\S+ )*(\.venv/bin/)?sotto\b")
 _LONGEST_COMMAND = 40
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
+_CELL = re.compile(rf"(?<![\w.,]){_NUMBER}(?!\w)")
+_BESIDE_BOUND = re.compile(rf"(?<![\w.,]){_NUMBER}(?= \(?±)|(?<=±){_NUMBER}")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,48 @@ def matches(output: str, wanted: str) -> bool:
     """Whether an output is as a page shows it; ``…`` there stands for anything."""
     pattern = ".*".join(re.escape(part) for part in wanted.strip().split("…"))
     return re.fullmatch(pattern, output.strip()) is not None
+
+
+def agrees(output: str, wanted: str) -> bool:
+    """Return whether an output with noisy numbers agrees with the one on a page.
+
+    A number before a ±, or in a row of a table, may differ by twice the largest ± of the page's output, and a ± by a tenth.
+    Lines and spaces of tables may be longer or shorter. All else must match.
+    """
+    if "±" not in wanted:
+        lines, shown = output.splitlines(), wanted.splitlines()
+        return len(lines) == len(shown) and all(map(matches, lines, shown))
+    bounds = [_number(found) for found in re.findall(rf"± ?({_NUMBER})", wanted)]
+    pattern, numbers = _noisy_pattern(wanted.strip())
+    found = re.fullmatch(pattern, output.strip())
+    return found is not None and all(
+        abs(_number(printed) - number) <= (number / 10 if is_bound else 2 * max(bounds))
+        for printed, (number, is_bound) in zip(found.groups(), numbers, strict=True)
+    )
+
+
+def _noisy_pattern(wanted: str) -> tuple[str, list[tuple[float, bool]]]:
+    """Return a pattern that captures noisy numbers, with each number of the page and whether it is a ±."""
+    pattern, shown = [], []
+    for line in wanted.splitlines():
+        noisy = _CELL if "│" in line else _BESIDE_BOUND
+        place = 0
+        for found in noisy.finditer(line):
+            pattern += [_literal(line[place : found.start()]), f"({_NUMBER})"]
+            shown.append((_number(found[0]), line[: found.start()].rstrip().endswith("±")))
+            place = found.end()
+        pattern += [_literal(line[place:]), r"\s*\n"]
+    return "".join(pattern[:-1]), shown
+
+
+def _literal(text: str) -> str:
+    parts = re.split(r"(…|[━─]+|\s+)", text)
+    kinds = {"…": r"[^\n]*", "━": "━+", "─": "─+", " ": r"[^\S\n]+"}
+    return "".join(kinds.get(part[:1]) or re.escape(part) for part in parts)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def _blocks(tokens: list[Token], name: str) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from stream.asking.replays import Replay
 from stream.cli.app import app
 from stream.variables import VARIABLES
 from tests.docs.checks import check_command, check_json, check_mention, check_python
-from tests.docs.pages import PAGES, PROJECT, Block, commands, label, needs_installation, page, take_apart
+from tests.docs.pages import PAGES, PROJECT, Block, agrees, commands, label, needs_installation, page, take_apart
 
 each_page = pytest.mark.parametrize("path", PAGES, ids=label)
 
@@ -152,3 +152,42 @@ def test_a_wrong_page_fails(right: str, wrong: str) -> None:
     assert RIGHT.count(right) == 1
     with pytest.raises(Exception, match=r"."):
         check_everything(RIGHT.replace(right, wrong))
+
+
+SHOWN = """
+counts … answer 1,204 (±53, fresh), 9 charged answers left
+┏━━━━━━┳━━━━━━━┓
+┃ site ┃ n     ┃
+┡━━━━━━╇━━━━━━━┩
+│ a 1  │ 980 ± 53.1 │
+└──────┴───────┘
+"""
+PRINTED = """
+counts 3f2c answer 1,150 (±53, fresh), 9 charged answers left
+┏━━━━━┳━━━━━━━━━┓
+┃ site ┃ n       ┃
+┡━━━━━╇━━━━━━━━━┩
+│ a 1  │ 1,010 ± 54 │
+└─────┴─────────┘
+"""
+
+
+def test_agrees_allows_twice_the_bound_and_no_other_difference() -> None:
+    assert agrees(SHOWN.replace("…", "3f2c"), SHOWN)
+    assert agrees(PRINTED, SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("1,150", "1,050"),
+        ("1,010", "1,310"),
+        ("9 charged", "8 charged"),
+        ("±53", "±83"),
+        ("fresh", "gap"),
+        ("site", "n"),
+    ],
+)
+def test_agrees_refuses_other_outputs(right: str, wrong: str) -> None:
+    assert PRINTED.count(right) == 1
+    assert not agrees(PRINTED.replace(right, wrong), SHOWN)
