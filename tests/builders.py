@@ -54,6 +54,12 @@ _SOURCES: Final[Mapping[str, Mapping[str, Any]]] = {
 _MECHANISMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "above_threshold": {"threshold": 0.0, "cutoff": 1},
     "numeric_sparse": {"threshold": 0.0, "cutoff": 1},
+    "histogram": {"attributes": ["age"]},
+    "lazy_histogram": {"attributes": ["age"]},
+    "sparse_project": {"attributes": ["age"]},
+    "pmw": {"attributes": ["age"]},
+    "sparse_pmw": {"attributes": ["age"]},
+    "running_count": {"steps": 100},
 }
 _SOURCE: Final[TypeAdapter[Source]] = TypeAdapter(Source)
 
@@ -89,6 +95,12 @@ def parse_source(document: Mapping[str, Any]) -> Any:
 def parse_stream(document: Mapping[str, Any]) -> StreamSpec:
     """Return the model of a stream."""
     return StreamSpec.model_validate(dict(document))
+
+
+def parse_spec(kind: str = "above_threshold", **fields: Any) -> StreamSpec:
+    """Return the model of a stream of this kind; fields that a stream does not have are its mechanism's."""
+    changes = {name: fields.pop(name) for name in list(fields) if name in StreamSpec.model_fields}
+    return parse_stream(stream(kind=kind, mechanism=fields, **changes))
 
 
 def calibration(spec: StreamSpec | None = None, **changes: Any) -> SparseVectorCalibration:

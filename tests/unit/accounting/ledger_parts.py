@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 from schemas import (
     MAX_DEFINITION_BYTES,
     LedgerRecord,
     Source,
-    SparseVectorCalibration,
     StreamIdentity,
     StreamSpec,
     ValuesSource,
@@ -18,44 +16,19 @@ from schemas import (
 from schemas.wire import Codec
 from stream.accounting.grants import Grant
 from stream.accounting.ledger import Ledger
-from stream.accounting.plans import choose
 from stream.accounting.restoring import restore
-from stream.accounting.setting import Setting
+from tests import builders
 
 codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_DEFINITION_BYTES)
 
 
-def source(name: str = "feed", **changes: Any) -> ValuesSource:
-    fields = {"kind": "values", "source": name, "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
-    return ValuesSource.model_validate({**fields, **changes})
-
-
-def spec(
-    stream: str,
-    source_name: str = "feed",
-    *,
-    epsilon: float = 0.1,
-    delta: float = 0.0,
-    cutoff: int = 1,
-    calibration: Literal["best", "textbook"] = "best",
-) -> StreamSpec:
-    return StreamSpec.model_validate(
-        {
-            "stream": stream,
-            "source": source_name,
-            "mechanism": {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff},
-            "epsilon": epsilon,
-            "delta": delta,
-            "calibration": calibration,
-        }
-    )
-
-
-@lru_cache
-def calibration_of(asked: StreamSpec) -> SparseVectorCalibration:
-    found = choose(asked, Setting())
-    assert isinstance(found, SparseVectorCalibration)
+def source(name: str = "feed", *, epsilon: float = 1.0, **changes: Any) -> ValuesSource:
+    found: ValuesSource = builders.parse_source(builders.source(name, epsilon=epsilon, **changes))
     return found
+
+
+def spec(name: str, source_name: str = "feed", *, epsilon: float = 0.1, **fields: Any) -> StreamSpec:
+    return builders.parse_spec(stream=name, source=source_name, epsilon=epsilon, **fields)
 
 
 def identity(number: int) -> StreamIdentity:
@@ -63,7 +36,7 @@ def identity(number: int) -> StreamIdentity:
 
 
 def reserve(ledger: Ledger, asked: StreamSpec, number: int = 0) -> Grant:
-    return ledger.reserve(asked, calibration_of(asked), identity(number))
+    return ledger.reserve(asked, builders.calibration(asked), identity(number))
 
 
 def ledger_with(*sources: Source) -> Ledger:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import AboveThreshold, AnswersCalibration, Exponential, Laplace, NoisyMax, StreamSpec
+from schemas import AnswersCalibration
 from stream.accounting.answers import (
     alpha_for,
     candidates,
@@ -26,20 +27,15 @@ from stream.accounting.gaussian import gaussian_delta
 from stream.accounting.losses import is_pure, losses
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
 FINE = Setting(sensitivity_steps=1 << 20, grid=2.0**-20)
-KINDS: dict[str, Any] = {"laplace": Laplace, "noisy_max": NoisyMax, "exponential": Exponential}
+KINDS = ("laplace", "noisy_max", "exponential")
+spec = partial(parse_spec, expected_queries=10**6)
 
 
-def spec(kind: str, *, epsilon: float = 1.0, delta: float = 0.0, queries: int = 10**6, **more: Any) -> StreamSpec:
-    mechanism = KINDS[kind](kind=kind, **more)
-    return StreamSpec(
-        stream="s", source="t", mechanism=mechanism, epsilon=epsilon, delta=delta, expected_queries=queries
-    )
-
-
-def plans(kind: str, setting: Setting = FINE, **more: Any) -> dict[str, AnswersCalibration]:
-    return {one.method: one for one in candidates(spec(kind, **more), setting)}
+def plans(kind: str, setting: Setting = FINE, **fields: Any) -> dict[str, AnswersCalibration]:
+    return {one.method: one for one in candidates(spec(kind, **fields), setting)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +148,7 @@ def test_fewer_candidates_are_promised_a_smaller_error(kind: Any) -> None:
 
 
 def test_answers_that_are_never_expected_do_not_widen_the_promise() -> None:
-    few, many = plans("laplace", answers=100, queries=1), plans("laplace", answers=100)
+    few, many = plans("laplace", answers=100, expected_queries=1), plans("laplace", answers=100)
     assert few["basic"].epsilon_answer == many["basic"].epsilon_answer
     assert few["basic"].alpha < many["basic"].alpha
 
@@ -164,9 +160,8 @@ def test_noise_too_wide_for_the_integers_is_refused_with_the_remedy(kind: str) -
 
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
-    other = AboveThreshold(kind="above_threshold", threshold=0.0)
     with pytest.raises(TypeError, match="above_threshold does not charge each answer"):
-        candidates(spec("laplace").model_copy(update={"mechanism": other}), FINE)
+        candidates(spec("above_threshold"), FINE)
 
 
 numbers = st.floats(min_value=-1000.0, max_value=1000.0)

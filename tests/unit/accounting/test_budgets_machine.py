@@ -26,7 +26,8 @@ from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
-from tests.unit.accounting.ledger_parts import calibration_of, codec, identity, restored, source, spec
+from tests.builders import calibration
+from tests.unit.accounting.ledger_parts import codec, identity, restored, source, spec
 
 HOUR = 3_600_000
 POPULATIONS = (
@@ -42,26 +43,16 @@ SOURCES = (
     source("rho", epsilon=1.0, delta=1e-6, accountant="zcdp", renews="2h", population="concentrated"),
 )
 ANALYSTS = ("ada", "bob", "eve")
-ANSWERS: dict[str, Any] = {"kind": "laplace", "answers": 4}
 KINDS: tuple[dict[str, Any], ...] = (
     {"epsilon": 0.2},
     {"epsilon": 0.4, "cutoff": 4},
-    {"epsilon": 0.4, "mechanism": ANSWERS},
+    {"epsilon": 0.4, "kind": "laplace", "answers": 4},
     {"epsilon": 0.5, "cutoff": 100, "delta": 4e-6},
 )
 
 
-def asked(stream: str, where: str, kind: dict[str, Any]) -> StreamSpec:
-    fields = spec(
-        stream, where, **{name: value for name, value in kind.items() if name != "mechanism"}
-    ).model_dump()
-    return StreamSpec.model_validate(
-        {**fields, **({"mechanism": kind["mechanism"]} if "mechanism" in kind else {})}
-    )
-
-
 def planned(one: StreamSpec) -> Calibration:
-    return choose(one, Setting()) if one.mechanism.kind == "laplace" else calibration_of(one)
+    return choose(one, Setting()) if one.mechanism.kind == "laplace" else calibration(one)
 
 
 @dataclass
@@ -201,7 +192,7 @@ class BudgetsMachine(RuleBasedStateMachine):
     )
     def open(self, where: Any, kind: dict[str, Any], analyst: str | None) -> str:
         self.made += 1
-        one = asked(f"stream-{self.made}", where.source, kind)
+        one = spec(f"stream-{self.made}", where.source, **kind)
         self.begin_periods(self.budgets(where.source))
         self.grants[one.stream] = Known(one, planned(one), analyst)
         fits = all(self.within(owner, analyst) for owner in self.budgets(where.source))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec, ValuesSource
+from schemas import SparseVectorCalibration
 from stream.accounting.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
@@ -27,14 +26,11 @@ from stream.accounting.costs import (
 from stream.accounting.losses import is_pure, losses
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
+from tests.unit.accounting.ledger_parts import source
 
 small = st.integers(-(10**20), 10**20)
 costs = st.builds(Cost, loss=small, delta=st.integers(-(10**40), 10**40), rho=small)
-
-
-def source(**changes: Any) -> ValuesSource:
-    fields = {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1.0, "sensitivity": 1.0}
-    return ValuesSource.model_validate({**fields, **changes})
 
 
 @st.composite
@@ -156,13 +152,12 @@ def test_equal_parts_of_a_budget_fit(budget: float, delta: float) -> None:
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.05, 0.7, 1.1, 0.3])
 def test_the_noise_of_a_plan_costs_no_more_than_the_decimal_that_was_asked(epsilon: float) -> None:
-    for mechanism in (
-        {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3},
-        {"kind": "laplace", "answers": 1},
-        {"kind": "laplace", "answers": 7},
+    for spec in (
+        parse_spec("above_threshold", cutoff=3, epsilon=epsilon),
+        parse_spec("laplace", answers=1, epsilon=epsilon),
+        parse_spec("laplace", answers=7, epsilon=epsilon),
     ):
-        fields = {"stream": "a", "source": "b", "mechanism": mechanism, "epsilon": epsilon}
-        calibration = choose(StreamSpec.model_validate(fields), Setting())
+        calibration = choose(spec, Setting())
         assert losses(calibration).total <= Fraction(repr(epsilon))
         assert stream_cost(calibration, "pure").loss == Fraction(repr(epsilon)) * EPSILON_UNITS
 
@@ -245,12 +240,7 @@ def test_under_zcdp_the_first_answer_spends_all_of_rho_and_epsilon_answer_by_ans
 def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
     feed = source(epsilon=2.0, delta=1e-6, accountant="zcdp")
     assert to_amount(NOTHING, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
-    asked = choose(
-        StreamSpec.model_validate(
-            {"stream": "a", "source": "feed", "mechanism": {"kind": "laplace", "answers": 1}, "epsilon": 0.5}
-        ),
-        Setting(),
-    )
+    asked = choose(parse_spec("laplace", answers=1, epsilon=0.5), Setting())
     one = stream_cost(asked, "zcdp")
     assert to_amount(one, feed).model_dump() == {"epsilon": 0.5, "delta": 0.0, "rho": 0.125}
     assert to_amount(one + one, feed).model_dump() == {"epsilon": 1.0, "delta": 0.0, "rho": 0.25}
@@ -272,15 +262,7 @@ def test_under_the_pure_accountant_an_amount_is_the_nearest_double(loss: int, de
 )
 @settings(deadline=None, max_examples=24)
 def test_no_plan_costs_more_than_was_asked(epsilon: float, delta: float, cutoff: int, textbook: bool) -> None:
-    mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff)
-    asked = StreamSpec(
-        stream="planned",
-        source="feed",
-        mechanism=mechanism,
-        calibration="textbook" if textbook else "best",
-        epsilon=epsilon,
-        delta=delta,
-        expected_queries=100,
-    )
+    method = "textbook" if textbook else "best"
+    asked = parse_spec(cutoff=cutoff, calibration=method, epsilon=epsilon, delta=delta, expected_queries=100)
     calibration = choose(asked, Setting())
     assert stream_cost(calibration, "pure") <= total_budget(source(epsilon=epsilon, delta=delta))

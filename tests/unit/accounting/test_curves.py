@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from schemas import AboveThreshold, Histogram, Pmw, StreamSpec
 from stream.accounting.curves import Against, curve, variations
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import candidates
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
-
-def spec(**mechanism: object) -> StreamSpec:
-    made = AboveThreshold.model_validate({"kind": "above_threshold", "threshold": 0.0, "cutoff": 3, **mechanism})
-    return StreamSpec(stream="s", source="s", mechanism=made, epsilon=0.3)
+spec = partial(parse_spec, "above_threshold", cutoff=3, epsilon=0.3)
 
 
 def test_what_was_asked_for_is_one_of_the_places() -> None:
@@ -29,7 +28,7 @@ def test_what_was_asked_for_is_one_of_the_places() -> None:
 def test_a_curve_holds_what_the_planner_says_at_each_place() -> None:
     points = list(curve(spec(), Setting(), Against.EPSILON, 4))
     for point in points:
-        assert point.calibrations == candidates(spec().model_copy(update={"epsilon": point.value}), Setting())
+        assert point.calibrations == candidates(spec(epsilon=point.value), Setting())
     errors = [min(one.alpha for one in point.calibrations) for point in points]
     assert errors == sorted(errors, reverse=True)
 
@@ -40,11 +39,11 @@ def test_no_place_is_planned_before_it_is_asked_for() -> None:
 
 
 def test_what_is_charged_once_has_no_cutoff_to_vary() -> None:
-    once = spec().model_copy(update={"mechanism": Histogram(kind="histogram", attributes=("a",))})
+    once = parse_spec("histogram", epsilon=0.3)
     with pytest.raises(PlanError, match="charged once"):
         next(curve(once, Setting(), Against.CUTOFF))
 
 
 def test_a_cutoff_that_nobody_gave_is_varied_around_ten() -> None:
-    free = spec().model_copy(update={"mechanism": Pmw(kind="pmw", attributes=("a",))})
+    free = parse_spec("pmw", epsilon=0.3)
     assert [value for value, _ in variations(free, Against.CUTOFF, 3)] == [1.0, 10.0, 100.0]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
 
-from schemas import EstimateCalibration, HypothesisCalibration, Pmw, StreamSpec
+from schemas import EstimateCalibration, HypothesisCalibration
 from stream.accounting.costs import realised_cost, stream_cost
 from stream.accounting.estimates import candidates, opening
 from stream.accounting.losses import losses
@@ -17,18 +18,14 @@ from stream.accounting.methods import PlanError
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
 from stream.noise import sampler
+from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN
 
-
-def spec(epsilon: float = 1.0, queries: int = 5000, **mechanism: Any) -> StreamSpec:
-    made = Pmw(kind="pmw", attributes=("a",), **mechanism)
-    return StreamSpec(
-        stream="s", source="t", mechanism=made, epsilon=epsilon, expected_queries=queries, beta=0.05, delta=0.0
-    )
+spec = partial(parse_spec, "pmw", expected_queries=5000)
 
 
-def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **more: Any) -> EstimateCalibration:
-    [found] = candidates(spec(**more), Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
+def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **fields: Any) -> EstimateCalibration:
+    [found] = candidates(spec(**fields), Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
     return found
 
 
@@ -74,15 +71,15 @@ def test_the_promise_is_that_of_every_kind_of_answer_and_in_proportion_to_epsilo
     assert tenth.alpha / one.alpha == pytest.approx(10.0, rel=0.02)
     assert one.alpha / 48_842 <= 0.015
     assert plan(FIVE, warm_start=0).alpha / 48_842 <= 0.035
-    assert plan(FOURTEEN, queries=3000).alpha / 48_842 <= 0.04
+    assert plan(FOURTEEN, expected_queries=3000).alpha / 48_842 <= 0.04
     assert plan(epsilon=0.25).alpha / 48_842 <= 0.05
     assert plan(epsilon=0.6).alpha / 48_842 <= 0.02
 
 
 def test_more_questions_cost_little_and_more_tops_much() -> None:
-    assert plan(queries=1_000_000).alpha < 1.6 * plan(queries=5000).alpha
+    assert plan(expected_queries=1_000_000).alpha < 1.6 * plan(expected_queries=5000).alpha
     assert plan(updates=20).alpha > 2 * plan(updates=5).alpha
-    assert plan(queries=3).cutoff == 3
+    assert plan(expected_queries=3).cutoff == 3
 
 
 def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
@@ -96,7 +93,7 @@ def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
     assert threshold == pytest.approx(noise * math.sqrt(1360 / 2) + 2.75 * scale, abs=0.01)
     assert threshold > 3 * noise + scale * math.log(5000 / (0.2 * found.cutoff))
     # So many questions that few ⊤s for nothing among all of them need the higher threshold.
-    many = plan(queries=10**9)
+    many = plan(expected_queries=10**9)
     scale = 2 * many.cutoff / many.sparse_vector.epsilon_query
     usual = 3 / many.epsilon_start + scale * math.log(10**9 / (0.2 * many.cutoff))
     assert many.threshold / 1024 == pytest.approx(usual, abs=0.01)
@@ -141,7 +138,7 @@ def test_noise_that_does_not_fit_is_refused() -> None:
 def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
     setting = Setting(sizes=(8, 4), universe=32, rows=50_000)
     assert isinstance(choose(spec(worst_case=True), setting), HypothesisCalibration)
-    textbook = choose(spec().model_copy(update={"calibration": "textbook"}), setting)
+    textbook = choose(spec(calibration="textbook"), setting)
     assert (textbook.kind, textbook.method) == ("hypothesis", "textbook")
     assert choose(spec(), setting).kind == "estimate"
     assert choose(spec(), Setting(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"

@@ -32,6 +32,7 @@ from stream.accounting.losses import losses
 from stream.accounting.methods import PlanError
 from stream.accounting.plans import candidates, choose
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
 ASKED = "0" * 64
 """The digest of a request."""
@@ -59,16 +60,7 @@ CASES: list[tuple[dict[str, Any], float, str]] = [
 def plan(
     mechanism: dict[str, Any], delta: float = 0.0, calibration: str = "best"
 ) -> tuple[StreamSpec, Calibration]:
-    spec = StreamSpec.model_validate(
-        {
-            "stream": "s",
-            "source": "people",
-            "mechanism": mechanism,
-            "epsilon": 1.0,
-            "delta": delta,
-            "calibration": calibration,
-        }
-    )
+    spec = parse_spec(**mechanism, delta=delta, calibration=calibration)
     return spec, choose(spec, TABLE)
 
 
@@ -238,9 +230,7 @@ def test_beta_grows_with_the_charged_answers() -> None:
 
 
 def test_gaussian_noise_was_planned_for_all_answers_together() -> None:
-    spec = StreamSpec.model_validate(
-        {"stream": "s", "source": "people", "mechanism": PMW, "epsilon": 1.0, "delta": 1e-6}
-    )
+    spec = parse_spec(**PMW, delta=1e-6)
     told_with_noise, _ = plan(LAPLACE, 1e-6)
     assert losses(plan(LAPLACE, 1e-6)[1]).gaussian
     with pytest.raises(PlanError, match="Gaussian"):

@@ -16,7 +16,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import NeighborRel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas import Calibration, EstimateCalibration, Pmw, StreamSpec
+from schemas import Calibration, EstimateCalibration, StreamSpec
 from stream.accounting.concentrated import largest_rho, least_epsilon
 from stream.accounting.costs import NOTHING, Cost, fits, total_budget
 from stream.accounting.ledger import Ledger
@@ -24,7 +24,8 @@ from stream.accounting.losses import losses
 from stream.accounting.plans import choose
 from stream.accounting.refusals import RefusedError
 from stream.accounting.setting import Setting
-from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
+from tests.builders import calibration
+from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 
 epsilons = st.floats(1e-4, 50.0)
 deltas = st.floats(1e-40, 0.4)
@@ -181,7 +182,7 @@ def test_no_less_is_granted_than_by_the_closed_formula(asked: list[int], epsilon
     ledger = ledger_with(source(epsilon=epsilon, delta=1e-6, accountant="zcdp"))
     for number, kind in enumerate(asked):
         one = spec(f"stream-{number}", **MENU[kind])
-        rho = sum(count * each**2 for count, each in losses(calibration_of(one)).parts) / 2
+        rho = sum(count * each**2 for count, each in losses(calibration(one)).parts) / 2
         if before(Fraction(rho)):
             reserve(ledger, one, number)
 
@@ -242,8 +243,7 @@ def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
 
 
 def with_gaussian_noise(name: str, epsilon: float) -> tuple[StreamSpec, Calibration]:
-    mechanism = Pmw(kind="pmw", attributes=("a",))
-    asked = spec(name, epsilon=epsilon, delta=1e-6).model_copy(update={"mechanism": mechanism})
+    asked = spec(name, kind="pmw", epsilon=epsilon, delta=1e-6)
     return asked, choose(asked, Setting(sizes=(85, 2, 16, 5, 2)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas import EstimateCalibration, Pmw, StreamSpec
+from schemas import EstimateCalibration
 from stream.accounting.costs import NOTHING, Cost, realised_cost, stream_cost
 from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
 from stream.accounting.gaussian import gaussian_delta, gaussian_rho
@@ -18,6 +18,7 @@ from stream.accounting.measured import Bounds
 from stream.accounting.plans import candidates, choose, name_of
 from stream.accounting.setting import Setting
 from stream.noise import Gaussian, gaussian
+from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN
 
 STEPS = 1024
@@ -27,15 +28,7 @@ def plan(
     delta: float = 1e-6, *, sizes: tuple[int, ...] = FIVE, epsilon: float = 1.0, **more: Any
 ) -> EstimateCalibration:
     neighbors = more.pop("neighbors", "add-remove")
-    spec = StreamSpec(
-        stream="s",
-        source="t",
-        mechanism=Pmw(kind="pmw", attributes=("a",), **more),
-        epsilon=epsilon,
-        expected_queries=5000,
-        beta=0.05,
-        delta=delta,
-    )
+    spec = parse_spec("pmw", expected_queries=5000, epsilon=epsilon, delta=delta, **more)
     found = choose(spec, Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
     assert isinstance(found, EstimateCalibration)
     return found
@@ -84,10 +77,7 @@ def test_delta_changes_nothing_where_gaussian_noise_is_no_better() -> None:
 
 
 def test_a_better_plan_is_listed_beside_the_other_by_a_name_of_its_own() -> None:
-    spec = StreamSpec(
-        stream="s", source="t", mechanism=Pmw(kind="pmw", attributes=("a",)), epsilon=1.0, delta=1e-6
-    )
-    listed = [name_of(one) for one in candidates(spec, Setting(sizes=FIVE))]
+    listed = [name_of(one) for one in candidates(parse_spec("pmw", delta=1e-6), Setting(sizes=FIVE))]
     assert [name for name in listed if name != "textbook"] == ["maximum_entropy", "maximum_entropy, gaussian"]
 
 

@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import pytest
 
-from schemas import HypothesisCalibration, Pmw, SparsePmw, StreamSpec
+from schemas import HypothesisCalibration
 from stream.accounting.composition import optimal_delta
 from stream.accounting.hypotheses import RESOLUTION, candidates, guaranteed_gap, rows_reach, updates_for
 from stream.accounting.losses import losses
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
 Neighbors = Literal["add-remove", "replace"]
 
@@ -34,11 +35,11 @@ def planned(
     kind: Literal["pmw", "sparse_pmw"] = "pmw",
 ) -> dict[str, HypothesisCalibration]:
     """Calibrations by their own and their sparse vector's method."""
-    make: Any = Pmw if kind == "pmw" else SparsePmw
-    spec = StreamSpec(
-        stream="any",
-        source="any",
-        mechanism=make(kind=kind, attributes=("a",), updates=updates, gap=gap, rows=rows),
+    spec = parse_spec(
+        kind,
+        updates=updates,
+        gap=gap,
+        rows=rows,
         epsilon=epsilon,
         delta=delta,
         expected_queries=queries,

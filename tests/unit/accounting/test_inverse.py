@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import (
-    AboveThreshold,
-    Exponential,
-    Histogram,
-    Laplace,
-    LazyHistogram,
-    NoisyMax,
-    NumericSparse,
-    Pmw,
-    RandomizedResponse,
-    SparseProject,
-    StreamSpec,
-)
-from schemas.mechanisms import MAX_ANSWERS, Mechanism
+from schemas import StreamSpec
+from schemas.mechanisms import MAX_ANSWERS
 from stream.accounting import plans
 from stream.accounting.inverse import (
     LARGEST_EPSILON,
@@ -34,27 +23,27 @@ from stream.accounting.inverse import (
 )
 from stream.accounting.methods import PlanError
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
 FINE = Setting(sensitivity_steps=1024, grid=1.0 / 1024)
 TABLE = Setting(universe=256, rows=10_000)
 SLACK = 1.003
 """How far a search for the best split may be from the best."""
 
-ABOVE = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=5)
-NUMERIC = NumericSparse(kind="numeric_sparse", threshold=0.0, cutoff=5)
-GAPS = NumericSparse(kind="numeric_sparse", threshold=0.0, cutoff=5, numbers="gap")
-LAPLACE = Laplace(kind="laplace", answers=5)
-RESPONSE = RandomizedResponse(kind="randomized_response")
-HISTOGRAM = Histogram(kind="histogram", attributes=("age",))
-LAZY = LazyHistogram(kind="lazy_histogram", attributes=("age",), sparsity=4)
-PMW = Pmw(kind="pmw", attributes=("age",), updates=50)
-SELECTIONS = [NoisyMax(kind="noisy_max", answers=5), Exponential(kind="exponential", answers=5)]
+Fields = dict[str, Any]
+ABOVE: Fields = {"kind": "above_threshold", "cutoff": 5}
+NUMERIC: Fields = {"kind": "numeric_sparse", "cutoff": 5}
+GAPS: Fields = {**NUMERIC, "numbers": "gap"}
+LAPLACE: Fields = {"kind": "laplace", "answers": 5}
+RESPONSE: Fields = {"kind": "randomized_response"}
+HISTOGRAM: Fields = {"kind": "histogram"}
+LAZY: Fields = {"kind": "lazy_histogram", "sparsity": 4}
+PMW: Fields = {"kind": "pmw", "updates": 50}
+SELECTIONS: list[Fields] = [{"kind": "noisy_max", "answers": 5}, {"kind": "exponential", "answers": 5}]
 
 
-def spec(mechanism: Mechanism, *, epsilon: float = 1.0, delta: float = 0.0, queries: int = 1000) -> StreamSpec:
-    return StreamSpec(
-        stream="s", source="t", mechanism=mechanism, epsilon=epsilon, delta=delta, expected_queries=queries
-    )
+def name_kind(value: object) -> str | None:
+    return value["kind"] if isinstance(value, dict) else None
 
 
 def error(asked: StreamSpec, setting: Setting) -> float:
@@ -73,36 +62,36 @@ def error(asked: StreamSpec, setting: Setting) -> float:
         (LAZY, TABLE, 9.5),
         (PMW, TABLE, 3000.0),
     ],
-    ids=lambda value: getattr(value, "kind", None),
+    ids=name_kind,
 )
 def test_the_epsilon_found_keeps_to_the_error_and_slightly_less_does_not(
-    mechanism: Mechanism, setting: Setting, alpha: float
+    mechanism: Fields, setting: Setting, alpha: float
 ) -> None:
-    found = needed_epsilon(spec(mechanism), setting, alpha)
-    assert error(spec(mechanism, epsilon=found), setting) <= alpha
-    assert error(spec(mechanism, epsilon=found / (1.0 + TOLERANCE) / SLACK), setting) > alpha
+    found = needed_epsilon(parse_spec(**mechanism), setting, alpha)
+    assert error(parse_spec(**mechanism, epsilon=found), setting) <= alpha
+    assert error(parse_spec(**mechanism, epsilon=found / (1.0 + TOLERANCE) / SLACK), setting) > alpha
 
 
 @given(alpha=st.floats(0.05, 1e5), start=st.floats(1e-4, 100.0), delta=st.sampled_from([0.0, 1e-6]))
 @settings(deadline=None, max_examples=40)
 def test_where_the_search_begins_does_not_matter(alpha: float, start: float, delta: float) -> None:
-    found = needed_epsilon(spec(LAPLACE, delta=delta), FINE, alpha)
-    again = needed_epsilon(spec(LAPLACE, epsilon=start, delta=delta), FINE, alpha)
+    found = needed_epsilon(parse_spec(**LAPLACE, delta=delta), FINE, alpha)
+    again = needed_epsilon(parse_spec(**LAPLACE, epsilon=start, delta=delta), FINE, alpha)
     assert again == pytest.approx(found, rel=2 * TOLERANCE)
 
 
 def test_the_epsilon_of_one_laplace_answer_is_the_formulas() -> None:
-    one = spec(Laplace(kind="laplace", answers=1), queries=1)
+    one = parse_spec("laplace", answers=1, expected_queries=1)
     found = needed_epsilon(one, Setting(sensitivity_steps=2**20, grid=2.0**-20), 10.0)
     assert found == pytest.approx(math.log(1 / 0.05) / 10.0, rel=2 * TOLERANCE)
 
 
 def test_an_error_that_any_epsilon_keeps_to_takes_the_least_there_is() -> None:
-    assert needed_epsilon(spec(LAPLACE), FINE, 1e12) == LEAST_EPSILON
+    assert needed_epsilon(parse_spec(**LAPLACE), FINE, 1e12) == LEAST_EPSILON
 
 
 def test_an_error_below_one_step_of_the_grid_is_out_of_reach() -> None:
-    asked = spec(SparseProject(kind="sparse_project", attributes=("age",), projections=64))
+    asked = parse_spec("sparse_project", projections=64)
     with pytest.raises(PlanError, match=f"even epsilon = {LARGEST_EPSILON:g} leaves an error of"):
         needed_epsilon(asked, TABLE, 0.01)
 
@@ -111,27 +100,26 @@ def test_an_error_below_one_step_of_the_grid_is_out_of_reach() -> None:
 def test_an_error_that_is_no_positive_number_is_refused(alpha: float) -> None:
     for calculator in (needed_epsilon, largest_cutoff, needed_rows):
         with pytest.raises(PlanError, match="no error to aim at"):
-            calculator(spec(LAPLACE), FINE, alpha)
+            calculator(parse_spec(**LAPLACE), FINE, alpha)
 
 
 def test_a_specification_without_any_plan_says_why() -> None:
     with pytest.raises(PlanError, match="open it on a table"):
-        needed_epsilon(spec(PMW), Setting(rows=1000), 10.0)
+        needed_epsilon(parse_spec(**PMW), Setting(rows=1000), 10.0)
     with pytest.raises(PlanError, match="open it on a table"):
-        needed_rows(spec(PMW), Setting(), 0.1)
+        needed_rows(parse_spec(**PMW), Setting(), 0.1)
 
 
 @pytest.mark.parametrize(("mechanism", "alpha"), [(ABOVE, 100.0), (NUMERIC, 150.0), (LAPLACE, 60.0)])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 def test_the_cutoff_found_keeps_to_the_error_and_one_more_does_not(
-    mechanism: AboveThreshold | NumericSparse | Laplace, alpha: float, delta: float
+    mechanism: Fields, alpha: float, delta: float
 ) -> None:
-    asked = spec(mechanism, delta=delta)
-    field = "answers" if isinstance(mechanism, Laplace) else "cutoff"
+    asked = parse_spec(**mechanism, delta=delta)
+    field = "answers" if mechanism["kind"] == "laplace" else "cutoff"
 
     def at(cutoff: int) -> float:
-        changed = mechanism.model_copy(update={field: cutoff})
-        return error(asked.model_copy(update={"mechanism": changed}), FINE)
+        return error(parse_spec(**{**mechanism, field: cutoff}, delta=delta), FINE)
 
     found = largest_cutoff(asked, FINE, alpha)
     assert 1 < found < 1000
@@ -140,41 +128,39 @@ def test_the_cutoff_found_keeps_to_the_error_and_one_more_does_not(
 
 def test_a_single_answer_that_errs_by_more_is_refused_with_its_error() -> None:
     with pytest.raises(PlanError, match="a single charged answer already has an error of"):
-        largest_cutoff(spec(LAPLACE, epsilon=0.01), FINE, 1.0)
+        largest_cutoff(parse_spec(**LAPLACE, epsilon=0.01), FINE, 1.0)
 
 
 def test_no_more_answers_are_found_than_a_stream_may_have() -> None:
-    assert largest_cutoff(spec(LAPLACE, epsilon=1000.0), FINE, 1e6) == MAX_ANSWERS
+    assert largest_cutoff(parse_spec(**LAPLACE, epsilon=1000.0), FINE, 1e6) == MAX_ANSWERS
 
 
-@pytest.mark.parametrize("mechanism", [HISTOGRAM, PMW, RESPONSE], ids=lambda one: one.kind)
-def test_a_mechanism_that_charges_no_single_answers_has_no_largest_cutoff(mechanism: Mechanism) -> None:
+@pytest.mark.parametrize("mechanism", [HISTOGRAM, PMW, RESPONSE], ids=name_kind)
+def test_a_mechanism_that_charges_no_single_answers_has_no_largest_cutoff(mechanism: Fields) -> None:
     with pytest.raises(PlanError, match="does not charge single answers"):
-        largest_cutoff(spec(mechanism), TABLE, 10.0)
+        largest_cutoff(parse_spec(**mechanism), TABLE, 10.0)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.01, 0.0001])
 def test_a_count_with_a_fixed_error_needs_that_error_over_the_fraction(fraction: float) -> None:
-    found = needed_rows(spec(LAZY), TABLE, fraction)
-    least = error(spec(LAZY), TABLE) / fraction
+    found = needed_rows(parse_spec(**LAZY), TABLE, fraction)
+    least = error(parse_spec(**LAZY), TABLE) / fraction
     assert least <= found <= least * (1.0 + 2 * TOLERANCE) + 1
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "fraction"), [(PMW, 0.4), (RESPONSE, 0.02)], ids=lambda value: getattr(value, "kind", None)
-)
+@pytest.mark.parametrize(("mechanism", "fraction"), [(PMW, 0.4), (RESPONSE, 0.02)], ids=name_kind)
 def test_the_rows_found_make_the_error_small_enough_and_slightly_fewer_do_not(
-    mechanism: Mechanism, fraction: float
+    mechanism: Fields, fraction: float
 ) -> None:
     def at(rows: int) -> float:
-        if isinstance(mechanism, RandomizedResponse):
-            return error(spec(mechanism, queries=rows), TABLE)
-        return error(spec(mechanism), Setting(universe=256, rows=rows)) / rows
+        if mechanism is RESPONSE:
+            return error(parse_spec(**mechanism, expected_queries=rows), TABLE)
+        return error(parse_spec(**mechanism), Setting(universe=256, rows=rows)) / rows
 
-    found = needed_rows(spec(mechanism), TABLE, fraction)
+    found = needed_rows(parse_spec(**mechanism), TABLE, fraction)
     assert at(found) <= fraction < at(math.floor(found / (1.0 + TOLERANCE) / SLACK))
 
 
 def test_a_fraction_that_no_table_reaches_is_refused() -> None:
     with pytest.raises(PlanError, match="no table of up to 10"):
-        needed_rows(spec(LAPLACE, epsilon=1e-6), FINE, 1e-9)
+        needed_rows(parse_spec(**LAPLACE, epsilon=1e-6), FINE, 1e-9)

@@ -15,8 +15,8 @@ from schemas import StreamState
 from stream.accounting.costs import NOTHING, Cost, realised_cost
 from stream.accounting.ledger import Ledger
 from stream.accounting.refusals import RefusedError
+from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import (
-    calibration_of,
     identity,
     ledger_with,
     records_of,
@@ -71,7 +71,7 @@ def test_an_even_split_of_a_budget_is_granted_whole(parts: int) -> None:
     ledger.allot(ledger.account("feed"), "ada", ("ada",), 1.0, None)
     for number in range(parts):
         asked = spec(f"part-{number}", epsilon=1 / parts)
-        ledger.reserve(asked, calibration_of(asked), identity(number), "ada")
+        ledger.reserve(asked, calibration(asked), identity(number), "ada")
     reserve(ledger, spec("whole", "small", epsilon=1 / parts))
 
 
@@ -79,13 +79,13 @@ def test_a_refusal_names_the_amount_that_can_be_asked() -> None:
     """A refusal has all digits of what was asked and of the least that is left anywhere; asking for that is granted."""
     ledger = ledger_with(source())
     ledger.allot(ledger.account("feed"), "ada", ("ada",), 0.5, None)
-    ledger.reserve(asked := spec("first", epsilon=1 / 7), calibration_of(asked), identity(1), "ada")
+    ledger.reserve(asked := spec("first", epsilon=1 / 7), calibration(asked), identity(1), "ada")
     reserve(ledger, spec("operator", epsilon=0.25), 2)
     with pytest.raises(
         RefusedError, match=r"ε = 0\.857142857142 asked, ε = 0\.357142857143 left; ask for no more than is left"
     ):
-        ledger.reserve(asked := spec("more", epsilon=6 / 7), calibration_of(asked), identity(3), "ada")
-    ledger.reserve(asked := spec("less", epsilon=0.357142857143), calibration_of(asked), identity(4), "ada")
+        ledger.reserve(asked := spec("more", epsilon=6 / 7), calibration(asked), identity(3), "ada")
+    ledger.reserve(asked := spec("less", epsilon=0.357142857143), calibration(asked), identity(4), "ada")
 
 
 def test_under_zcdp_the_refusal_speaks_of_rho_and_of_what_adds_up() -> None:
@@ -145,7 +145,7 @@ def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
     asked = spec("alarms", cutoff=5)
     grant = reserve(ledger, asked, 1)
     closed(ledger, "alarms", 1, answered=answered, tops=tops)
-    plan = calibration_of(asked)
+    plan = calibration(asked)
     lost = spent * Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
     units = min(math.ceil(lost * 10**12), TENTH)
     assert grant.spent == ledger.account("feed").spent == Cost(units)
@@ -271,7 +271,7 @@ def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[in
         spent.append((grant.answered, grant.tops, grant.spent))
     assert spent[0] == spent[1]
     last = growing[-1] if growing else (0, 0)
-    assert spent[0] == (*last, realised_cost(calibration_of(asked), "pure", *last))
+    assert spent[0] == (*last, realised_cost(calibration(asked), "pure", *last))
 
 
 def test_a_later_record_of_a_source_or_a_grant_replaces_the_earlier_one() -> None:

@@ -14,8 +14,8 @@ from schemas import StreamSpec
 from stream.accounting.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, fits, stream_cost, told
 from stream.accounting.methods import PlanError
 from stream.accounting.refusals import RefusedError
+from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import (
-    calibration_of,
     identity,
     ledger_with,
     records_of,
@@ -55,7 +55,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.opened += 1
         asked = spec(f"stream-{self.opened}", where.source, **kind)
         account = self.ledger.account(where.source)
-        cost = stream_cost(calibration_of(asked), where.accountant)
+        cost = stream_cost(calibration(asked), where.accountant)
         if account.state == "open" and fits(cost, account.left, where.accountant):
             assert reserve(self.ledger, asked, self.opened).cost == cost
         else:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration, StreamSpec
+from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
 from stream.accounting.accuracy import exact_alpha, failure_bound, layout_of, rates_of
 from stream.accounting.composition import optimal_delta
 from stream.accounting.numeric import answer_rate, answers_failure, tops_epsilon
 from stream.accounting.planner import PlanError, candidates
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
 Numbers = Literal["none", "fresh", "gap"]
 Integers = NDArray[np.int64]
@@ -205,9 +206,7 @@ def test_the_charge_for_monotone_queries_covers_both_directions_at_every_number_
 @BOTH
 @pytest.mark.parametrize("cutoff", [1, 20])
 def test_the_plan_is_the_one_sided_one_and_far_better_than_the_textbook(cutoff: int, numbers: Numbers) -> None:
-    asked = StreamSpec(
-        stream="s", source="t", mechanism=mechanism(cutoff, numbers), epsilon=1.0, expected_queries=1000, beta=0.05
-    )
+    asked = parse_spec("numeric_sparse", cutoff=cutoff, numbers=numbers)
     chosen = choose(asked, Setting(sensitivity_steps=FINE, grid=1.0 / FINE))
     assert chosen.method == "one_sided"
     assert chosen.alpha < 0.3 * every(cutoff, 1000, numbers)["textbook"].alpha

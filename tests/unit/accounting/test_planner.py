@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import example, given, settings
@@ -21,14 +21,11 @@ from stream.accounting.planner import (
 from stream.accounting.plans import TIE, choose
 from stream.accounting.setting import Setting
 from stream.noise import sampler
+from tests.builders import parse_spec
 
 FINE = 1024
 SEARCH_TOLERANCE = 1.003
 """Twice what the search and the tie rule may each leave on the table, and a little more."""
-
-
-def mechanism(cutoff: int = 1, *, monotone: bool = False, threshold: float = 0.0) -> AboveThreshold:
-    return AboveThreshold(kind="above_threshold", threshold=threshold, cutoff=cutoff, monotone=monotone)
 
 
 def planned(
@@ -43,10 +40,9 @@ def planned(
     calibration: Literal["best", "textbook"] = "best",
 ) -> SparseVectorCalibration:
     """A plan for queries of sensitivity 1 on a grid of 1/steps."""
-    asked = StreamSpec(
-        stream="planned",
-        source="visits",
-        mechanism=mechanism(cutoff, monotone=monotone),
+    asked = parse_spec(
+        cutoff=cutoff,
+        monotone=monotone,
         epsilon=epsilon,
         delta=delta,
         expected_queries=queries,
@@ -70,7 +66,7 @@ def every(
 ) -> dict[str, SparseVectorCalibration]:
     """All candidates by method."""
     found = candidates(
-        mechanism(cutoff, monotone=monotone),
+        AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone),
         epsilon=epsilon,
         delta=delta,
         expected_queries=queries,
@@ -288,13 +284,14 @@ def test_whatever_is_planned_the_sampler_can_draw(cutoff: int, epsilon: float, s
         sampler(one.noise, Fraction(one.epsilon_threshold) / one.sensitivity_steps)
 
 
-def spec(number: int) -> StreamSpec:
-    return StreamSpec(
+def spec(number: int, **fields: Any) -> StreamSpec:
+    return parse_spec(
         stream=f"stream-{number}",
-        source="visits",
-        mechanism=mechanism(7, threshold=float(number)),
+        threshold=float(number),
+        cutoff=7,
         epsilon=0.77,
         expected_queries=5000,
+        **fields,
     )
 
 
@@ -304,5 +301,4 @@ def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() 
 
 
 def test_a_stream_may_ask_for_the_textbook() -> None:
-    asked = spec(1).model_copy(update={"calibration": "textbook"})
-    assert choose(asked, Setting()).method == "textbook"
+    assert choose(spec(1, calibration="textbook"), Setting()).method == "textbook"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import AnswersCalibration, EstimateCalibration, StreamSpec
+from schemas import AnswersCalibration, EstimateCalibration
 from stream.accounting.answers import alpha_for, candidates
 from stream.accounting.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
 from stream.accounting.losses import losses
@@ -20,6 +19,7 @@ from stream.accounting.prices import answer_price, epsilon_left, epsilon_of, est
 from stream.accounting.setting import Setting
 from stream.accounting.tails import two_sided_reach
 from stream.noise import sampler
+from tests.builders import parse_spec
 
 TABLE = Setting(grid=1.0, neighbors="add-remove", disjoint=True)
 SIZES = (85, 2, 16, 5, 2)
@@ -27,26 +27,17 @@ SIZES = (85, 2, 16, 5, 2)
 
 @lru_cache
 def answers(count: int, queries: int = 1000, epsilon: float = 1.0, delta: float = 0.0) -> AnswersCalibration:
-    spec = specification(
-        {"kind": "laplace", "answers": count}, expected_queries=queries, epsilon=epsilon, delta=delta
-    )
+    spec = parse_spec("laplace", answers=count, expected_queries=queries, epsilon=epsilon, delta=delta)
     listed = candidates(spec, TABLE)
     return listed[-1]
 
 
 @lru_cache
 def estimate(warm_start: int = 1) -> EstimateCalibration:
-    mechanism = {"kind": "pmw", "attributes": ["a"], "warm_start": warm_start}
     setting = Setting(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
-    found = choose(specification(mechanism, expected_queries=5000), setting)
+    found = choose(parse_spec("pmw", warm_start=warm_start, expected_queries=5000), setting)
     assert isinstance(found, EstimateCalibration)
     return found
-
-
-def specification(mechanism: dict[str, Any], **more: Any) -> StreamSpec:
-    return StreamSpec.model_validate(
-        {"stream": "s", "source": "t", "mechanism": mechanism, "epsilon": 1.0, **more}
-    )
 
 
 def kept(calibration: AnswersCalibration, share: int, width: int, values: int) -> int:

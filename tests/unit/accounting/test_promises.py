@@ -33,21 +33,15 @@ from stream.asking.questions import as_source
 from stream.cli import streams as stream_commands
 from stream.cli.app import app
 from stream.figures import bound
+from stream.noise import NoiseKey
+from tests.builders import PEOPLE, installation, parse_spec, source, stream
 from tests.privacy.service import definition_of
 
 _ledger: TypeAdapter[LedgerRecord] = TypeAdapter(LedgerRecord)
 
-KEY = bytes(range(3, 35))
+KEY = NoiseKey(bytes(range(3, 35)))
 QUERIES = 40
-TABLE: dict[str, Any] = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "add-remove",
-    "epsilon": 1000.0,
-    "path": "people.csv",
-    "attributes": {"age": 100, "sex": ["F", "M"]},
-}
-ROWS: dict[str, list[Any]] = {"age": list(range(100)) * 2, "sex": ["F"] * 100 + ["M"] * 100}
+TABLE = source("people", "table", epsilon=1000.0)
 CELLS = [{"at": {"age": age, "sex": "F"}} for age in range(3)]
 BOTH = {"attributes": ["age", "sex"]}
 MULTIPLICATIVE = {**BOTH, "rows": 100_000, "updates": 20}
@@ -93,10 +87,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 def opened(kind: str) -> tuple[Driver, GrantRecord]:
     """A stream of the kind, and its grant."""
-    driver = Driver(KEY, partitions=1)
-    driver.register(TABLE, ROWS)
-    spec = {"stream": kind, "source": "people", "epsilon": 1.0, "expected_queries": QUERIES}
-    driver.open({**spec, "mechanism": {"kind": kind, **CASES[kind][0]}})
+    spec = stream(kind, "people", kind, mechanism=CASES[kind][0], expected_queries=QUERIES)
+    driver = installation(spec, sources=[TABLE], key=KEY)
     [grant] = [
         record
         for one in driver.records(driver.topics.ledger)
@@ -133,10 +125,13 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
 def test_a_projection_of_a_public_number_of_rows_promises_for_the_worst_table_and_says_that_answers_carry_less() -> (
     None
 ):
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "neighbors": "replace"}, {name: values * 20 for name, values in ROWS.items()})
-    spec = {"stream": "s", "source": "people", "epsilon": 100.0, "expected_queries": QUERIES}
-    driver.open({**spec, "mechanism": {"kind": "sparse_project", **CASES["sparse_project"][0]}})
+    kind = "sparse_project"
+    driver = installation(
+        stream("s", "people", kind, mechanism=CASES[kind][0], epsilon=100.0, expected_queries=QUERIES),
+        sources=[{**TABLE, "neighbors": "replace"}],
+        rows={"people": {name: [*values] * 20 for name, values in PEOPLE.items()}},
+        key=KEY,
+    )
     [grant] = [
         record
         for one in driver.records(driver.topics.ledger)
@@ -167,14 +162,14 @@ def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_
 @pytest.mark.parametrize("kind", sorted(CASES))
 def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, grant = opened(kind)
-    source = as_source({**TABLE, "person": "who", "contribution": 5})
-    sentences = [str(one) for one in promises(grant.spec, grant.calibration, counted=rows_counted(source))]
+    bounded = as_source({**TABLE, "person": "who", "contribution": 5})
+    sentences = [str(one) for one in promises(grant.spec, grant.calibration, counted=rows_counted(bounded))]
     assert all("; of each 'who' at most 5 rows count" in sentence for sentence in sentences)
 
     async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
         del spec, analyst
         told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
-        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant, source
+        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant, bounded
 
     monkeypatch.setattr(stream_commands, "_open", granted)
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
@@ -188,13 +183,11 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_is_so() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({**TABLE, "epsilon": 1000.0}, ROWS)
+    driver = installation(sources=[TABLE], key=KEY)
+    mechanism = {"threshold": -1e6, "cutoff": 5, "monotone": True, "numbers": "gap"}
     errors: list[float] = []
     for number in range(40):
-        mechanism = {"kind": "numeric_sparse", "threshold": -1e6, "cutoff": 5, "monotone": True, "numbers": "gap"}
-        spec = {"stream": f"s{number}", "source": "people", "epsilon": 1.0, "mechanism": mechanism}
-        driver.open({**spec, "expected_queries": 1000})
+        driver.open(stream(f"s{number}", "people", "numeric_sparse", mechanism=mechanism))
         answers = driver.ask_many(
             [{"id": f"{one}", "stream": f"s{number}", "where": "age < 50"} for one in range(5)]
         )
@@ -213,13 +206,10 @@ def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_
 @pytest.mark.parametrize(("most", "words"), [(1, "at most 1 row counts"), (5_000, "at most 5,000 rows count")])
 def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: int, words: str) -> None:
     plain, bounded = as_source(TABLE), as_source({**TABLE, "person": "who", "contribution": most})
-    of_rows = {"stream": "s", "source": "people", "epsilon": 1.0, "mechanism": {"kind": "noisy_max"}}
-    of_people = {**of_rows, "mechanism": {"kind": "noisy_max", "people": True}}
-    for document, remark in (
-        (of_rows, f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
-        (of_people, "fewer candidates carry a smaller alpha"),
+    for spec, remark in (
+        (parse_spec("noisy_max"), f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
+        (parse_spec("noisy_max", people=True), "fewer candidates carry a smaller alpha"),
     ):
-        spec = StreamSpec.model_validate(document)
         [promise] = promises(spec, choose(spec, Setting()), counted=rows_counted(bounded))
         assert promise.remark == remark
     assert not rows_counted(plain)
@@ -255,30 +245,20 @@ def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queri
 def test_a_promise_that_a_constant_would_keep_is_marked(
     mechanism: dict[str, Any], rows: int | None, vacuous: bool
 ) -> None:
-    spec = StreamSpec.model_validate({"stream": "s", "source": "t", "epsilon": 1.0, "mechanism": mechanism})
+    spec = parse_spec(**mechanism)
     chosen = choose(spec, Setting(universe=1000, rows=rows))
     assert chosen.vacuous == vacuous, chosen.alpha
     assert all((VACUOUS in str(one)) == vacuous for one in promises(spec, chosen))
 
 
 def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register(
-        {
-            "kind": "values",
-            "source": "feed",
-            "neighbors": "replace",
-            "epsilon": 1e3,
-            "sensitivity": 1.0,
-            "grid": 1.0,
-        }
+    names = [f"s{number}" for number in range(50)]
+    driver = installation(
+        *(stream(name, kind="laplace", epsilon=20.0) for name in names),
+        sources=[source(epsilon=1e3, grid=1.0)],
+        key=KEY,
     )
-    streams = [f"s{number}" for number in range(50)]
-    for stream in streams:
-        driver.open({"stream": stream, "source": "feed", "epsilon": 20.0, "mechanism": {"kind": "laplace"}})
-    answers: Sequence[Answer] = driver.ask_many(
-        [{"id": "q", "stream": stream, "value": 10.5} for stream in streams]
-    )
+    answers: Sequence[Answer] = driver.ask_many([{"id": "q", "stream": name, "value": 10.5} for name in names])
     # At so large an ε there is hardly any noise: what is left is the half that rounding takes.
     assert {answer.alpha for answer in answers} == {definition_of(driver, "s0").calibration.alpha} == {0.5}
     assert sum(abs((answer.estimate or 0.0) - 10.5) > (answer.alpha or 0.0) for answer in answers) <= 5

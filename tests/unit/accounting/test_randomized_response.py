@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from schemas import Laplace, RandomizedResponse, ReleaseCalibration, StreamSpec
+from schemas import ReleaseCalibration
 from stream.accounting.composition import optimal_delta
 from stream.accounting.randomized_response import (
     binomial_interval,
@@ -23,16 +23,15 @@ from stream.accounting.randomized_response import (
     share_alpha,
 )
 from stream.accounting.setting import Setting
+from tests.builders import parse_spec
 
 
 def plans(
     *, epsilon: float = 1.0, delta: float = 0.0, contributions: int = 1, events: int = 1000, categories: int = 3
 ) -> dict[str, ReleaseCalibration]:
-    mechanism = RandomizedResponse(
-        kind="randomized_response", categories=tuple(str(number) for number in range(categories))
-    )
-    spec = StreamSpec(
-        stream="s", source="t", mechanism=mechanism, epsilon=epsilon, delta=delta, expected_queries=events
+    named = [str(number) for number in range(categories)]
+    spec = parse_spec(
+        "randomized_response", categories=named, epsilon=epsilon, delta=delta, expected_queries=events
     )
     return {one.method: one for one in candidates(spec, Setting(contributions=contributions))}
 
@@ -73,10 +72,8 @@ def test_composition_pays_where_a_person_sends_many_events() -> None:
 
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
-    mechanism = Laplace(kind="laplace")
-    spec = StreamSpec(stream="s", source="t", mechanism=mechanism, epsilon=1.0)
     with pytest.raises(TypeError, match="laplace is no randomized response"):
-        candidates(spec, Setting())
+        candidates(parse_spec("laplace"), Setting())
 
 
 @pytest.mark.parametrize(("events", "categories", "epsilon"), [(30, 2, 1.0), (30, 4, 3.0), (200, 3, 0.5)])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from schemas import MAX_UNIVERSE, ReleaseCalibration, StreamSpec
+from schemas import MAX_UNIVERSE, ReleaseCalibration
 from stream.accounting.composition import optimal_delta
 from stream.accounting.costs import realised_cost
 from stream.accounting.gaussian import gaussian_delta
@@ -35,23 +35,20 @@ from stream.accounting.releases import candidates, theorem_projections
 from stream.accounting.setting import Setting
 from stream.accounting.sums import MOST_EXACT_TERMS, laplace_sum_alpha, weighted_reach
 from stream.accounting.tails import sum_tail, two_sided_reach
+from tests.builders import parse_spec
 
 Floats = npt.NDArray[np.float64]
 
-MECHANISMS: dict[str, dict[str, Any]] = {
-    "histogram": {"kind": "histogram", "attributes": ["age"]},
-    "lazy_histogram": {"kind": "lazy_histogram", "attributes": ["age"], "sparsity": 10},
-    "sparse_project": {"kind": "sparse_project", "attributes": ["age"], "sparsity": 4, "projections": 64},
+SIZES: dict[str, dict[str, int]] = {
+    "histogram": {},
+    "lazy_histogram": {"sparsity": 10},
+    "sparse_project": {"sparsity": 4, "projections": 64},
 }
 
 
-def spec(kind: str, **changes: Any) -> StreamSpec:
-    fields = {"stream": "s", "source": "t", "epsilon": 1.0, "mechanism": MECHANISMS[kind], **changes}
-    return StreamSpec.model_validate(fields)
-
-
-def plans(kind: str, setting: Setting | None = None, **changes: Any) -> dict[str, ReleaseCalibration]:
-    return {one.method: one for one in candidates(spec(kind, **changes), setting or Setting(universe=1000))}
+def plans(kind: str, setting: Setting | None = None, **fields: Any) -> dict[str, ReleaseCalibration]:
+    spec = parse_spec(kind, **{**SIZES[kind], **fields})
+    return {one.method: one for one in candidates(spec, setting or Setting(universe=1000))}
 
 
 def two_sided_law(rate: float, reach: int) -> Floats:
@@ -276,9 +273,8 @@ def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(ki
 def test_a_histogram_has_whichever_noise_errs_less(
     delta: float, universe: int, neighbors: Any, method: str
 ) -> None:
-    asked = {"stream": "s", "source": "t", "epsilon": 1.0, "delta": delta, "mechanism": MECHANISMS["histogram"]}
     setting = Setting(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
-    assert choose(StreamSpec.model_validate(asked), setting).method == method
+    assert choose(parse_spec("histogram", delta=delta), setting).method == method
 
 
 def test_the_textbook_states_the_notes_theorem() -> None:
@@ -298,8 +294,7 @@ def test_the_textbook_states_the_notes_theorem() -> None:
 def test_parts_of_a_projection_compose_to_what_was_asked_even_by_the_textbook(
     epsilon: float, delta: float, projections: int, pure: bool
 ) -> None:
-    mechanism = MECHANISMS["sparse_project"] | {"projections": projections}
-    found = plans("sparse_project", mechanism=mechanism, epsilon=epsilon, delta=0.0 if pure else delta)
+    found = plans("sparse_project", projections=projections, epsilon=epsilon, delta=0.0 if pure else delta)
     assert set(found) == ({"basic", "textbook"} if pure or projections == 1 else {"basic", "optimal", "textbook"})
     for one in found.values():
         assert one.parts == projections
@@ -313,11 +308,10 @@ def test_the_textbooks_noise_is_replaced_where_its_theorem_does_not_hold() -> No
     stated = plans("sparse_project", delta=1e-6)["textbook"]
     # 64 parts are too few for ε/√(8 T ln(1/δ)) to be more than ε/T.
     assert stated.epsilon_part == 1.0 / 64
-    mechanism = MECHANISMS["sparse_project"] | {"projections": 4096}
-    stated = plans("sparse_project", mechanism=mechanism, delta=1e-6)["textbook"]
+    stated = plans("sparse_project", projections=4096, delta=1e-6)["textbook"]
     assert stated.epsilon_part == pytest.approx(1.0 / math.sqrt(8 * 4096 * math.log(1e6)))
-    assert stated.epsilon_part < plans("sparse_project", mechanism=mechanism, delta=1e-6)["optimal"].epsilon_part
-    unsound = plans("sparse_project", mechanism=mechanism, delta=1e-6, epsilon=200.0)["textbook"]
+    assert stated.epsilon_part < plans("sparse_project", projections=4096, delta=1e-6)["optimal"].epsilon_part
+    unsound = plans("sparse_project", projections=4096, delta=1e-6, epsilon=200.0)["textbook"]
     claimed = 200.0 / math.sqrt(8 * 4096 * math.log(1e6))
     assert optimal_delta(claimed, 4096, 200.0) > 1e-6
     assert (unsound.epsilon_part, unsound.delta) == (200.0 / 4096, 0.0)
@@ -335,7 +329,7 @@ def test_a_histogram_too_large_for_memory_is_refused_with_the_remedy() -> None:
     assert plans("sparse_project", Setting(universe=1 << 80))
 
 
-@pytest.mark.parametrize("kind", sorted(MECHANISMS))
+@pytest.mark.parametrize("kind", sorted(SIZES))
 def test_a_release_needs_cells(kind: str) -> None:
     with pytest.raises(PlanError, match="table"):
         plans(kind, Setting(universe=None))

@@ -9,7 +9,8 @@ from stream.accounting.costs import NOTHING
 from stream.accounting.ledger import Ledger
 from stream.accounting.refusals import RefusedError
 from stream.accounting.renewal import behind, length_ms, meaning
-from tests.unit.accounting.ledger_parts import calibration_of, identity, ledger_with, reserve, source, spec
+from tests.builders import calibration
+from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 
 HOUR = 3_600_000
 
@@ -52,8 +53,8 @@ def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() 
 
 def test_only_rounds_with_a_threshold_each_that_add_up_are_left_behind() -> None:
     totals = EdgeTotals(answered=50, tops=2)
-    rounds = calibration_of(spec("rounds", cutoff=4, delta=1e-6, epsilon=1.0))
-    assert behind(calibration_of(spec("one", cutoff=4)), "pure", totals, ()) == NOTHING
+    rounds = calibration(spec("rounds", cutoff=4, delta=1e-6, epsilon=1.0))
+    assert behind(calibration(spec("one", cutoff=4)), "pure", totals, ()) == NOTHING
     assert behind(rounds, "zcdp", totals, ()) == NOTHING
     assert behind(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NOTHING
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
-from schemas import RunningCount, RunningCountCalibration, StreamSpec
+from schemas import RunningCountCalibration, StreamSpec
 from stream.accounting.choices import compare
 from stream.accounting.costs import Cost, realised_cost, stream_cost
 from stream.accounting.extensions import plan_extension
@@ -20,11 +21,9 @@ from stream.accounting.running_counts import answer_alpha, node_law, tree_of
 from stream.accounting.setting import Movement, Setting
 from stream.accounting.tails import sum_tail
 from stream.accounting.wanted import Wanted
+from tests.builders import parse_spec
 
-
-def spec(steps: int = 100, epsilon: float = 1.0, delta: float = 0.0, beta: float = 0.05) -> StreamSpec:
-    mechanism = RunningCount(kind="running_count", steps=steps)
-    return StreamSpec(stream="s", source="t", mechanism=mechanism, epsilon=epsilon, delta=delta, beta=beta)
+spec = partial(parse_spec, "running_count")
 
 
 def plans(one: StreamSpec, setting: Setting | None = None) -> dict[str, RunningCountCalibration]:
@@ -34,25 +33,25 @@ def plans(one: StreamSpec, setting: Setting | None = None) -> dict[str, RunningC
 
 @pytest.mark.parametrize("steps", [1, 3, 24, 365, 8760, 1 << 20])
 def test_the_best_tree_errs_no_more_than_the_dyadic_one(steps: int) -> None:
-    found = plans(spec(steps))
+    found = plans(spec(steps=steps))
     basic, textbook = found["basic"], found["textbook"]
     assert textbook.levels == steps.bit_length()
     assert basic.alpha <= answer_alpha(textbook, textbook.nodes)
-    assert choose(spec(steps), Setting()) == basic
+    assert choose(spec(steps=steps), Setting()) == basic
     for plan in found.values():
         assert plan.nodes == tree_of(plan).most
         assert plan.alpha >= answer_alpha(plan, plan.nodes)
 
 
 def test_over_a_year_of_days_it_is_less_than_half() -> None:
-    found = plans(spec(365))
+    found = plans(spec(steps=365))
     exact = answer_alpha(found["textbook"], found["textbook"].nodes)
     assert found["basic"].alpha < 0.5 * exact
 
 
 @pytest.mark.parametrize("method", ["basic", "textbook"])
 def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
-    plan = plans(spec(50), Setting(universe=4))[method]
+    plan = plans(spec(steps=50), Setting(universe=4))[method]
     rate, allowed = float(node_law(plan).rate), plan.beta / 200  # type: ignore[union-attr]
     for nodes in tree_of(plan).answers_by_nodes:
         alpha = int(answer_alpha(plan, nodes))
@@ -61,12 +60,12 @@ def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
 
 def test_noise_is_as_wide_as_what_one_person_moves_of_all_levels() -> None:
     moved = Movement(each=5, together=10, spread=2, numbers=10)
-    plan = plans(spec(50, epsilon=0.5), Setting(horizon=moved))["basic"]
+    plan = plans(spec(steps=50, epsilon=0.5), Setting(horizon=moved))["basic"]
     assert 1 / node_law(plan).rate == plan.levels * 10 / Fraction(1, 2)  # type: ignore[union-attr]
 
 
 def test_it_costs_epsilon_with_the_first_answer_and_nothing_more() -> None:
-    plan = plans(spec(50, epsilon=0.5))["basic"]
+    plan = plans(spec(steps=50, epsilon=0.5))["basic"]
     assert stream_cost(plan, "pure") == Cost(loss=5 * 10**11)
     spent = [realised_cost(plan, "pure", answered, answered).loss for answered in (0, 1, 30, 50)]
     assert spent == [0, *[5 * 10**11] * 3]
@@ -76,7 +75,7 @@ def test_it_costs_epsilon_with_the_first_answer_and_nothing_more() -> None:
 
 def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
     moved = Movement(each=5, together=10, spread=2, numbers=10)
-    plan = plans(spec(50, delta=1e-6), Setting(horizon=moved))["gaussian"]
+    plan = plans(spec(steps=50, delta=1e-6), Setting(horizon=moved))["gaussian"]
     together, apart = losses(plan).gaussian_first
     assert together.precision == Fraction(plan.levels * 50) / Fraction(plan.deviation) ** 2
     assert together.count + apart.count == 10 * plan.levels
@@ -87,34 +86,34 @@ def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
 
 
 def test_with_much_of_delta_gaussian_noise_is_the_better() -> None:
-    assert choose(spec(8760, delta=1e-3), Setting()).method == "gaussian"
-    assert choose(spec(8760, delta=1e-12), Setting()).method == "basic"
+    assert choose(spec(steps=8760, delta=1e-3), Setting()).method == "gaussian"
+    assert choose(spec(steps=8760, delta=1e-12), Setting()).method == "basic"
 
 
 def test_it_promises_all_windows_and_groups_together() -> None:
-    plan = plans(spec(365), Setting(universe=12))["basic"]
-    [promise] = promises(spec(365), plan)
+    plan = plans(spec(steps=365), Setting(universe=12))["basic"]
+    [promise] = promises(spec(steps=365), plan)
     assert (promise.alpha, promise.over) == (plan.alpha, "over all 365 windows and 12 groups")
     assert plan.expected_queries == plan.cutoff == 365 * 12
-    assert plan.alpha > plans(spec(365))["basic"].alpha
+    assert plan.alpha > plans(spec(steps=365))["basic"].alpha
 
 
 def test_no_window_is_added_to_a_horizon() -> None:
-    plan = plans(spec(365))["basic"]
+    plan = plans(spec(steps=365))["basic"]
     with pytest.raises(PlanError, match="horizon of 365 windows, all of them charged once; none can be added"):
-        plan_extension(spec(365), plan, (), "ab" * 32, 1.0, 0.0)
+        plan_extension(spec(steps=365), plan, (), "ab" * 32, 1.0, 0.0)
 
 
 def test_noise_that_fits_no_integer_is_refused_and_what_to_change_told() -> None:
     moved = Movement(each=10**12, together=10**12, spread=1, numbers=1)
     with pytest.raises(PlanError, match="raise epsilon, or register a source with a smaller total"):
-        candidates(spec(1000, epsilon=1e-3), Setting(horizon=moved))
+        candidates(spec(steps=1000, epsilon=1e-3), Setting(horizon=moved))
 
 
 def test_the_epsilon_of_a_wanted_error_is_found() -> None:
-    needed = needed_epsilon(spec(365), Setting(), 30.0)
-    assert choose(spec(365, epsilon=needed), Setting()).alpha <= 30.0
-    assert choose(spec(365, epsilon=0.97 * needed), Setting()).alpha > 30.0
+    needed = needed_epsilon(spec(steps=365), Setting(), 30.0)
+    assert choose(spec(steps=365, epsilon=needed), Setting()).alpha <= 30.0
+    assert choose(spec(steps=365, epsilon=0.97 * needed), Setting()).alpha > 30.0
 
 
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])
@@ -133,6 +132,6 @@ def test_compared_with_windows_that_are_each_noised_it_is_the_one_to_take(groups
 
 
 def test_deviations_of_the_trees_are_what_their_levels_and_nodes_say() -> None:
-    plan = plans(spec(1000))["basic"]
+    plan = plans(spec(steps=1000))["basic"]
     variance = variance_of(node_law(plan))
     assert math.sqrt(variance * plan.nodes) == pytest.approx(math.sqrt(2 * plan.nodes) * plan.levels)
