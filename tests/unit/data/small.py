@@ -6,11 +6,17 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers, TableSource
+from tests import builders
+
+KEY = bytes(range(32))
+"""The key by which the tests' tables are recognised and their people's rows are chosen."""
 
 unhurried = settings(deadline=None)
 """For properties that load tables: the first load is slow, and so is a busy machine."""
@@ -31,16 +37,14 @@ Test = Callable[[Row], bool]
 
 
 def source(
-    attributes: Mapping[str, Domain] = ATTRIBUTES, name: str = "small", path: str = "unused.csv"
+    attributes: Mapping[str, Domain] = ATTRIBUTES,
+    path: str | Path = "unused.csv",
+    name: str = "small",
+    **fields: Any,
 ) -> TableSource:
-    return TableSource(
-        kind="table",
-        source=name,
-        neighbors="add-remove",
-        epsilon=1.0,
-        path=path,
-        attributes=dict(attributes),
-    )
+    declared = {"epsilon": 1.0, "path": str(path), "attributes": dict(attributes), **fields}
+    found: TableSource = builders.parse_source(builders.source(name, "table", **declared))
+    return found
 
 
 def columns(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Bins, Categories, Domain, Integers, TableSource
+from schemas import Bins, Categories, Domain, Integers
 from stream.data import DataError, Table, UnreadableError, adult, csv_files, sheets
 from stream.data.checks import NOTICE, Found, Misfit, Report, check_table, commonest, people, scan
 from stream.data.rows import read_cells
@@ -269,7 +269,7 @@ def test_several_rows_of_a_person_are_told_as_what_they_cost(
 ) -> None:
     path = tmp_path / "table.csv"
     path.write_text("age,who\n1,a\n2,a\n3,a\n4,b\n")
-    wanted = TableSource.model_validate({**source({"age": AGE}).model_dump(), **more})
+    wanted = source({"age": AGE}, **more)
     report = check_table(wanted, path, "who")
     assert (report.as_declared, report.fits) == (4, False)
     assert any(said in line for line in report.suggestions), report.suggestions
@@ -278,7 +278,7 @@ def test_several_rows_of_a_person_are_told_as_what_they_cost(
 def test_rows_left_out_matter_more_where_neighbours_replace_a_row(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("age,who\nx,a\n")
-    wanted = source({"age": AGE}).model_copy(update={"neighbors": "replace"})
+    wanted = source({"age": AGE}, neighbors="replace")
     assert any("neighbors 'replace'" in line for line in check_table(wanted, path).suggestions)
     assert not any("neighbors 'replace'" in line for line in check_table(source({"age": AGE}), path).suggestions)
 

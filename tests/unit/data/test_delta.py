@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from schemas import Categories, Domain, Integers, TableSource
+from schemas import Categories, Domain, Integers
 from stream.data import GuardedReader, ReadingLimits, TableStore, UnreadableError, confinement
 from stream.data.checks import check_table
 from stream.data.delta import newest_parts
@@ -23,9 +23,8 @@ from stream.data.places import sheets_of
 from stream.data.sheets import BATCH_ROWS, FileSheet
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
 from tests.unit.data.guarded import cause, rows_of
-from tests.unit.data.small import source
+from tests.unit.data.small import KEY, source
 
-KEY = bytes(range(32))
 ATTRIBUTES: dict[str, Domain] = {
     "x": Integers(minimum=0, maximum=9),
     "year": Integers(minimum=2020, maximum=2029),
@@ -33,6 +32,7 @@ ATTRIBUTES: dict[str, Domain] = {
 }
 FIRST = {"x": [5, 1, 2, 3], "year": [2024, 2023, 2023, 2023], "ward": ["C d", "A/B", "A/B", None]}
 ROWS = [(1, 3, 0), (2, 3, 0), (3, 3, 2), (5, 4, 1)]
+declared = partial(source, ATTRIBUTES)
 
 
 @pytest.fixture
@@ -47,10 +47,6 @@ def visits(tmp_path: Path) -> Path:
 
 def reader(*roots: Path, reading: int = 1 << 30) -> GuardedReader:
     return GuardedReader(ReadingLimits(roots, 8 << 20, reading, 120.0))
-
-
-def declared(path: object, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
-    return source(attributes, path=str(path))
 
 
 def test_the_newest_version_is_read_with_the_cells_that_its_log_says(visits: Path) -> None:
@@ -95,7 +91,7 @@ def test_a_cell_that_a_log_says_is_text_in_one_form(
     write_deltalake(folder, pl.DataFrame([cells, pl.Series("x", [1])]), partition_by=["ward"])
     rewrite(folder, lambda entry: entry.get("add", {}).update(partitionValues={"ward": logged}))
     attributes = {"x": ATTRIBUTES["x"], "ward": Categories(values=("none", cell), other="none")}
-    assert rows_of(reader(tmp_path)(declared(f"{folder}/", attributes))) == [(1, 1)]
+    assert rows_of(reader(tmp_path)(source(attributes, f"{folder}/"))) == [(1, 1)]
 
 
 def test_a_column_that_came_later_is_missing_in_files_of_before(tmp_path: Path) -> None:
@@ -103,7 +99,7 @@ def test_a_column_that_came_later_is_missing_in_files_of_before(tmp_path: Path) 
     write_deltalake(folder, pl.DataFrame({"x": [1, 2]}))
     write_deltalake(folder, pl.DataFrame({"x": [3], "ward": ["A/B"]}), mode="append", schema_mode="merge")
     only = {name: ATTRIBUTES[name] for name in ("x", "ward")}
-    assert sorted(rows_of(reader(tmp_path)(declared(f"{folder}/", only)))) == [(1, 2), (2, 2), (3, 0)]
+    assert sorted(rows_of(reader(tmp_path)(source(only, f"{folder}/")))) == [(1, 2), (2, 2), (3, 0)]
 
 
 def test_versions_of_the_same_rows_in_the_same_files_have_one_fingerprint(visits: Path) -> None:
@@ -177,7 +173,7 @@ def test_a_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
     commit.write_text(
         "\n".join(line for line in commit.read_text().splitlines() if '"minReaderVersion": 1' not in line)
     )
-    found = cause(lambda: reader(tmp_path)(declared(f"{folder}/", {"x": ATTRIBUTES["x"]})))
+    found = cause(lambda: reader(tmp_path)(source({"x": ATTRIBUTES["x"]}, f"{folder}/")))
     assert "column mapping" in found
 
 

@@ -24,15 +24,15 @@ from tests.unit.data import guarded
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import STORE_SECRET, let_into_the_store
-from tests.unit.data.small import source
+from tests.unit.data.small import KEY, source
 
-KEY = bytes(range(32))
 ATTRIBUTES: dict[str, Domain] = {
     "x": Integers(minimum=0, maximum=9),
     "year": Integers(minimum=2020, maximum=2029),
     "ward": Categories(values=("A/B", "C")),
 }
 PLAIN = ("x,year,ward\n1,2023,C\n\n2,2024,A/B\n", [(1, 3, 1), (2, 4, 0)])
+declared = partial(source, ATTRIBUTES)
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,6 @@ cause = partial(guarded.cause, secret=STORE_SECRET)
 
 def reader(*roots: str, reading: int = 1 << 30) -> GuardedReader:
     return GuardedReader(ReadingLimits(parse_roots(":".join(roots)), 8 << 20, reading, 120.0))
-
-
-def declared(path: str, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
-    return source(attributes, path=path)
 
 
 @pytest.mark.parametrize("key", ["visits/", "visits/year=*/", "visits/**/*.parquet"])

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from schemas import Categories, Domain, Integers, TableSource
+from schemas import Categories, Domain, Integers
 from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
 from stream.data import growing as growing_module
 from stream.data import parts as parts_module
@@ -24,14 +24,14 @@ from stream.data.parts import Part, local_parts
 from stream.data.places import sheets_of, stamp_of_parts
 from stream.data.rows import Coded, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
-from tests.unit.data.small import source
+from tests.unit.data.small import KEY, source
 
-KEY = bytes(range(32))
 ATTRIBUTES: dict[str, Domain] = {
     "x": Integers(minimum=0, maximum=9),
     "year": Integers(minimum=2020, maximum=2029),
     "ward": Categories(values=("A/B", "C", "none"), other="none"),
 }
+declared = partial(source, ATTRIBUTES)
 
 
 @pytest.fixture
@@ -52,10 +52,6 @@ def visits(tmp_path: Path) -> Path:
 
 def reader(*roots: Path) -> GuardedReader:
     return GuardedReader(ReadingLimits(roots, 8 << 20, 1 << 30, 60.0))
-
-
-def declared(path: object, attributes: dict[str, Domain] = ATTRIBUTES) -> TableSource:
-    return source(attributes, path=str(path))
 
 
 @pytest.mark.parametrize("path", ["visits/", "visits/**/*.parquet", "visits/year=*/", "visits/*/ward=*/?.parquet"])
@@ -102,9 +98,9 @@ def test_a_folders_cell_goes_before_a_column_of_the_same_name(
     frame = pl.DataFrame({"x": [1, 2, 3], "ward": ["A/B", None, "D"], "y": [0, 0, 0]}).select(columns)
     frame.write_csv(folder / "a.csv") if kind == "csv" else frame.write_parquet(folder / "a.parquet")
     only = {name: ATTRIBUTES[name] for name in columns if name != "y"}
-    read = rows_of(reader(tmp_path)(declared(f"{tmp_path}/", only)))
+    read = rows_of(reader(tmp_path)(source(only, f"{tmp_path}/")))
     assert read == [tuple({"x": x, "ward": 1}[name] for name in only) for x in (1, 2, 3)]
-    report = check_table(declared(f"{tmp_path}/", only))
+    report = check_table(source(only, f"{tmp_path}/"))
     assert (report.rows, report.changed, report.left_out) == (3, 0, 0)
     assert report.columns.found == tuple(columns)
 
@@ -114,7 +110,7 @@ def test_a_file_that_has_no_column_and_hence_no_number_of_rows_is_refused(tmp_pa
     folder.mkdir()
     pl.DataFrame(height=3).write_parquet(folder / "a.parquet")
     only = {"ward": ATTRIBUTES["ward"]}
-    assert cause(lambda: reader(tmp_path)(declared(f"{tmp_path}/", only))) == "no columns"
+    assert cause(lambda: reader(tmp_path)(source(only, f"{tmp_path}/"))) == "no columns"
 
 
 def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
@@ -126,7 +122,7 @@ def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
     (visits / "year=2023" / "_delta_log" / "0.json").write_text("")
     assert cause(lambda: read(declared(f"{visits}/"))).startswith("files of a Delta table")
     assert cause(lambda: read(declared(f"{visits}/*/*/*.parquet"))).startswith("files of a Delta table")
-    assert len(read(declared(f"{visits}/year=2024/", {"x": ATTRIBUTES["x"]})).private_codes["x"]) == 1
+    assert len(read(source({"x": ATTRIBUTES["x"]}, f"{visits}/year=2024/")).private_codes["x"]) == 1
 
 
 def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: Path) -> None:
@@ -145,15 +141,15 @@ def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: P
         "/",
         "/**/*.csv",
     ):
-        assert cause(partial(read, declared(path, only))) == outside
-    assert cause(lambda: read(declared(f"{visits}/*/../../secret/a.parquet", only))) == "missing"
+        assert cause(partial(read, source(only, path))) == outside
+    assert cause(lambda: read(source(only, f"{visits}/*/../../secret/a.parquet"))) == "missing"
     (visits / "in.parquet").symlink_to(secret / "a.parquet")
-    assert cause(lambda: read(declared(f"{visits}/", only))) == outside
-    assert cause(lambda: read(declared(f"{visits}/*.parquet", only))) == outside
+    assert cause(lambda: read(source(only, f"{visits}/"))) == outside
+    assert cause(lambda: read(source(only, f"{visits}/*.parquet"))) == outside
     (visits / "in.parquet").unlink()
     (visits / "folder").symlink_to(secret)
-    assert cause(lambda: read(declared(f"{visits}/folder/", only))) == outside
-    assert read(declared(f"{visits}/", only)).file_row_count == 5
+    assert cause(lambda: read(source(only, f"{visits}/folder/"))) == outside
+    assert read(source(only, f"{visits}/")).file_row_count == 5
 
 
 def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
@@ -251,7 +247,7 @@ def test_no_more_than_a_batch_is_held_that_is_not_encoded(
     monkeypatch.setattr(sheets_module, "BATCH_ROWS", 7)
     monkeypatch.setattr(RowEncoder, "encode", seen)
     monkeypatch.setattr(pl.LazyFrame, "collect", whole)
-    rows = Rows.load(declared(path, {"x": ATTRIBUTES["x"]}))
+    rows = Rows.load(source({"x": ATTRIBUTES["x"]}, path))
     assert rows.private_codes["x"].tolist() == frame["x"].to_list()
     assert max(heights) <= 7
     assert sum(heights) == 1000

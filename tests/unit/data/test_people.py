@@ -34,9 +34,10 @@ from stream.data.frames import Frame
 from stream.data.pipes import row_bytes
 from stream.data.siphash import siphash
 from stream.noise import NoiseKey
-from tests.unit.data.small import unhurried
+from tests.unit.data import small
+from tests.unit.data.small import KEY, unhurried
 
-KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
+OTHER = bytes(range(1, 33))
 ATTRIBUTES: dict[str, Domain] = {
     "x": Integers(minimum=0, maximum=9, outside="reject"),
     "y": Categories(values=("a", "b")),
@@ -49,18 +50,10 @@ PEOPLE = st.dictionaries(
 )
 
 
-def source(contribution: int = 2, name: str = "visits", **fields: object) -> TableSource:
-    declared = {
-        "kind": "table",
-        "source": name,
-        "neighbors": "add-remove",
-        "epsilon": 1.0,
-        "path": "-",
-        "person": "who",
-        "contribution": contribution,
-        "attributes": ATTRIBUTES,
-    }
-    return TableSource.model_validate({**declared, **fields})
+def source(
+    contribution: int = 2, name: str = "visits", path: str = "-", person: str | None = "who", **fields: Any
+) -> TableSource:
+    return small.source(ATTRIBUTES, path, name, person=person, contribution=contribution, **fields)
 
 
 def frame(rows: Sequence[tuple[str | None, int, str]]) -> dict[str, list[object]]:
@@ -233,7 +226,7 @@ def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str
 def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None:
     rows = [("ann", 1, "a"), ("ann", 2, "a"), ("ben", 1, "a")]
     moved = [("ann", 1, "a"), ("ben", 2, "a"), ("ben", 1, "a")]
-    plain = TableSource.model_validate(source().model_dump(exclude={"person", "contribution"}))
+    plain = small.source(ATTRIBUTES, "-", "visits")
     found = {
         fingerprint(loaded(rows), source(), KEY),
         fingerprint(loaded(moved), source(), KEY),

@@ -16,9 +16,8 @@ from stream.data.roots import parse_roots
 from tests.unit.data import guarded
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import READER, Database, let_into_the_database
-from tests.unit.data.small import source
+from tests.unit.data.small import KEY, source
 
-KEY = bytes(range(32))
 _BROKE_OFF = "PostgreSQL broke off while it sent rows"
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(minimum=0, maximum=120),
@@ -65,8 +64,7 @@ def reader(root: str) -> GuardedReader:
 
 
 def declared(database: Database, table: str = "visits", person: str | None = None) -> TableSource:
-    found = source(ATTRIBUTES, path=database.address(table))
-    return found.model_copy(update={"person": person, "contribution": 1 if person is None else 2})
+    return source(ATTRIBUTES, database.address(table), person=person, contribution=1 if person is None else 2)
 
 
 def test_cells_are_taken_as_from_files(clinic: Database) -> None:

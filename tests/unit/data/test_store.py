@@ -15,9 +15,8 @@ from stream.data import DataError, PredicateError, Rows, Table, TableStore, Unre
 from stream.data import store as store_module
 from stream.data.cache import BoundedCache, RecentCache
 from stream.data.frames import Frame
-from tests.unit.data.small import source
+from tests.unit.data.small import KEY, source
 
-KEY = bytes(range(32))
 ATTRIBUTES: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Categories(values=("a", "b"))}
 COLUMNS: dict[str, Sequence[object]] = {"x": [1, 2, 3], "y": ["a", "b", "a"]}
 SOURCE = source(ATTRIBUTES)
@@ -30,7 +29,7 @@ def digest(
     key: bytes = KEY,
     name: str = "small",
 ) -> str:
-    declared = source(attributes, name)
+    declared = source(attributes, name=name)
     return fingerprint(Table.load(declared, {"x": x, "y": y}), declared, key)
 
 
@@ -81,7 +80,7 @@ def test_where_the_number_of_rows_is_public_the_fingerprint_covers_those_that_ar
 def test_a_file_of_another_public_number_of_rows_is_other_data_than_registered(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,a\n")
-    declared = source(ATTRIBUTES, path=str(path)).model_copy(update={"neighbors": "replace"})
+    declared = source(ATTRIBUTES, path, neighbors="replace")
     registered = TableStore(KEY).fingerprint(declared)
     path.write_text("x,y\n1,a\n,a\n,a\n")
     with pytest.raises(DataError, match="differs"):
@@ -219,7 +218,7 @@ def test_a_file_that_could_not_be_read_is_not_read_again_before_it_changes(tmp_p
 def test_while_one_table_is_read_another_can_be_had(tmp_path: Path) -> None:
     for name in ("slow", "quick"):
         pl.DataFrame(COLUMNS).write_parquet(tmp_path / f"{name}.parquet")
-    slow, quick = (source(ATTRIBUTES, name, str(tmp_path / f"{name}.parquet")) for name in ("slow", "quick"))
+    slow, quick = (source(ATTRIBUTES, tmp_path / f"{name}.parquet", name) for name in ("slow", "quick"))
     begun, had = Event(), Event()
 
     def read(declared: TableSource) -> Rows:

@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from schemas import EventsSource
 from stream.data.events import EventReader
+from tests.builders import parse_source, source
 
-SOURCE: dict[str, Any] = {
-    "source": "live",
-    "kind": "events",
-    "topic": "ops",
-    "neighbors": "add-remove",
-    "epsilon": 1.0,
-    "person": "user.id",
-    "time": "at",
-    "attributes": {
+SOURCE = source(
+    "live",
+    "events",
+    topic="ops",
+    epsilon=1.0,
+    person="user.id",
+    attributes={
         "city": ["A", "B"],
         "size": {"kind": "categories", "values": ["S", "L"], "other": "L"},
         "delay": {"kind": "integers", "minimum": -5, "maximum": 10},
         "exact": {"kind": "integers", "minimum": 0, "maximum": 3, "outside": "reject"},
         "weight": {"kind": "bins", "edges": [0, 1, 5]},
     },
-    "fields": {"city": "place.city"},
-}
+    fields={"city": "place.city"},
+)
 GOOD: dict[str, Any] = {
     "user": {"id": "ann", "name": "Ann"},
     "at": "2026-01-01T00:00:00Z",
@@ -38,7 +36,7 @@ GOOD: dict[str, Any] = {
 
 
 def reader(**other: Any) -> EventReader:
-    return EventReader(EventsSource.model_validate({**SOURCE, **other}), 4)
+    return EventReader(parse_source({**SOURCE, **other}), 4)
 
 
 def written(**other: Any) -> bytes:
