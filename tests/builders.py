@@ -14,6 +14,7 @@ from schemas import Source, SparseVectorCalibration, StreamSpec
 from sotto import Driver
 from stream.accounting.plans import choose
 from stream.accounting.setting import Setting
+from stream.data.frames import Frame
 from stream.noise import NoiseKey
 
 KEY: Final = NoiseKey(bytes(range(32)))
@@ -123,7 +124,7 @@ def installation(
     above, any other as a source of values. `rows` gives the columns of each table by the name of its source.
     """
     driver = Driver(key, partitions=partitions)
-    tables = {"people": PEOPLE, **(rows or {})}
+    tables: dict[str, Frame] = {"people": PEOPLE, **(rows or {})}
     if sources is None:
         names = dict.fromkeys(one["source"] for one in streams)
         sources = [source(name, "table" if name in tables else "values") for name in names]

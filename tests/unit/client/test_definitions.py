@@ -12,10 +12,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
-from sotto import Driver
 from stream.client import definitions
 from stream.client.definitions import Definitions
-from tests.builders import KEY
+from tests import builders
 from tests.unit.client.outside import DOCUMENT, ROWS
 
 
@@ -23,8 +22,7 @@ class Ledger:
     """A ledger topic as a consumer reads it, and a connection to it."""
 
     def __init__(self) -> None:
-        self.driver = Driver(KEY)
-        self.driver.register(DOCUMENT, ROWS)
+        self.driver = builders.installation(sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
         self.topics = self.driver.topics
         self.settings = SimpleNamespace(batch_events=100)
         self.read: list[int] = []
@@ -34,8 +32,7 @@ class Ledger:
         self._at = 0
 
     def open(self, stream: str) -> None:
-        spec = {"source": "people", "epsilon": 1.0, "mechanism": {"kind": "laplace", "answers": 2}}
-        self.driver.open({**spec, "stream": stream})
+        self.driver.open(builders.stream(stream, "people", "laplace", mechanism={"answers": 2}))
 
     @property
     def records(self) -> list[Any]:

@@ -12,7 +12,7 @@ from stream.asking.outside import outside
 from stream.asking.questions import as_source
 from stream.data import PredicateParser
 from stream.data.expressions import FALSE, TRUE
-from tests.builders import KEY
+from tests.builders import installation, stream
 from tests.unit.client.outside import DOCUMENT, ROWS
 
 SOURCE: Source = as_source(DOCUMENT)
@@ -96,7 +96,7 @@ def test_a_choice_from_one_candidate_is_told() -> None:
     assert one == ("candidates: there is one, so that the choice is known; an answer is charged as any other",)
     assert not told(candidates=[{"name": "x", "where": "age > 30"}, {"name": "y", "where": "age > 31"}])
     made = driver()
-    made.open({"stream": "c", "source": "people", "epsilon": 9.0, "mechanism": {"kind": "noisy_max"}})
+    made.open(stream("c", "people", "noisy_max", epsilon=9.0))
     result = made.ask("c", candidates=[{"name": "x", "where": "sex = 'F'"}])
     assert (result.warnings, result.tops_left) == (one, 0)
 
@@ -117,12 +117,8 @@ def test_every_predicate_of_a_question_is_looked_at() -> None:
 
 
 def driver() -> Driver:
-    driver = Driver(KEY)
-    driver.register(DOCUMENT, ROWS)
-    driver.open(
-        {"stream": "counts", "source": "people", "epsilon": 50.0, "mechanism": {"kind": "laplace", "answers": 20}}
-    )
-    return driver
+    counts = stream("counts", "people", "laplace", mechanism={"answers": 20}, epsilon=50.0)
+    return installation(counts, sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
 
 
 def test_a_result_and_a_table_carry_the_warnings_and_show_them() -> None:

@@ -26,30 +26,25 @@ from sotto import (
     Unknown,
 )
 from stream.asking.questions import made_settings
-from tests.builders import KEY, installation
+from tests.builders import installation, source, stream
 from tests.unit.processors.installation import HIGH, LOW, spec
 
 ROWS: dict[str, list[Any]] = {"sex": ["F", "M"] * 30, "size": [0.5, 1.5, 3.0] * 20, "alpha": list(range(3)) * 20}
-SOURCE: dict[str, Any] = {
-    "source": "people",
-    "kind": "table",
-    "neighbors": "add-remove",
-    "epsilon": 100.0,
-    "path": "people.csv",
-    "attributes": {
+SOURCE = source(
+    "people",
+    "table",
+    epsilon=100.0,
+    attributes={
         "sex": ["F", "M"],
         "size": {"kind": "bins", "edges": [0.0, 1.0, 2.0, 4.0]},
         "alpha": {"kind": "integers", "minimum": 0, "maximum": 2},
     },
-}
+)
 
 
 def table_driver() -> Driver:
-    driver = Driver(KEY)
-    driver.register(SOURCE, ROWS)
-    mechanism = {"kind": "laplace", "answers": 20, "dimensions": 12}
-    driver.open({"stream": "counts", "source": "people", "epsilon": 50.0, "mechanism": mechanism})
-    return driver
+    counts = stream("counts", "people", "laplace", mechanism={"answers": 20, "dimensions": 12}, epsilon=50.0)
+    return installation(counts, sources=[SOURCE], rows={"people": ROWS}, partitions=4)
 
 
 def test_the_groups_of_an_answer_stand_beside_its_numbers() -> None:

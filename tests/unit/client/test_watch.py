@@ -18,10 +18,11 @@ from stream.monitor.alert_models import AlertQuery
 from stream.monitor.alerts import Alerts
 from stream.monitor.tables import Tables
 from stream.processors.base import Record
-from tests.builders import KEY, source
-from tests.unit.processors.installation import HIGH, LOW, spec
+from tests.builders import KEY, installation, source, stream
+from tests.unit.processors.installation import HIGH, LOW
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+MARKED = {"person": "tailnum", "time": "scheduled", "clock": "marks"}
 OPENING = Opening("late", "flights", "0" * 32, "open", None, 1_600_000_000.0)
 
 
@@ -36,12 +37,8 @@ def record(outcome: str, **fields: Any) -> Record:
 
 
 def driver() -> Driver:
-    made = Driver(KEY)
-    made.register(source())
-    made.register(source("other"))
-    for stream, feed in (("late-1", "feed"), ("late-2", "feed"), ("else", "other")):
-        made.open(spec(stream, feed, cutoff=2))
-    return made
+    placed = (("late-1", "feed"), ("late-2", "feed"), ("else", "other"))
+    return installation(*(stream(*names, mechanism={"cutoff": 2}) for names in placed), partitions=4)
 
 
 def told(notices: Any) -> list[tuple[str, str]]:
@@ -197,30 +194,11 @@ def test_an_alert_begins_with_its_windows_end_and_never_after_it_was_told() -> N
 
 def test_a_standing_streams_windows_and_groups_are_told() -> None:
     with Driver(KEY) as client:
-        client.register(
-            {
-                "source": "flights",
-                "kind": "events",
-                "topic": "ops.departures",
-                "neighbors": "add-remove",
-                "epsilon": 4,
-                "person": "tailnum",
-                "time": "scheduled",
-                "clock": "marks",
-                "contribution": 1,
-                "attributes": {"origin": ["EWR", "JFK", "LGA"]},
-            }
-        )
-        client.open(
-            {
-                "stream": "late-departures",
-                "source": "flights",
-                "epsilon": 1,
-                "expected_queries": 1000,
-                "mechanism": {"kind": "above_threshold", "threshold": 900, "cutoff": 10, "monotone": True},
-                "standing": {"by": ["origin"], "window": {"size": "1h"}, "begins": "2013-03-08T04:00:00Z"},
-            }
-        )
+        origin = {"origin": ["EWR", "JFK", "LGA"]}
+        client.register(source("flights", "events", **MARKED, contribution=1, attributes=origin))
+        standing = {"by": ["origin"], "window": {"size": "1h"}, "begins": "2013-03-08T04:00:00Z"}
+        busy = {"threshold": 900, "cutoff": 10, "monotone": True}
+        client.open(stream("late-departures", "flights", mechanism=busy, standing=standing))
         late = {"scheduled": "2013-03-08T05:15:00Z", "origin": "EWR"}
         client.publish("flights", [{"tailnum": f"N{number}", **late} for number in range(2_000)])
         client.advance("flights", "2013-03-08T06:00:00Z")
@@ -241,32 +219,11 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
 
 def by_day(client: Driver) -> None:
     """A stream with a period a day, an alert on each of three, and the first two days over."""
-    client.register(
-        {
-            "source": "flights",
-            "kind": "events",
-            "topic": "ops.departures",
-            "neighbors": "add-remove",
-            "epsilon": 4,
-            "person": "tailnum",
-            "time": "scheduled",
-            "clock": "marks",
-            "ahead": "30d",
-            "unit": "person-period",
-            "period": "1d",
-            "attributes": {},
-        }
-    )
-    client.open(
-        {
-            "stream": "late",
-            "source": "flights",
-            "epsilon": 1,
-            "expected_queries": 1000,
-            "mechanism": {"kind": "above_threshold", "threshold": 900, "cutoff": 1, "monotone": True},
-            "standing": {"window": {"size": "12h"}, "begins": "2013-03-08T00:00:00Z"},
-        }
-    )
+    periods = {"ahead": "30d", "unit": "person-period", "period": "1d", "attributes": {}}
+    client.register(source("flights", "events", **MARKED, **periods))
+    standing = {"window": {"size": "12h"}, "begins": "2013-03-08T00:00:00Z"}
+    busy = {"threshold": 900, "cutoff": 1, "monotone": True}
+    client.open(stream("late", "flights", mechanism=busy, standing=standing))
     for day in ("08", "09", "10"):
         at = {"scheduled": f"2013-03-{day}T05:15:00Z"}
         client.publish("flights", [{"tailnum": f"N{number}", **at} for number in range(2_000)])

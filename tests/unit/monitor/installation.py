@@ -26,6 +26,7 @@ from stream.monitor.tables import Tables
 from stream.monitor.tokens import Names, Token, TokenError
 from stream.processors.base import Record
 from stream.settings import Settings
+from tests import builders
 
 OPERATOR = "sotto_00000000000a_" + "0" * 43
 VIEWER = "sotto_00000000000b_" + "1" * 43
@@ -37,22 +38,15 @@ NAMES = Names(
         Token.of(VIEWER, "vera", "viewer", created=0),
     )
 )
-FEED: dict[str, Any] = {
-    "kind": "values",
-    "source": "feed",
-    "neighbors": "add-remove",
-    "epsilon": 10.0,
-    "sensitivity": 1.0,
-}
+FEED = builders.source(neighbors="add-remove")
 HIGH, LOW = 1e9, -1e9
 """Values so far from the threshold that no noise matters."""
 
 WebClient = TestClient[Request, Application]
 
 
-def spec(stream: str, *, cutoff: int = 2, epsilon: float = 1.0, source: str = "feed") -> dict[str, Any]:
-    mechanism = {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff}
-    return {"stream": stream, "source": source, "mechanism": mechanism, "epsilon": epsilon}
+def spec(name: str, *, cutoff: int = 2, epsilon: float = 1.0, source: str = "feed") -> dict[str, Any]:
+    return builders.stream(name, source, mechanism={"cutoff": cutoff}, epsilon=epsilon)
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -64,7 +58,7 @@ class Installation:
     """``flow`` brings the monitor up to date with what the services wrote."""
 
     settings: Settings = field(default_factory=Settings)
-    driver: Driver = field(default_factory=lambda: Driver(bytes(32), partitions=2))
+    driver: Driver = field(default_factory=lambda: Driver(builders.OTHER_KEY, partitions=2))
     now: float = 1_000_000.0
     requested: list[LedgerRequest] = field(default_factory=list)
     asks: list[Query] = field(default_factory=list)

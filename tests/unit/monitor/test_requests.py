@@ -9,16 +9,10 @@ from aiokafka.errors import KafkaConnectionError
 
 from schemas import Receipt, Request
 from stream.monitor.models import Plan
+from tests.builders import source, stream
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, WebClient, get, post, spec
 
-PEOPLE = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "replace",
-    "epsilon": 1.0,
-    "path": "people.csv",
-    "attributes": {"age": 100},
-}
+PEOPLE = source("people", "table", neighbors="replace", epsilon=1.0, attributes={"age": 100})
 
 
 async def test_a_stream_is_opened_halted_and_closed_from_the_api() -> None:
@@ -72,11 +66,10 @@ async def test_a_stream_is_extended_from_the_api_when_it_has_run_dry() -> None:
 
 async def test_a_table_is_refreshed_from_the_api() -> None:
     installation = Installation()
-    table = {"kind": "table", "source": "people", "neighbors": "add-remove", "epsilon": 9.0, "path": "-"}
-    installation.driver.register({**table, "attributes": {"sex": ["F", "M"]}}, {"sex": ["F", "M"]})
-    for kind in ("histogram", "laplace"):
-        mechanism = {"kind": kind, **({"attributes": ["sex"]} if kind == "histogram" else {})}
-        installation.driver.open({"stream": kind, "source": "people", "mechanism": mechanism, "epsilon": 1.0})
+    table = source("people", "table", epsilon=9.0, path="-", attributes={"sex": ["F", "M"]})
+    installation.driver.register(table, {"sex": ["F", "M"]})
+    for kind, fields in (("histogram", {"attributes": ["sex"]}), ("laplace", {})):
+        installation.driver.open(stream(kind, "people", kind, mechanism=fields))
     installation.open()
     async with installation.web() as client:
         assert await versions(client) == {"feed": None, "people": 1}

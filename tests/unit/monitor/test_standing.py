@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.builders import stream
 from tests.unit.monitor.installation import VIEWER, Installation, get, post
 from tests.unit.processors.live import flights, standing
 
@@ -45,14 +46,7 @@ async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_
 
 async def test_other_streams_have_no_standing_query() -> None:
     installation = Installation()
-    installation.open(
-        {
-            "stream": "ward",
-            "source": "feed",
-            "epsilon": 1.0,
-            "mechanism": {"kind": "above_threshold", "threshold": 1.0, "cutoff": 2},
-        }
-    )
+    installation.open(stream("ward", mechanism={"threshold": 1.0, "cutoff": 2}))
     installation.flow()
     async with installation.web() as client:
         detail = await get(client, "/api/streams/ward")

@@ -18,6 +18,7 @@ from stream.monitor.metrics import exposition
 from stream.monitor.tables import Tables
 from stream.monitor.trail_listing import list_trail
 from stream.processors.base import Record
+from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec
 from tests.unit.monitor.survey import PEOPLE, ROWS
 from tests.unit.monitor.trail_history import DAYS, lived
@@ -256,8 +257,7 @@ async def test_a_budget_whose_delta_is_all_granted_is_gone_however_long_ago_that
     installation.driver.register({**PEOPLE, **budget}, pl.DataFrame(ROWS))
     installation.now += DAYS
     for name in ("a", "b"):
-        mechanism = {"kind": "laplace", "answers": 100}
-        installation.driver.open({**spec(name), "mechanism": mechanism, "delta": 5e-7})
+        installation.driver.open(stream(name, kind="laplace", mechanism={"answers": 100}, delta=5e-7))
     installation.flow()
     for _ in range(2):
         told = {(one.outcome, one.part) for one in (await forecasts_of(installation)).values()}

@@ -16,6 +16,7 @@ from stream.errors import Timeout
 from stream.monitor import planning
 from stream.monitor.asking import MAX_WAITING, Asker
 from stream.monitor.problems import ProblemError
+from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, WebClient, get, post, spec
 from tests.unit.monitor.survey import PEOPLE, ROWS, surveyed
 
@@ -83,7 +84,7 @@ async def test_a_source_shows_what_it_declares() -> None:
 
 async def test_a_curve_is_that_of_the_planner_with_the_choice_on_it() -> None:
     installation = surveyed()
-    wanted = {**spec("new", source="people", cutoff=3), "epsilon": 0.5}
+    wanted = spec("new", source="people", cutoff=3, epsilon=0.5)
     async with installation.web() as client:
         found = await post(client, "/api/curves", {"stream": wanted}, VIEWER)
         assert (found["against"], found["chosen"], found["complete"]) == ("epsilon", 0.5, True)
@@ -94,7 +95,7 @@ async def test_a_curve_is_that_of_the_planner_with_the_choice_on_it() -> None:
         assert plan["promises"][0]["alpha"] == plan["calibration"]["alpha"]
         cutoffs = await post(client, "/api/curves", {"stream": wanted, "against": "cutoff"}, VIEWER)
         assert cutoffs["chosen"] == 3.0
-        once = {**wanted, "mechanism": {"kind": "histogram", "attributes": ["sex"]}}
+        once = stream("new", "people", "histogram", mechanism={"attributes": ["sex"]}, epsilon=0.5)
         refused = await post(client, "/api/curves", {"stream": once, "against": "cutoff"}, VIEWER, status=409)
         assert "charged once" in refused["message"]
 
@@ -104,8 +105,8 @@ async def test_a_curve_tells_where_a_promise_is_vacuous() -> None:
     installation = Installation()
     installation.driver.register(replaced, pl.DataFrame(ROWS))
     installation.flow()
-    mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "rows": 4000}
-    wanted = {"stream": "new", "source": "people", "epsilon": 0.1, "mechanism": mechanism}
+    mechanism = {"attributes": ["age", "sex"], "rows": 4000}
+    wanted = stream("new", "people", "pmw", mechanism=mechanism, epsilon=0.1)
     async with installation.web() as client:
         found = await post(client, "/api/curves", {"stream": wanted}, VIEWER)
     points = [point for line in found["lines"] for point in line["points"]]
@@ -188,10 +189,7 @@ async def test_costs_add_up_to_what_the_streams_have_spent() -> None:
 async def test_gaussian_noise_costs_its_rho_with_the_first_answer_and_answers_by_number() -> None:
     installation = Installation()
     installation.driver.register({**PEOPLE, "accountant": "zcdp", "delta": 1e-6}, pl.DataFrame(ROWS))
-    mechanism = {"kind": "laplace", "answers": 40}
-    installation.driver.open(
-        {"stream": "many", "source": "people", "epsilon": 1.0, "delta": 1e-7, "mechanism": mechanism}
-    )
+    installation.driver.open(stream("many", "people", "laplace", mechanism={"answers": 40}, delta=1e-7))
     installation.flow()
     async with installation.web() as client:
         first, second = [
@@ -222,8 +220,7 @@ async def test_how_many_rows_of_one_person_count_stands_beside_promises_and_stat
     installation = Installation()
     rows = pl.DataFrame({**ROWS, "who": [f"p{number // 8}" for number in range(400)]})
     installation.driver.register({**PEOPLE, "person": "who", "contribution": 5}, rows)
-    mechanism = {"kind": "laplace", "answers": 40}
-    opened = {"stream": "counts", "source": "people", "epsilon": 1.0, "mechanism": mechanism}
+    opened = stream("counts", "people", "laplace", mechanism={"answers": 40})
     installation.driver.open(opened)
     installation.flow()
     async with installation.web() as client:

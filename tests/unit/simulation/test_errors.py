@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import polars as pl
 import pytest
-from pydantic import TypeAdapter
 
-from schemas import Answer, Source, StreamSpec, TableSource
+from schemas import Answer
 from sotto import Driver, Results
 from stream.data import Table
 from stream.simulation import Report, SimulationError, read_questions, simulate, synthetic
 from stream.simulation import running as simulation_running
 from stream.simulation.measuring import figures, measure
 from stream.simulation.truths import truths_of
+from tests.builders import parse_source, parse_spec, source
 
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
-PEOPLE = TableSource.model_validate(
-    {
-        "kind": "table",
-        "source": "people",
-        "neighbors": "add-remove",
-        "epsilon": 8.0,
-        "path": "private.csv",
-        "attributes": {
+PEOPLE = parse_source(
+    source(
+        "people",
+        "table",
+        epsilon=8.0,
+        path="private.csv",
+        attributes={
             "age": {"kind": "integers", "minimum": 10, "maximum": 60},
             "sex": ["F", "M"],
             "bmi": {"kind": "bins", "edges": [10, 18.5, 25, 60]},
         },
-    }
+    )
 )
-FEED = _sources.validate_python(
-    {
-        "kind": "values",
-        "source": "people",
-        "neighbors": "replace",
-        "epsilon": 8.0,
-        "sensitivity": 1.0,
-        "grid": 0.1,
-        "minimum": 0.0,
-        "maximum": 50.0,
-    }
-)
+FEED = parse_source(source("people", epsilon=8.0, grid=0.1, minimum=0.0, maximum=50.0))
 ROWS = synthetic(PEOPLE, 3000, 1)
 AGE, SEX, BMI = pl.col("age"), pl.col("sex"), pl.col("bmi")
 
@@ -101,9 +89,7 @@ EXACT: list[tuple[dict[str, Any], list[tuple[str, list[Any]]]]] = [
 ]
 
 
-def spec(mechanism: dict[str, Any], **others: Any) -> StreamSpec:
-    given = {"stream": "s", "source": "people", "epsilon": 2.0, "expected_queries": 10, **others}
-    return StreamSpec.model_validate({**given, "mechanism": mechanism})
+spec = partial(parse_spec, source="people", epsilon=2.0, expected_queries=10)
 
 
 def numbers(answer: Answer) -> list[Fraction]:
@@ -125,7 +111,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
 
 
 def run(mechanism: dict[str, Any], lines: list[str], **others: Any) -> Report:
-    return simulate(spec(mechanism), PEOPLE, read_questions(lines, "s"), ROWS, runs=2, **others)
+    return simulate(spec(**mechanism), PEOPLE, read_questions(lines, "s"), ROWS, runs=2, **others)
 
 
 @pytest.mark.parametrize(
@@ -184,14 +170,14 @@ def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None
     truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
     calibration = report.grant.calibration
     wrong = Answer(id="1", stream="s", outcome="below", index=0)
-    [one] = measure(1, query, wrong, spec(sparse), calibration, truths)
+    [one] = measure(1, query, wrong, spec(**sparse), calibration, truths)
     assert (one.errors, one.alpha, one.broken) == ((2900.0,), calibration.alpha, True)
 
 
 def test_an_answer_further_off_than_its_alpha_is_counted_as_broken_and_one_without_alpha_is_not() -> None:
     [query] = read_questions(["age >= 10"], "s").values()
     truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
-    laplace = spec({"kind": "laplace"})
+    laplace = spec("laplace")
     calibration = run({"kind": "laplace"}, ["age > 30"]).grant.calibration
     measured = [
         one
@@ -228,9 +214,7 @@ def test_a_feed_is_measured_by_the_values_in_its_questions_within_its_range(
     answers = recorded(monkeypatch)
     lines = ['{"value": 12.34}', '{"value": 1000}', '{"values": [0.1, 7.0]}']
     exact = [[Fraction("12.34")], [Fraction(50)], [Fraction("0.1"), Fraction(7)]]
-    report = simulate(
-        spec({"kind": "laplace", "answers": 3, "dimensions": 2}), FEED, read_questions(lines, "s"), runs=1
-    )
+    report = simulate(spec("laplace", answers=3, dimensions=2), FEED, read_questions(lines, "s"), runs=1)
     assert report.rows is None
     for one, answer, truths in zip(report.runs[0].measurements, answers[0], exact, strict=True):
         published = numbers(answer)
@@ -246,7 +230,7 @@ def test_shares_are_of_the_rows_of_the_file_where_their_number_is_public(monkeyp
         [ROWS.with_columns(SEX.cast(pl.String)), pl.DataFrame({"age": [20], "sex": ["none"], "bmi": [20.0]})]
     )
     questions = read_questions(['{"fraction": true, "where": "age > 30"}'], "s")
-    report = simulate(spec({"kind": "laplace"}), replace, questions, frame, runs=1)
+    report = simulate(spec("laplace"), replace, questions, frame, runs=1)
     share = Fraction(rows(AGE > 30).height, 3001)
     assert report.rows == 3001
     assert report.runs[0].measurements[0].errors == (float(abs(Fraction(answers[0][0].estimate or 0.0) - share)),)
@@ -269,10 +253,10 @@ def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:
 def test_what_does_not_fit_together_is_refused_with_what_to_do() -> None:
     questions = read_questions(["age > 30"], "s")
     with pytest.raises(SimulationError, match="SPEC source"):
-        simulate(spec({"kind": "laplace"}, source="others"), PEOPLE, questions, ROWS)
+        simulate(spec("laplace", source="others"), PEOPLE, questions, ROWS)
     with pytest.raises(SimulationError, match="give a public one"):
-        simulate(spec({"kind": "laplace"}), PEOPLE, questions)
-    records = _sources.validate_python({"kind": "records", "source": "people", "epsilon": 1.0})
+        simulate(spec("laplace"), PEOPLE, questions)
+    records = parse_source(source("people", "records", epsilon=1.0))
     answers = read_questions(['{"category": "1"}'], "s")
     with pytest.raises(SimulationError, match="sotto estimate"):
-        simulate(spec({"kind": "randomized_response"}), records, answers)
+        simulate(spec("randomized_response"), records, answers)

@@ -11,19 +11,13 @@ from schemas import TableSource
 from stream.data import adult
 from stream.simulation import SimulationError, require_public
 from stream.simulation.publicness import require_other_table
+from tests import builders
 
 
-def source(path: Path, name: str = "people") -> TableSource:
-    return TableSource.model_validate(
-        {
-            "kind": "table",
-            "source": name,
-            "neighbors": "replace",
-            "epsilon": 1.0,
-            "path": str(path),
-            "attributes": {"age": 9},
-        }
-    )
+def source(path: Path | str, name: str = "people") -> TableSource:
+    fields = {"neighbors": "replace", "epsilon": 1.0, "path": str(path), "attributes": {"age": 9}}
+    found: TableSource = builders.parse_source(builders.source(name, "table", **fields))
+    return found
 
 
 @pytest.fixture
@@ -99,8 +93,7 @@ def test_a_file_in_the_folder_of_a_table_of_several_is_private(tmp_path: Path, p
     inside = tmp_path / "visits" / "year=2024" / "a.csv"
     inside.parent.mkdir(parents=True)
     inside.write_text("age\n1\n")
-    visits = source(Path("-")).model_copy(update={"path": path.format(tmp_path / "visits")})
-    stored = visits.model_copy(update={"path": "s3://clinic/visits/"})
+    visits, stored = source(path.format(tmp_path / "visits")), source("s3://clinic/visits/")
     with pytest.raises(SimulationError, match="the file of source 'people', private"):
         require_public(inside, stored, registered=[visits])
     assert require_public(public, stored, registered=[visits]) == public.resolve()

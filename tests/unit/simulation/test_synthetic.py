@@ -8,21 +8,22 @@ from scipy import stats
 from schemas import TableSource
 from stream.data import Table
 from stream.simulation import synthetic
+from tests.builders import parse_source, source
 
 ROWS = 40_000
-SOURCE = TableSource.model_validate(
-    {
-        "kind": "table",
-        "source": "people",
-        "neighbors": "replace",
-        "epsilon": 1.0,
-        "path": "none.csv",
-        "attributes": {
+SOURCE = parse_source(
+    source(
+        "people",
+        "table",
+        neighbors="replace",
+        epsilon=1.0,
+        path="none.csv",
+        attributes={
             "age": {"kind": "integers", "minimum": -5, "maximum": 14, "outside": "reject"},
             "code": {"kind": "categories", "values": ["", "1", "1.0", "Ω", "null"]},
             "bmi": {"kind": "bins", "edges": [-1.5, 0, 0.1, 30, 60], "outside": "reject"},
         },
-    }
+    )
 )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 import pytest
 
 from schemas import AnswersCalibration
 from sotto import Driver, Exhausted, Invalid, StatementError, Table, Unknown
+from stream.data.frames import Frame
+from tests.builders import OTHER_KEY, installation, source, stream
 
 RNG = random.Random(7)
 ROWS = 400
@@ -20,28 +23,34 @@ FRAME = pl.DataFrame(
         "bmi": [RNG.choice([12.0, 20.0, 29.5, 45.0]) for _ in range(ROWS)],
     }
 )
-SOURCE = {
-    "source": "patients",
-    "kind": "table",
-    "neighbors": "add-remove",
-    "epsilon": 1000,
-    "path": "patients.parquet",
-    "attributes": {
+SOURCE = source(
+    "patients",
+    "table",
+    epsilon=1000,
+    path="patients.parquet",
+    attributes={
         "age": {"kind": "integers", "minimum": 20, "maximum": 29},
         "Sex": ["F", "M", "it's"],
         "bmi": {"kind": "bins", "edges": [10, 18.5, 30, 60]},
     },
-}
+)
 LAPLACE = {"kind": "laplace", "answers": 10}
 PMW = {"kind": "pmw", "attributes": ["age", "Sex", "bmi"]}
 
 
+def opened(
+    mechanism: Mapping[str, object], epsilon: float = 900, frame: Frame = FRAME, name: str = "s", **changes: Any
+) -> Driver:
+    """Return an installation with one stream on the patients; `changes` replace fields of the source."""
+    one = stream(name, "patients", mechanism=mechanism, epsilon=epsilon)
+    return installation(
+        one, sources=[{**SOURCE, **changes}], rows={"patients": frame}, key=OTHER_KEY, partitions=4
+    )
+
+
 def asked(statement: str, mechanism: Mapping[str, object]) -> Table:
-    """The result from a stream of its own that has budget for exact answers, nearly."""
-    driver = Driver(bytes(32))
-    driver.register(SOURCE, FRAME)
-    driver.open({"stream": "s", "source": "patients", "mechanism": mechanism, "epsilon": 900})
-    return driver.sql(statement)
+    """Return the result from a stream whose budget makes the answers almost exact."""
+    return opened(mechanism).sql(statement)
 
 
 BINNED = "CASE WHEN bmi < 18.5 THEN '[10, 18.5)' WHEN bmi < 30 THEN '[18.5, 30)' ELSE '[30, 60]' END"
@@ -94,9 +103,7 @@ def test_groups_are_ordered_as_the_source_declares_their_values() -> None:
         "age": {"kind": "integers", "minimum": 8, "maximum": 11},
     }
     rows = {"bmi": [1.0, 50.0], "level": ["none", "much"], "age": [8, 11]}
-    made = Driver(bytes(32))
-    made.register({**SOURCE, "attributes": attributes}, rows)
-    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
+    made = opened(LAPLACE, frame=rows, attributes=attributes)
 
     def values(by: str, rest: str = "") -> list[object]:
         statement = f"SELECT {by}, COUNT(*) AS n FROM s GROUP BY {by} ORDER BY {by} {rest}"  # noqa: S608
@@ -124,11 +131,7 @@ def test_a_share_is_one_of_all_rows() -> None:
 
 def driver(epsilon: float = 4.0, answers: int = 4) -> Driver:
     """An installation with one stream of few answers."""
-    made = Driver(bytes(32))
-    made.register(SOURCE, FRAME)
-    mechanism = {"kind": "laplace", "answers": answers}
-    made.open({"stream": "few", "source": "patients", "mechanism": mechanism, "epsilon": epsilon})
-    return made
+    return opened({"kind": "laplace", "answers": answers}, epsilon, name="few")
 
 
 def test_what_it_cost_is_what_the_stream_lost() -> None:
@@ -148,9 +151,7 @@ def test_answers_that_an_extension_pays_for_cost_as_much() -> None:
 
 
 def test_a_free_answer_of_pmw_costs_nothing() -> None:
-    made = Driver(bytes(32))
-    made.register(SOURCE, FRAME)
-    made.open({"stream": "s", "source": "patients", "mechanism": PMW, "epsilon": 50})
+    made = opened(PMW, 50)
     first, again = (made.sql("SELECT COUNT(*) FROM patients WHERE age < 25") for _ in range(2))
     assert 0 < first.epsilon <= 50
     spent = made.grant("patients", "s").spent.epsilon
@@ -173,7 +174,7 @@ def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
     few = driver()
     with pytest.raises(Unknown, match="no such source or stream"):
         few.sql("SELECT COUNT(*) FROM nobody")
-    few.open({"stream": "another", "source": "patients", "mechanism": LAPLACE, "epsilon": 1})
+    few.open(stream("another", "patients", mechanism=LAPLACE))
     with pytest.raises(Invalid, match="another, few"):
         few.sql("SELECT COUNT(*) FROM patients")
     assert few.sql("SELECT COUNT(*) FROM another").stream == "another"
@@ -182,10 +183,7 @@ def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
 
 
 def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> None:
-    made = Driver(bytes(32))
-    made.register(SOURCE, FRAME)
-    sparse = {"kind": "above_threshold", "threshold": 10, "cutoff": 1}
-    made.open({"stream": "vector", "source": "patients", "mechanism": sparse, "epsilon": 1})
+    made = opened({"kind": "above_threshold", "threshold": 10}, 1, name="vector")
     with pytest.raises(Unknown, match="open one"):
         made.sql("SELECT COUNT(*) FROM patients")
     with pytest.raises(Invalid, match="above_threshold"):
@@ -235,13 +233,9 @@ def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(co
 def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_charged(
     mechanism: Mapping[str, object], column: str, words: str
 ) -> None:
-    made = Driver(bytes(32))
     people = FRAME.with_columns(who=pl.int_range(pl.len()).cast(pl.String))
-    made.register({**SOURCE, "person": "who", "contribution": 1}, people)
     worst = {"rows": ROWS} if "worst_case" in mechanism else {}
-    made.open(
-        {"stream": "s", "source": "patients", "mechanism": {"kind": "pmw", **mechanism, **worst}, "epsilon": 50}
-    )
+    made = opened({"kind": "pmw", **mechanism, **worst}, 50, people, person="who", contribution=1)
     with pytest.raises(StatementError, match=f"column 'b': .*{words}"):
         made.sql(f"SELECT COUNT(*) AS n, {column} FROM s")  # noqa: S608
     assert made.grant("patients", "s").answered == 0
@@ -250,10 +244,8 @@ def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_char
 def test_a_table_of_a_statement_says_how_many_rows_of_one_person_count_unless_all_its_numbers_are_of_people() -> (
     None
 ):
-    made = Driver(bytes(32))
     people = FRAME.with_columns(who=(pl.int_range(pl.len()) // 8).cast(pl.String))
-    made.register({**SOURCE, "person": "who", "contribution": 5}, people)
-    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
+    made = opened(LAPLACE, frame=people, person="who", contribution=5)
     words = ("of each 'who' at most 5 rows count",)
     assert made.sql("SELECT COUNT(DISTINCT who) AS n, AVG(age) AS a FROM s").warnings == words
     table = made.sql("SELECT COUNT(*) AS n FROM s")
@@ -266,9 +258,7 @@ def test_a_table_of_a_statement_says_how_many_rows_of_one_person_count_unless_al
 
 def test_more_groups_than_any_stream_answers_are_refused_before_the_rest_is_charged() -> None:
     ages = {"kind": "integers", "minimum": 0, "maximum": 99}
-    made = Driver(bytes(32))
-    made.register({**SOURCE, "attributes": {"age": ages, "bmi": {**ages, "maximum": 59}}}, FRAME)
-    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 1})
+    made = opened(LAPLACE, 1, attributes={"age": ages, "bmi": {**ages, "maximum": 59}})
     with pytest.raises(StatementError, match="6,000 groups"):
         made.sql("SELECT age, bmi, COUNT(*) FROM s GROUP BY age, bmi")
 
@@ -278,10 +268,7 @@ def test_letters_of_the_other_case_are_found_where_that_is_clear() -> None:
 
 
 def test_sums_by_too_many_groups_are_refused_before_anything_is_asked() -> None:
-    source = {**SOURCE, "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 999}}}
-    made = Driver(bytes(32))
-    made.register(source, FRAME)
-    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 1})
+    made = opened(LAPLACE, 1, attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 999}})
     with pytest.raises(Invalid, match="256"):
         made.sql("SELECT age, SUM(age) FROM s GROUP BY age")
     assert made.grant("patients", "s").answered == 0
@@ -353,9 +340,8 @@ def test_a_group_that_may_be_two_things_is_refused() -> None:
 
 
 def test_attributes_that_differ_in_case_alone_are_two() -> None:
-    made = Driver(bytes(32))
-    made.register({**SOURCE, "attributes": {"Sex": ["F", "M"], "sex": ["f", "m"]}}, {"Sex": ["F"], "sex": ["m"]})
-    made.open({"stream": "s", "source": "patients", "mechanism": LAPLACE, "epsilon": 900})
+    both = {"Sex": ["F", "M"], "sex": ["f", "m"]}
+    made = opened(LAPLACE, frame={"Sex": ["F"], "sex": ["m"]}, attributes=both)
     with pytest.raises(StatementError, match="'Sex' is neither grouped by"):
         made.sql('SELECT "Sex", COUNT(*) FROM s GROUP BY sex')
     assert [row["sex"] for row in made.sql("SELECT sex, COUNT(*) FROM s GROUP BY sex ORDER BY sex")] == ["f", "m"]
@@ -366,12 +352,15 @@ def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_char
     delta: float, method: str
 ) -> None:
     """The range decides it, which is public; the mean moves by less, and is answered."""
-    made = Driver(bytes(32))
-    stamps = {"kind": "integers", "minimum": 10**13, "maximum": 10**13 + 9}
-    source = {**SOURCE, "epsilon": 9, "delta": 2e-9, "accountant": "zcdp", "attributes": {"at": stamps}}
-    made.register(source, {"at": [10**13 + 3] * 100})
-    stream = {"stream": "s", "source": "patients", "epsilon": 0.01, "delta": delta}
-    made.open({**stream, "mechanism": {"kind": "laplace", "answers": 1000}})
+    stamps = {"at": {"kind": "integers", "minimum": 10**13, "maximum": 10**13 + 9}}
+    budget = {"epsilon": 9, "delta": 2e-9, "accountant": "zcdp"}
+    made = installation(
+        stream("s", "patients", "laplace", mechanism={"answers": 1000}, epsilon=0.01, delta=delta),
+        sources=[{**SOURCE, **budget, "attributes": stamps}],
+        rows={"patients": {"at": [10**13 + 3] * 100}},
+        key=OTHER_KEY,
+        partitions=4,
+    )
     calibration = made.grant("patients", "s").calibration
     assert isinstance(calibration, AnswersCalibration)
     assert calibration.method == method
