@@ -16,6 +16,7 @@ from stream.processors.feeds.definitions import Definitions
 from stream.processors.feeds.merging import MergeProcessor
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.told import told_of
+from tests import builders
 from tests.privacy.live_topics import MINUTE, PARTITIONS, Form, Person, written
 
 HOUR = 60 * MINUTE
@@ -38,16 +39,10 @@ class World:
         driver = Driver(bytes(32), partitions=1)
         driver.register(self.source)
         for name, form in self.forms.items():
-            mechanism = {"answers": 100} if form.mechanism["kind"] == "laplace" else {}
-            driver.open(
-                {
-                    "stream": name,
-                    "source": self.source.source,
-                    "epsilon": 1.0,
-                    "mechanism": {**form.mechanism, **mechanism},
-                    "standing": {**form.standing, "begins": written_moment(0)},
-                }
-            )
+            answers = {"answers": 100} if form.mechanism["kind"] == "laplace" else {}
+            standing = {**form.standing, "begins": written_moment(0)}
+            mechanism = {**form.mechanism, **answers}
+            driver.open(builders.stream(name, self.source.source, mechanism=mechanism, standing=standing))
         driver.wait(self.periods * HOUR // 1000)
         for number in range(self.periods):
             start = written_moment(number * HOUR)

@@ -20,6 +20,7 @@ from stream.processors.feeds.merged import Merged
 from stream.processors.feeds.processor import FeedProcessor
 from stream.processors.feeds.told import Told
 from stream.processors.topics import Topics, partition_of
+from tests.builders import parse_source, source
 from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, told
 
 MINUTE = 60_000
@@ -63,25 +64,18 @@ class Form:
 
 
 def about(**other: Any) -> EventsSource:
-    return EventsSource.model_validate(
-        {
-            "source": "live",
-            "kind": "events",
-            "topic": "ops",
-            "neighbors": "add-remove",
-            "epsilon": 1.0,
-            "person": "who.id",
-            "time": "at",
-            "attributes": {
-                "group": ["a", "b"],
-                "amount": {"kind": "integers", "minimum": -2, "maximum": 3},
-            },
-            "contribution": 2,
-            "ahead": "5m",
-            "idle": "0s",
-            **other,
-        }
-    )
+    fields = {
+        "topic": "ops",
+        "epsilon": 1.0,
+        "person": "who.id",
+        "attributes": {"group": ["a", "b"], "amount": {"kind": "integers", "minimum": -2, "maximum": 3}},
+        "contribution": 2,
+        "ahead": "5m",
+        "idle": "0s",
+        **other,
+    }
+    found: EventsSource = parse_source(source("live", "events", **fields))
+    return found
 
 
 def written(people: Mapping[str, Person]) -> list[Record]:

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from schemas import AboveThreshold, Control, OpenStream, Query, SparseVectorCalibration, StreamSpec
+from schemas import AboveThreshold, Control, OpenStream, Query, SparseVectorCalibration
 from sotto import Driver
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
 from stream.processors.base import Record
+from tests import builders
 
 KEY = NoiseKey(bytes(range(100, 132)))
 
@@ -22,28 +23,21 @@ _control: TypeAdapter[Control] = TypeAdapter(Control)
 
 
 def feed(name: str = "feed", *, epsilon: float = 1000.0, grid: float = 1.0) -> dict[str, Any]:
-    """A source of trusted values."""
-    return {
-        "kind": "values",
-        "source": name,
-        "neighbors": "add-remove",
-        "epsilon": epsilon,
-        "sensitivity": 1.0,
-        "grid": grid,
-    }
+    """Return the definition of a source of trusted values with much budget."""
+    return builders.source(name, neighbors="add-remove", epsilon=epsilon, grid=grid)
 
 
 def stream(
     name: str, cutoff: int, *, threshold: float = 0.0, monotone: bool = False, **spec: Any
 ) -> dict[str, Any]:
-    """A stream's specification over ``feed`` unless another source is named."""
-    mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": cutoff, "monotone": monotone}
-    return {"stream": name, "source": "feed", "mechanism": mechanism, "epsilon": 1.0, **spec}
+    """Return the definition of a stream on `feed`, unless `spec` names another source."""
+    mechanism = {"threshold": threshold, "cutoff": cutoff, "monotone": monotone}
+    return builders.stream(name, mechanism=mechanism, **spec)
 
 
 def open_all(driver: Driver, specs: Iterable[Mapping[str, Any]]) -> None:
     """Open many streams at once."""
-    requests = [OpenStream(request=spec["stream"], stream=StreamSpec.model_validate(spec)) for spec in specs]
+    requests = [OpenStream(request=spec["stream"], stream=builders.parse_stream(spec)) for spec in specs]
     refused = [one.reason for one in driver.requests(requests) if one.outcome != "opened"]
     assert not refused, refused[0]
 

@@ -22,6 +22,7 @@ from scipy.stats import binom
 from schemas import Answer
 from sotto import Driver
 from stream.data import adult
+from tests.builders import source, stream
 from tests.privacy.chance import FALSE_ALARM, at_most
 from tests.privacy.questions import BETA, QUESTIONS, STREAMS, Asked, conditions, groups, number, numbers, people
 from tests.privacy.service import definition_of, open_all
@@ -166,14 +167,13 @@ def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, li
     """For each mechanism, the largest error of each of its streams as a share of the α beside it."""
     driver = Driver(bytes(range(7, 39)), partitions=1)
     driver.register(adult.source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
-    feed = {"source": "feed", "kind": "values", "neighbors": neighbors, "epsilon": 1000.0, "delta": 1e-3}
-    driver.register(feed | {"sensitivity": 1.0, "grid": 1.0})
+    driver.register(source(neighbors=neighbors, epsilon=1000.0, delta=1e-3, grid=1.0))
     shares = defaultdict(list)
-    for name, (source, mechanism, asked) in mechanisms(neighbors).items():
-        streams = [f"{name.replace(', ', '-')}-{stream}" for stream in range(STREAMS)]
-        spec = {"source": source, "mechanism": mechanism, "epsilon": epsilon, "delta": delta, "beta": BETA}
-        open_all(driver, (spec | {"stream": stream, "expected_queries": QUESTIONS} for stream in streams))
-        queries = [{"id": "q", "stream": stream, **one.query} for stream in streams for one in asked]
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "beta": BETA, "expected_queries": QUESTIONS}
+    for name, (data, mechanism, asked) in mechanisms(neighbors).items():
+        streams = [f"{name.replace(', ', '-')}-{number}" for number in range(STREAMS)]
+        open_all(driver, (stream(one, data, mechanism=mechanism, **budget) for one in streams))
+        queries = [{"id": "q", "stream": label, **one.query} for label in streams for one in asked]
         answers = driver.ask_many(queries)
         definition = definition_of(driver, streams[0])
         for start in range(0, len(answers), len(asked)):

@@ -17,11 +17,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Control
-from sotto import Driver
 from stream.mechanisms.grid import Grid
 from stream.mechanisms.ranges import MAX_STEPS
 from stream.noise import DELTA_PER_DRAW, sampler
-from tests.builders import KEY
+from tests.builders import installation, source, stream
 from tests.privacy.audit_variants import broken, decimals_rounded_as_doubles
 from tests.privacy.exact import law_of
 from tests.privacy.losses import excess
@@ -77,7 +76,7 @@ def rounded(
     patch: pytest.MonkeyPatch,
     mechanism: dict[str, Any],
     asked: Asked,
-    source: dict[str, Any],
+    fields: dict[str, Any],
     texts: Sequence[str],
 ) -> tuple[list[int], Any]:
     """The steps that numbers become on their way through the processors, and the stream's calibration."""
@@ -90,12 +89,11 @@ def rounded(
         found.extend(steps.tolist())
         return steps
 
-    driver = Driver(KEY, partitions=1)
-    driver.register(
-        {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": EPSILON, **source},
-    )
     charged = {} if mechanism["kind"] == "above_threshold" else {"answers": len(events)}
-    driver.open({"stream": "s", "source": "feed", "epsilon": EPSILON, "mechanism": {**mechanism, **charged}})
+    driver = installation(
+        stream(mechanism={**mechanism, **charged}, epsilon=EPSILON),
+        sources=[source(**{"neighbors": "add-remove", "epsilon": EPSILON, **fields})],
+    )
     calibration = _control.validate_json(driver.records(driver.topics.control)[0].value or b"").calibration
     with patch.context() as patched:
         patched.setattr(Grid, "private", noting)
@@ -189,19 +187,9 @@ def test_floats_and_whole_numbers_of_the_python_side_are_the_decimals_they_are_s
         return private(*arguments)
 
     monkeypatch.setattr(Grid, "private", noting)
-    driver = Driver(KEY, partitions=1)
-    driver.register(
-        {
-            "source": "feed",
-            "kind": "values",
-            "neighbors": "replace",
-            "epsilon": 10,
-            "sensitivity": 0.1,
-            "grid": 0.1,
-        }
-    )
-    driver.open(
-        {"stream": "s", "source": "feed", "epsilon": 10, "mechanism": {"kind": "laplace", "dimensions": 8}}
+    driver = installation(
+        stream(kind="laplace", mechanism={"dimensions": 8}, epsilon=10),
+        sources=[source(sensitivity=0.1, grid=0.1)],
     )
     numbers = [-0.55, -0.45, 0.35, 1.35, 0.1 + 0.2, 5e-324, 7, 123456789012345]
     driver.ask_many([{"id": "1", "stream": "s", "values": numbers}])
@@ -214,18 +202,9 @@ def test_floats_and_whole_numbers_of_the_python_side_are_the_decimals_they_are_s
 
 
 def test_an_event_is_rounded_alike_when_it_comes_again() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register(
-        {
-            "source": "feed",
-            "kind": "values",
-            "neighbors": "replace",
-            "epsilon": 10,
-            "sensitivity": 0.1,
-            "grid": 0.1,
-        }
+    driver = installation(
+        stream(kind="laplace", mechanism={"answers": 4}, epsilon=10), sources=[source(sensitivity=0.1, grid=0.1)]
     )
-    driver.open({"stream": "s", "source": "feed", "epsilon": 10, "mechanism": {"kind": "laplace", "answers": 4}})
     before = driver.ask_many(single(["-0.55", "0.35000000000000000000001", "1e400", "0.34999999999999999999999"]))
     assert driver.redeliver() == before
     driver.crash()

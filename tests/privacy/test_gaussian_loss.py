@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from schemas import AnswersCalibration, Calibration, EstimateCalibration, ReleaseCalibration, StreamSpec
+from schemas import AnswersCalibration, Calibration, EstimateCalibration, ReleaseCalibration
 from stream.accounting.answers import answer_law
 from stream.accounting.estimate_laws import marginal_law, opening_law
 from stream.accounting.losses import losses
@@ -16,18 +16,15 @@ from stream.accounting.plans import candidates, choose, name_of
 from stream.accounting.release_accuracy import release_law
 from stream.accounting.setting import Setting
 from stream.noise import Sampler, gaussian
+from tests.builders import parse_spec
 from tests.privacy.exact import law_of
 from tests.privacy.losses import cut_tail, worst_delta
 
 
 def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **setting: Any) -> Calibration:
     """The calibration with Gaussian noise, whether or not another is better."""
-    asked = {"stream": "s", "source": "t", "epsilon": epsilon, "delta": delta, "mechanism": mechanism}
-    [found] = [
-        one
-        for one in candidates(StreamSpec.model_validate(asked), Setting(**setting))
-        if name_of(one).endswith("gaussian")
-    ]
+    spec = parse_spec(**mechanism, epsilon=epsilon, delta=delta)
+    [found] = [one for one in candidates(spec, Setting(**setting)) if name_of(one).endswith("gaussian")]
     return found
 
 
@@ -89,15 +86,10 @@ def test_answers_together_use_up_delta_and_no_more() -> None:
 
 
 def test_an_opening_and_a_marginal_of_a_top_use_up_what_comparisons_leave() -> None:
-    asked = {
-        "stream": "s",
-        "source": "t",
-        "epsilon": 3.0,
-        "delta": 0.05,
-        "expected_queries": 50,
-        "mechanism": {"kind": "pmw", "attributes": ["a", "b"], "warm_start": 1, "updates": 1},
-    }
-    found = choose(StreamSpec.model_validate(asked), Setting(sizes=(10, 4)))
+    asked = parse_spec(
+        "pmw", attributes=["a", "b"], warm_start=1, updates=1, epsilon=3.0, delta=0.05, expected_queries=50
+    )
+    found = choose(asked, Setting(sizes=(10, 4)))
     assert isinstance(found, EstimateCalibration)
     assert (found.noise, found.starts, found.cutoff) == ("gaussian", 2, 1)
     left = float(Fraction(found.epsilon) - losses(found).total)

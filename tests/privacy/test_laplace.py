@@ -12,9 +12,8 @@ import opendp.prelude as dp
 import pytest
 from scipy.stats import chi2
 
-from sotto import Driver
 from stream.noise import DELTA_PER_DRAW, sampler
-from tests.builders import KEY
+from tests.builders import installation, source, stream
 from tests.privacy.chance import follows
 from tests.privacy.exact import law_of
 from tests.privacy.losses import excess
@@ -50,13 +49,11 @@ def test_a_vector_costs_epsilon_if_its_noise_fits_all_its_moves_together(
 
 
 def test_published_answers_follow_the_exact_law_around_the_value() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register(
-        {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 1000.0, "sensitivity": 2.0}
-    )
     draws = 4000
-    mechanism = {"kind": "laplace", "answers": draws}
-    driver.open({"stream": "numbers", "source": "feed", "epsilon": 1000.0, "mechanism": mechanism})
+    driver = installation(
+        stream("numbers", kind="laplace", mechanism={"answers": draws}, epsilon=1000.0),
+        sources=[source(epsilon=1000.0, sensitivity=2.0)],
+    )
     answers = driver.ask_many({"id": str(n), "stream": "numbers", "value": 17.0} for n in range(draws))
     noise = np.array([round((answer.estimate or 0.0) - 17.0) for answer in answers], dtype=np.int64)
     grant_share = Fraction(answers[0].spent.epsilon) if answers[0].spent else Fraction(0)

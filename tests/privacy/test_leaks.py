@@ -17,6 +17,7 @@ from schemas import Query
 from sotto import Driver, Refused
 from stream.noise import Role
 from stream.processors.base import Record
+from tests.builders import source
 from tests.privacy.service import KEY, Derived, definition_of, everything, feed, stream
 
 PRIVATE = 314159265.25
@@ -48,18 +49,15 @@ MALFORMED = [
     f'{{"id": "m12", "stream": "high", "value": {PRIVATE}, "value": null}}',
 ]
 
-TABLE: dict[str, Any] = {
-    "kind": "table",
-    "source": "table",
-    "neighbors": "add-remove",
-    "epsilon": 10.0,
-    "path": "people.csv",
-    "attributes": {
+TABLE = source(
+    "table",
+    "table",
+    attributes={
         "age": {"kind": "integers", "minimum": 0, "maximum": 120, "outside": "clamp"},
         "wage": {"kind": "bins", "edges": [0.0, 1000.0, 1e12]},
         "town": {"kind": "categories", "values": ["here", "elsewhere"], "other": "elsewhere"},
     },
-}
+)
 
 PEOPLE = {
     "age": [int(PRIVATE)] * ROWS + [7],

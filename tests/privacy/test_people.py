@@ -18,7 +18,6 @@ from schemas import (
     HypothesisCalibration,
     ReleaseCalibration,
     SparseVectorCalibration,
-    TableSource,
 )
 from sotto import Driver
 from stream.accounting.answers import alpha_for, answer_law
@@ -34,6 +33,7 @@ from stream.mechanisms.projection import matrix_seed, project
 from stream.mechanisms.selection import score_noise, selection_rate
 from stream.noise import DELTA_PER_DRAW, Sampler
 from stream.processors.queries.families.hypothesis import rows_sampler
+from tests import builders
 from tests.privacy import people_variants as variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.exact import Machine, exponential_below, law_of, outcomes, worst_delta
@@ -51,17 +51,17 @@ Moves = dict[str, tuple[int, ...]]
 
 
 def declared(neighbors: str = "add-remove", contribution: int = CONTRIBUTION) -> dict[str, Any]:
-    return {
-        "kind": "table",
-        "source": "visits",
-        "neighbors": neighbors,
-        "epsilon": 1000.0,
-        "delta": 0.1,
-        "path": "-",
-        "person": "who",
-        "contribution": contribution,
-        "attributes": {"x": {"kind": "integers", "minimum": 0, "maximum": VALUES - 1, "outside": "reject"}},
-    }
+    return builders.source(
+        "visits",
+        "table",
+        neighbors=neighbors,
+        epsilon=1000.0,
+        delta=0.1,
+        path="-",
+        person="who",
+        contribution=contribution,
+        attributes={"x": {"kind": "integers", "minimum": 0, "maximum": VALUES - 1, "outside": "reject"}},
+    )
 
 
 def columns(people: Sequence[tuple[int, ...]]) -> dict[str, list[object]]:
@@ -73,7 +73,7 @@ def columns(people: Sequence[tuple[int, ...]]) -> dict[str, list[object]]:
 
 def numbers(people: Sequence[tuple[int, ...]]) -> Moves:
     """Everything that mechanisms ask of a table."""
-    source = TableSource.model_validate(declared())
+    source = builders.parse_source(declared())
     table = Table.load(source, columns(people), bytes(range(32)))
     everyone, one = parse("TRUE", source.attributes), parse("x = 1", source.attributes)
     return {
@@ -137,10 +137,11 @@ def worst(law: Sampler, seen: frozenset[tuple[int, ...]]) -> float:
 
 
 def opened(mechanism: dict[str, Any], neighbors: str = "add-remove", **spec: Any) -> tuple[Driver, Any]:
-    driver = Driver(KEY, partitions=1)
-    driver.register(declared(neighbors), columns([(0, 1), (1,), (1, 1, 0)]))
-    driver.open(
-        {"stream": "s", "source": "visits", "mechanism": mechanism, "epsilon": 1.0, "expected_queries": 4, **spec}
+    driver = builders.installation(
+        builders.stream("s", "visits", mechanism=mechanism, **{"expected_queries": 4, **spec}),
+        sources=[declared(neighbors)],
+        rows={"visits": columns([(0, 1), (1,), (1, 1, 0)])},
+        key=KEY,
     )
     return driver, driver.grant("visits", "s").calibration
 

@@ -10,25 +10,18 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from schemas import Categories, Integers, TableSource, Term
+from schemas import Categories, Integers, Term
 from stream.accounting.hypotheses import WEIGHT_STEPS
 from stream.data import TableStore
 from stream.mechanisms.estimate_questions import Mean
 from stream.mechanisms.tensor_sums import Cells
-from stream.noise import NoiseKey
 from stream.processors.queries.families.estimate_reader import QuestionReader
+from tests.builders import OTHER_KEY, parse_source, source
 
 Neighbors = Literal["add-remove", "replace"]
 
 LEAST, SIZE = -1, 5
-SOURCE = TableSource(
-    kind="table",
-    source="people",
-    path="people.csv",
-    neighbors="replace",
-    epsilon=1.0,
-    attributes={"x": Integers(minimum=LEAST, maximum=LEAST + SIZE - 1), "g": Categories(values=("a", "b"))},
-)
+ATTRIBUTES = {"x": Integers(minimum=LEAST, maximum=LEAST + SIZE - 1), "g": Categories(values=("a", "b"))}
 WHERES: dict[str, Callable[[int, str], bool]] = {
     "TRUE": lambda _x, _g: True,
     "x < 1": lambda x, _: x < 1,
@@ -43,8 +36,8 @@ WHERES: dict[str, Callable[[int, str], bool]] = {
 
 
 def reader(neighbors: Neighbors = "replace") -> QuestionReader:
-    source = SOURCE.model_copy(update={"neighbors": neighbors})
-    return QuestionReader(source, TableStore.keyed_by(NoiseKey(bytes(32))), ("x", "g"))
+    people = parse_source(source("people", "table", neighbors=neighbors, epsilon=1.0, attributes=ATTRIBUTES))
+    return QuestionReader(people, TableStore.keyed_by(OTHER_KEY), ("x", "g"))
 
 
 def mean_of(where: str) -> Mean:

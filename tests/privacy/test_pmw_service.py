@@ -15,6 +15,7 @@ from sotto import Driver
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, summed
 from stream.noise import Role, Sampler, block_words, cell_words, round_words, sampler, stream_subkey
+from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
 
 X, Y = 6, 3
@@ -26,16 +27,13 @@ for x, y in ROWS:
 
 
 def service(warm_start: int) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    source = {"kind": "table", "source": "table", "neighbors": "add-remove", "path": "-", "epsilon": 100.0}
-    driver.register(
-        {**source, "attributes": {"x": X, "y": Y}}, table={"x": [x for x, _ in ROWS], "y": [y for _, y in ROWS]}
+    mechanism = {"attributes": ["x", "y"], "warm_start": warm_start, "updates": 4}
+    return installation(
+        stream("pmw", "table", "pmw", mechanism=mechanism, epsilon=4.0, expected_queries=50),
+        sources=[source("table", "table", path="-", epsilon=100.0, attributes={"x": X, "y": Y})],
+        rows={"table": {"x": [x for x, _ in ROWS], "y": [y for _, y in ROWS]}},
+        key=KEY,
     )
-    mechanism = {"kind": "pmw", "attributes": ["x", "y"], "warm_start": warm_start, "updates": 4}
-    driver.open(
-        {"stream": "pmw", "source": "table", "mechanism": mechanism, "epsilon": 4.0, "expected_queries": 50}
-    )
-    return driver
 
 
 class Told:

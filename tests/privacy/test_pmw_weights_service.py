@@ -16,6 +16,7 @@ from stream.mechanisms.above_threshold import answer_sampler, query_sampler, thr
 from stream.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.noise import Role, Sampler, cell_words, round_words, stream_subkey
 from stream.processors.queries.families.hypothesis import rows_sampler, strength_of
+from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
 
 VALUES = 6
@@ -45,15 +46,16 @@ class AtMost:
 
 
 def service(method: str) -> Driver:
-    driver = Driver(KEY, partitions=1)
-    attributes = {"x": VALUES}
-    source = {"kind": "table", "source": "table", "neighbors": "add-remove", "path": "-", "attributes": attributes}
-    driver.register(source | {"epsilon": 1000.0, "delta": 0.4}, table={"x": ROWS})
-    mechanism = {"kind": "pmw", "attributes": ["x"], "rows": 900, "worst_case": True}
-    spec = {"stream": "pmw", "source": "table", "mechanism": mechanism, "epsilon": 30.0, "expected_queries": 50}
-    choice = {"calibration": "textbook"} if method == "textbook" else {"delta": 0.3 if "rounds" in method else 0.0}
-    driver.open(spec | choice)
-    return driver
+    mechanism = {"attributes": ["x"], "rows": 900, "worst_case": True}
+    choice: dict[str, Any] = {"delta": 0.3 if "rounds" in method else 0.0}
+    if method == "textbook":
+        choice = {"calibration": "textbook"}
+    return installation(
+        stream("pmw", "table", "pmw", mechanism=mechanism, epsilon=30.0, expected_queries=50, **choice),
+        sources=[source("table", "table", path="-", epsilon=1000.0, delta=0.4, attributes={"x": VALUES})],
+        rows={"table": {"x": ROWS}},
+        key=KEY,
+    )
 
 
 class Told:

@@ -31,6 +31,7 @@ from stream.mechanisms.own_measurements import OwnMeasurement, own_measurement
 from stream.mechanisms.tensor_sums import Cells
 from stream.noise import Role, Symmetric, block_words, sampler, stream_subkey
 from stream.noise.geometric import TwoSidedGeometric
+from tests.builders import installation, source, stream
 from tests.privacy.chance import at_most
 from tests.privacy.exact import law_of
 from tests.privacy.losses import excess
@@ -238,11 +239,12 @@ def test_a_grant_that_is_not_counted_down_is_found(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("alpha", [1.0, 2.5, 8.0, 40.0])
 def test_an_answer_of_a_price_loses_no_more_than_the_price(alpha: float) -> None:
-    driver = Driver(KEY, partitions=1)
-    rows = {"x": [0] * 5 + [1] * 7}
-    source = {"kind": "table", "source": "t", "neighbors": "replace", "path": "-", "epsilon": 100.0}
-    driver.register({**source, "attributes": {"x": 2}}, table=rows)
-    driver.open({"stream": "s", "source": "t", "mechanism": {"kind": "laplace", "answers": 8}, "epsilon": 8.0})
+    driver = installation(
+        stream("s", "t", "laplace", mechanism={"answers": 8}, epsilon=8.0),
+        sources=[source("t", "table", neighbors="replace", path="-", epsilon=100.0, attributes={"x": 2})],
+        rows={"t": {"x": [0] * 5 + [1] * 7}},
+        key=KEY,
+    )
     [answer] = driver.ask_many([{"id": "1", "stream": "s", "where": "x = 1", "alpha": alpha}])
     assert answer.price is not None
     [worker] = driver._workers
@@ -258,12 +260,14 @@ def test_an_answer_of_a_price_loses_no_more_than_the_price(alpha: float) -> None
 
 
 def test_a_number_of_a_price_is_the_truth_and_the_noise_derived_from_the_key() -> None:
-    driver = Driver(KEY, partitions=1)
-    source = {"kind": "table", "source": "t", "neighbors": "add-remove", "path": "-", "epsilon": 100.0}
     xs = [0] * 500 + [1] * 260 + [3] * 140 + [5] * 100
-    driver.register({**source, "attributes": {"x": 6}}, table={"x": xs})
-    mechanism = {"kind": "pmw", "attributes": ["x"], "warm_start": 0, "updates": 4}
-    driver.open({"stream": "s", "source": "t", "mechanism": mechanism, "epsilon": 4.0, "expected_queries": 50})
+    mechanism = {"attributes": ["x"], "warm_start": 0, "updates": 4}
+    driver = installation(
+        stream("s", "t", "pmw", mechanism=mechanism, epsilon=4.0, expected_queries=50),
+        sources=[source("t", "table", path="-", epsilon=100.0, attributes={"x": 6})],
+        rows={"t": {"x": xs}},
+        key=KEY,
+    )
     definition = definition_of(driver, "s")
     made = definition.calibration
     assert isinstance(made, EstimateCalibration)
@@ -318,12 +322,8 @@ def failures() -> dict[str, tuple[int, int, float]]:
         ("pmw", {"kind": "pmw", "attributes": attributes, "warm_start": 0}),
     ):
         broken, largest = 0, 0.0
-        for stream in range(STREAMS):
-            label = f"{name}-{stream}"
-            driver.open(
-                {"stream": label, "source": "adult", "mechanism": mechanism, "epsilon": 1.0, "beta": BETA}
-                | {"expected_queries": QUESTIONS}
-            )
+        for label in (f"{name}-{one}" for one in range(STREAMS)):
+            driver.open(stream(label, "adult", mechanism=mechanism, beta=BETA, expected_queries=QUESTIONS))
             usual = driver.grant("adult", label).calibration.alpha
             asked = asked_of_a_table()
             queries = [

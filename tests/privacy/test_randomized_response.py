@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sotto import Driver
 from stream.accounting.randomized_response import RESPONSE_BITS, Response, response
 from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
 from stream.noise import Role, event_words, stream_subkey
-from tests.builders import KEY
+from tests.builders import KEY, installation, source, stream
 from tests.privacy.chance import fits
 from tests.privacy.exact import exponential_below
 
+SURVEY = stream("survey", "people", "randomized_response", mechanism={"categories": ["a", "b", "c"]}, epsilon=2.0)
 epsilons = st.floats(min_value=1e-6, max_value=1000.0).map(Fraction)
 sizes = st.integers(min_value=2, max_value=4096)
 
@@ -75,10 +75,7 @@ def test_a_category_that_is_not_listed_is_no_easier_to_tell_from_another_than_a_
 
 
 def test_a_stream_answers_whoever_is_not_listed_with_every_category_alike() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({"kind": "records", "source": "people", "epsilon": 2.0})
-    mechanism = {"kind": "randomized_response", "categories": ["a", "b", "c"]}
-    driver.open({"stream": "survey", "source": "people", "epsilon": 2.0, "mechanism": mechanism})
+    driver = installation(SURVEY, sources=[source("people", "records", epsilon=2.0)])
     draws = 6000
     answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "z" * n} for n in range(draws))
     assert fits([sum(answer.choice == category for answer in answers) for category in "abc"], [draws / 3] * 3)
@@ -105,10 +102,7 @@ def test_keyed_answers_follow_the_exact_law() -> None:
 
 
 def test_a_stream_answers_with_the_law_of_its_share_of_epsilon() -> None:
-    driver = Driver(KEY, partitions=1)
-    driver.register({"kind": "records", "source": "people", "epsilon": 2.0, "contributions": 2})
-    mechanism = {"kind": "randomized_response", "categories": ["a", "b", "c"]}
-    driver.open({"stream": "survey", "source": "people", "epsilon": 2.0, "mechanism": mechanism})
+    driver = installation(SURVEY, sources=[source("people", "records", epsilon=2.0, contributions=2)])
     draws = 6000
     answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "b"} for n in range(draws))
     own, other = response(Fraction(1), 3).rates

@@ -10,21 +10,14 @@ from typing import Any
 import pytest
 
 from schemas import SparseVectorCalibration
-from sotto import Driver
 from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.noise import DELTA_PER_DRAW, NoiseKey
+from tests.builders import OTHER_KEY, installation, source, stream
 from tests.privacy.exact import BELOW, Machine, Move, law_of, outcomes, worst_delta
 
 SEXES = "FM"
 OTHERS = [own for size in range(3) for own in combinations_with_replacement(SEXES, size)]
-SOURCE: dict[str, Any] = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "add-remove",
-    "epsilon": 1000.0,
-    "path": "-",
-    "attributes": {"sex": ["F", "M"]},
-}
+SOURCE = source("people", "table", epsilon=1000.0, path="-", attributes={"sex": ["F", "M"]})
 VERSIONS = 3
 
 
@@ -42,17 +35,8 @@ def histories() -> list[list[Move]]:
 
 
 def opened(**mechanism: Any) -> SparseVectorCalibration:
-    driver = Driver(NoiseKey(bytes(32)), partitions=1)
-    driver.register(SOURCE, {"sex": ["F"]})
-    driver.open(
-        {
-            "stream": "s",
-            "source": "people",
-            "epsilon": 1.0,
-            "expected_queries": VERSIONS,
-            "mechanism": {"kind": "above_threshold", "threshold": 1.0, **mechanism},
-        }
-    )
+    counts = stream("s", "people", mechanism={"threshold": 1.0, **mechanism}, expected_queries=VERSIONS)
+    driver = installation(counts, sources=[SOURCE], rows={"people": {"sex": ["F"]}}, key=OTHER_KEY)
     calibration = driver.grant("people", "s").calibration
     assert isinstance(calibration, SparseVectorCalibration)
     return calibration
@@ -96,9 +80,12 @@ def test_noise_of_questions_is_bound_to_the_version_that_they_are_answered_of() 
     for number in range(20):
         answers = []
         for rows in ("F" * 10, "F" * 13):
-            driver = Driver(NoiseKey(number.to_bytes(32, "big")), partitions=1)
-            driver.register(SOURCE, {"sex": ["F"] * 10})
-            driver.open({"stream": "s", "source": "people", "epsilon": 0.5, "mechanism": {"kind": "laplace"}})
+            driver = installation(
+                stream("s", "people", "laplace", epsilon=0.5),
+                sources=[SOURCE],
+                rows={"people": {"sex": ["F"] * 10}},
+                key=NoiseKey(number.to_bytes(32, "big")),
+            )
             if len(rows) != 10:
                 driver.refresh("people", {"sex": list(rows)})
             # The same event at the same place: once answered of the old version, once of the new.

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
-from schemas import ReleaseCalibration, StreamSpec
+from schemas import ReleaseCalibration
 from stream.accounting.costs import EPSILON_UNITS, realised_cost
 from stream.accounting.release_accuracy import release_law
 from stream.accounting.releases import candidates
 from stream.accounting.setting import Setting
 from stream.noise import TwoSidedGeometric
+from tests.builders import parse_spec
 from tests.privacy.exact import NO_NOISE, Law, law_of
 from tests.privacy.losses import cut_tail, worst_delta
 
@@ -32,12 +33,10 @@ def calibrations(
     delta: float = 0.0,
     projections: int = 2,
 ) -> dict[str, ReleaseCalibration]:
-    mechanism: dict[str, Any] = {"kind": kind, "attributes": ["age"]}
-    if kind == "sparse_project":
-        mechanism["projections"] = projections
-    fields = {"stream": "s", "source": "t", "epsilon": epsilon, "delta": delta, "mechanism": mechanism}
+    size = {"projections": projections} if kind == "sparse_project" else {}
+    spec = parse_spec(kind, epsilon=epsilon, delta=delta, **size)
     setting = Setting(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
-    return {one.method: one for one in candidates(StreamSpec.model_validate(fields), setting)}
+    return {one.method: one for one in candidates(spec, setting)}
 
 
 def noise_of(calibration: ReleaseCalibration) -> Law:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from schemas import AnswersCalibration, EventsSource, SparseVectorCalibration, StandingQuery, written_moment
+from schemas import AnswersCalibration, SparseVectorCalibration, StandingQuery, written_moment
 from sotto import Driver
 from stream.accounting.answers import answer_law
 from stream.accounting.gaussian import gaussian_rho
 from stream.accounting.losses import losses
 from stream.accounting.movement import movement
 from stream.noise import DELTA_PER_DRAW, Role, Sampler, event_words, stream_subkey
+from tests import builders
 from tests.privacy.exact import Machine, law_of, outcomes, worst_delta
 from tests.privacy.service import KEY, Derived, definition_of
 
@@ -62,18 +63,16 @@ def source(neighbors: str) -> dict[str, Any]:
         for name, (low, high) in RANGES.items()
         if name not in {"events", "people"}
     }
-    return {
-        "source": "live",
-        "kind": "events",
-        "topic": "ops",
-        "neighbors": neighbors,
-        "epsilon": 1000.0,
-        "delta": 0.1,
-        "person": "who",
-        "time": "at",
-        "contribution": CONTRIBUTION,
-        "attributes": {"group": list(GROUPS), **amounts},
-    }
+    return builders.source(
+        "live",
+        "events",
+        topic="ops",
+        neighbors=neighbors,
+        epsilon=1000.0,
+        delta=0.1,
+        contribution=CONTRIBUTION,
+        attributes={"group": list(GROUPS), **amounts},
+    )
 
 
 def asks(count: str) -> dict[str, Any]:
@@ -87,10 +86,9 @@ def asks(count: str) -> dict[str, Any]:
 def opened(
     mechanism: dict[str, Any], count: str, neighbors: str = "add-remove", **spec: Any
 ) -> tuple[Driver, Any]:
-    driver = Driver(KEY, partitions=1)
-    driver.register(source(neighbors))
-    fields = {"stream": "s", "source": "live", "mechanism": mechanism, "epsilon": 1.0, "expected_queries": 9}
-    driver.open({**fields, "standing": asks(count), **spec})
+    fields = {"expected_queries": 9, "standing": asks(count), **spec}
+    windows = builders.stream("s", "live", mechanism=mechanism, **fields)
+    driver = builders.installation(windows, sources=[source(neighbors)], key=KEY)
     return driver, driver.grant("live", "s").calibration
 
 
@@ -111,7 +109,7 @@ CASES = list(product(RANGES, ["add-remove", "replace"]))
 def test_what_a_plan_takes_a_person_to_move_is_what_one_moves_at_most(count: str, neighbors: str) -> None:
     seen = moves(count, neighbors)
     told = movement(
-        EventsSource.model_validate(source(neighbors)), StandingQuery.model_validate(asks(count)), len(GROUPS)
+        builders.parse_source(source(neighbors)), StandingQuery.model_validate(asks(count)), len(GROUPS)
     )
     assert told.each == max(abs(step) for one in seen for step in one)
     assert told.together == max(sum(map(abs, one)) for one in seen)
@@ -149,7 +147,7 @@ def test_gaussian_noise_of_a_window_fits_the_largest_norm_and_counts_every_numbe
     assert calibration.method == "gaussian"
     query = definition_of(driver, "s").spec.standing
     assert query is not None
-    spread = movement(EventsSource.model_validate(source(neighbors)), query, len(GROUPS)).spread
+    spread = movement(builders.parse_source(source(neighbors)), query, len(GROUPS)).spread
     variance = Fraction(calibration.deviation) ** 2 * calibration.sensitivity_steps**2 / spread
     assert answer_law(calibration, calibration.sensitivity_steps, spread).variance == variance  # type: ignore[union-attr]
     seen = moves(count, neighbors)
@@ -206,7 +204,7 @@ def test_a_windows_numbers_are_its_counts_and_the_noise_derived_from_the_key(cou
     definition = definition_of(driver, "s")
     query = definition.spec.standing
     assert query is not None
-    spread = movement(EventsSource.model_validate(source("replace")), query, len(GROUPS)).spread
+    spread = movement(builders.parse_source(source("replace")), query, len(GROUPS)).spread
     law = answer_law(calibration, calibration.sensitivity_steps, spread)
     answers = driver.ask_many(
         {"id": f"{number}", "stream": "s", "values": [number, 0, -number], "window": window(number)}
