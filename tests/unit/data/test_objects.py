@@ -168,27 +168,26 @@ def test_a_table_of_which_an_object_changes_while_it_is_read_is_refused(bucket: 
     assert refused.value.cause == "changed while it was read"
 
 
-def test_what_is_loaded_is_what_is_recognised_and_other_data_than_registered_is_refused(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_refuses_objects_other_than_registered(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store reads a table once, keeps it, and refuses other objects until the registered ones are back."""
     bucket.put_visits()
-    guarded, reads = reader(bucket.address()), []
+    reads = []
 
     def counted(asked: TableSource) -> Rows:
         reads.append(asked.path)
-        return guarded(asked)
+        return Rows.load(asked)
 
     visits = declared(bucket.address("visits/"))
-    budget = TableStore(KEY, read=counted, stamp=guarded.stamp)
+    budget = TableStore(KEY, read=counted)
     registered = budget.fingerprint(visits)
     assert budget.fingerprint(visits) == registered
     assert len(reads) == 1
-    assert TableStore(KEY, read=counted, stamp=guarded.stamp).get(visits, registered).private_row_count == 3
+    assert TableStore(KEY, read=counted).get(visits, registered).private_row_count == 3
     bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [6]})
     assert budget.get(visits, registered).private_row_count == 3
     refreshed = budget.fingerprint(visits, version=2)
     assert budget.get(visits, refreshed, version=2).private_row_count == 3
-    late = TableStore(KEY, read=counted, stamp=guarded.stamp)
+    late = TableStore(KEY, read=counted)
     reads.clear()
     for _ in range(3):
         with pytest.raises(DataError, match="differs from what was registered"):
@@ -198,6 +197,27 @@ def test_what_is_loaded_is_what_is_recognised_and_other_data_than_registered_is_
     bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [5]})
     monkeypatch.setattr(store_module, "RETRY_SECONDS", 0.0)
     assert late.get(visits, registered).private_row_count == 3
+
+
+def test_guarded_reader_recognizes_registered_objects(bucket: Bucket) -> None:
+    """Stamps and rows from reading processes let a store recognize the registered objects and refuse others."""
+    bucket.put_visits()
+    guarded, reads = reader(bucket.address()), []
+
+    def counted(asked: TableSource) -> Rows:
+        reads.append(asked.path)
+        return guarded(asked)
+
+    visits = declared(bucket.address("visits/"))
+    store = TableStore(KEY, read=counted, stamp=guarded.stamp)
+    registered = store.fingerprint(visits)
+    assert registered == TableStore(KEY).fingerprint(visits)
+    assert store.fingerprint(visits) == registered
+    assert len(reads) == 1
+    assert store.get(visits, registered).private_row_count == 3
+    bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [6]})
+    with pytest.raises(DataError, match="differs from what was registered"):
+        TableStore(KEY, read=guarded, stamp=guarded.stamp).get(visits, registered)
 
 
 def test_the_rows_of_a_folder_have_the_fingerprint_that_they_have_on_disk(bucket: Bucket) -> None:
