@@ -11,6 +11,7 @@ import pytest
 
 from stream.noise import NoiseKey, Role, Sampler, event_words, round_words, sampler, stream_subkey
 from stream.noise.geometric import Words
+from tests.builders import KEY
 from tests.privacy.chance import fits, follows, unrelated
 from tests.privacy.exact import law_of
 
@@ -22,7 +23,7 @@ RATES = [Fraction(1, 13), Fraction(0.2381), Fraction(1), Fraction(7, 3)]
 class Setting:
     """Everything that the noise of a run of events depends on; event i has payload ``prefix`` + i."""
 
-    key: NoiseKey = NoiseKey(bytes(range(32)))  # noqa: RUF009  (frozen)
+    key: NoiseKey = KEY
     incarnation: str = "0123456789abcdef" * 2
     definition: bytes = bytes(32)
     role: Role = Role.QUERY

@@ -21,7 +21,7 @@ from stream.contract.asyncapi import FEED_STATE
 from stream.contract.events import CHANNELS, EVENTS, Channel, EventKind
 from stream.contract.json_schemas import OPEN_WORDS, standalone
 from stream.processors.topics import Topics
-from tests.builders import KEY
+from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.mechanisms import KINDS, SOURCES, ask, driver_with
 
 BY_NAME = {event.name: event for event in EVENTS}
@@ -224,17 +224,7 @@ def test_every_request_that_is_sent_unchanged_fits() -> None:
 # What is written.
 
 
-LIVE: dict[str, Any] = {
-    "kind": "events",
-    "source": "visits",
-    "topic": "visits",
-    "neighbors": "add-remove",
-    "epsilon": 5.0,
-    "person": "who",
-    "time": "at",
-    "attributes": {"ward": ["a", "b"]},
-    "total": 5,
-}
+LIVE = source("visits", "events", topic="visits", epsilon=5.0, attributes={"ward": ["a", "b"]}, total=5)
 
 
 def lives() -> Iterator[Driver]:
@@ -266,23 +256,14 @@ def lives() -> Iterator[Driver]:
     private.crash()
     private.open(next(kind for kind in KINDS if kind.source == "feed").spec(stream="t"))
     yield private
-    live = Driver(KEY, partitions=1)
-    live.register(LIVE)
+    live = installation(sources=[LIVE])
     live.advance("visits", "2026-01-01T00:00:00Z")
-    for mechanism in (
-        {"kind": "histogram", "attributes": ["ward"], "answers": 5},
-        {"kind": "running_count", "steps": 5},
+    for name, fields in (
+        ("histogram", {"attributes": ["ward"], "answers": 5}),
+        ("running_count", {"steps": 5}),
     ):
         standing = {"window": {"size": "1h"}, "by": ["ward"]}
-        live.open(
-            {
-                "stream": mechanism["kind"],
-                "source": "visits",
-                "epsilon": 1.0,
-                "mechanism": mechanism,
-                "standing": standing,
-            }
-        )
+        live.open(stream(name, "visits", name, mechanism=fields, standing=standing))
     live.publish("visits", [{"who": 7, "at": "2026-01-01T00:00:01Z", "ward": "a"}])
     live.advance("visits", "2026-01-01T02:00:00Z")
     yield live

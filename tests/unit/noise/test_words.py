@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
+from stream.noise import Role, event_words, round_words, stream_subkey
+from tests.builders import KEY, OTHER_KEY
 
-KEY = NoiseKey(bytes(range(32)))
 SUBKEY = bytes(range(32, 64))
 
 Place = tuple[str, int, int, bytes]
@@ -91,7 +91,7 @@ def test_a_subkey_belongs_to_one_stream_and_one_role(first: dict[str, Any], seco
 
 
 def test_another_noise_key_gives_another_subkey() -> None:
-    other = NoiseKey(bytes(32))
+    other = OTHER_KEY
     assert stream_subkey(KEY, incarnation="a", definition=b"", role=Role.QUERY) != stream_subkey(
         other, incarnation="a", definition=b"", role=Role.QUERY
     )

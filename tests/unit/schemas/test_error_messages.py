@@ -23,6 +23,7 @@ from schemas import (
 )
 from schemas.base import words_of_pattern
 from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, models
+from tests.builders import source, stream
 from tests.unit.schemas.json_events import mutilated
 
 query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
@@ -123,25 +124,12 @@ def test_an_event_of_exactly_the_limit_is_read() -> None:
     assert query_codec.decode(data).value == 1.0
 
 
-VALUES: dict[str, Any] = {
-    "kind": "values",
-    "source": "feed",
-    "neighbors": "replace",
-    "epsilon": 1.0,
-    "sensitivity": 1.0,
-}
-TABLE: dict[str, Any] = {
-    "kind": "table",
-    "source": "people",
-    "neighbors": "add-remove",
-    "epsilon": 1.0,
-    "path": "people.csv",
-    "attributes": {"age": 85, "sex": ["F", "M"]},
-}
+VALUES = source(epsilon=1.0)
+TABLE = source("people", "table", epsilon=1.0, attributes={"age": 85, "sex": ["F", "M"]})
 
 
 @pytest.mark.parametrize(
-    ("source", "change", "words"),
+    ("document", "change", "words"),
     [
         (VALUES, {"kind": "feed"}, "kind"),
         (
@@ -195,17 +183,12 @@ TABLE: dict[str, Any] = {
     ],
 )
 def test_a_refused_source_says_which_field_and_why(
-    source: dict[str, Any], change: dict[str, Any], words: str
+    document: dict[str, Any], change: dict[str, Any], words: str
 ) -> None:
-    assert words in message_of(source_codec, json.dumps({**source, **change}).encode())
+    assert words in message_of(source_codec, json.dumps({**document, **change}).encode())
 
 
-STREAM: dict[str, Any] = {
-    "stream": "alarms",
-    "source": "feed",
-    "mechanism": {"kind": "above_threshold", "threshold": 10.0},
-    "epsilon": 1.0,
-}
+STREAM = stream("alarms", mechanism={"threshold": 10.0})
 
 
 @pytest.mark.parametrize(

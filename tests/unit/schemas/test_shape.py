@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from schemas import MAX_DEFINITION_BYTES, Query, Request
 from schemas.shape import MAX_FAULTS, MAX_NAMES, MAX_NESTING, nesting_of, shape_fault
 from schemas.wire import Codec, MalformedEventError
+from tests.builders import source
 
 REQUESTS: Codec[Any] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 QUERIES: Codec[Any] = Codec(Query, limit=MAX_DEFINITION_BYTES)
@@ -76,8 +77,8 @@ def test_codec_counts_faults_that_are_too_many_to_list() -> None:
 )
 def test_codec_stops_at_first_wrong_value_of_a_domain(domain: dict[str, Any]) -> None:
     """A domain with 100,000 wrong values is one fault, not 100,000."""
-    source = {"kind": "table", "source": "a", "neighbors": "add-remove", "epsilon": 1.0, "path": "x"}
-    request = {"kind": "register", "request": "a", "source": {**source, "attributes": {"c": domain}}}
+    table = source("a", "table", attributes={"c": domain})
+    request = {"kind": "register", "request": "a", "source": table}
     with pytest.raises(MalformedEventError, match="attributes") as refused:
         REQUESTS.decode(json.dumps(request).encode())
     assert "more" not in str(refused.value)
@@ -86,7 +87,6 @@ def test_codec_stops_at_first_wrong_value_of_a_domain(domain: dict[str, Any]) ->
 def test_codec_takes_a_definition_with_most_attributes() -> None:
     """A definition with 1,024 attributes, each with all fields, is within the bounds."""
     domain = {"kind": "integers", "minimum": 0, "maximum": 9, "outside": "reject"}
-    source = {"kind": "table", "source": "a", "neighbors": "add-remove", "epsilon": 1.0, "path": "x"}
-    attributes = {f"attribute-{number}": domain for number in range(1024)}
-    request = {"kind": "register", "request": "a", "source": {**source, "attributes": attributes}}
+    table = source("a", "table", attributes={f"attribute-{number}": domain for number in range(1024)})
+    request = {"kind": "register", "request": "a", "source": table}
     assert len(REQUESTS.decode(json.dumps(request).encode()).source.attributes) == 1024
