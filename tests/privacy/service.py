@@ -1,4 +1,4 @@
-"""The whole service in memory, with the noise that it must have used derived again from the key beside it."""
+"""Runs the whole service in memory, and derives the noise of its answers again from the key."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ def stream(
 
 
 def open_all(driver: Driver, specs: Iterable[Mapping[str, Any]]) -> None:
-    """Open many streams at once."""
+    """Open many streams in one batch of requests."""
     requests = [OpenStream(request=spec["stream"], stream=builders.parse_stream(spec)) for spec in specs]
     refused = [one.reason for one in driver.requests(requests) if one.outcome != "opened"]
     assert not refused, refused[0]
 
 
 def definition_of(driver: Driver, name: str) -> Control:
-    """What the budget service told the workers about a stream, at its last opening."""
+    """Return the definition that the budget service published at the stream's last opening."""
     records = [one for one in driver.records(driver.topics.control) if one.key == name.encode()]
     return _control.validate_json(records[-1].value or b"")
 
 
 def sparse_vector(definition: Control) -> SparseVectorCalibration:
-    """The calibration of a stream that runs a sparse vector."""
+    """Return the calibration of a stream that runs a sparse vector."""
     assert isinstance(definition.calibration, SparseVectorCalibration)
     return definition.calibration
 
 
 def everything(driver: Driver) -> Iterator[Record]:
-    """Every record on every topic."""
+    """Yield all records of all topics."""
     topics = driver.topics
     for topic in (
         topics.queries,
@@ -74,7 +74,7 @@ def everything(driver: Driver) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class Derived:
-    """A stream's noise as a holder of the key can tell it, and the outcomes that it implies."""
+    """The noise of a stream as a holder of the key derives it, and the outcomes that follow from it."""
 
     key: NoiseKey
     definition: Control
@@ -84,7 +84,7 @@ class Derived:
         return sparse_vector(self.definition)
 
     def barrier(self, tops: int) -> int:
-        """ρ + s after so many ⊤s."""
+        """Return ρ + s after this number of ⊤s."""
         return self.threshold_noise(tops) + self.calibration.shift
 
     def threshold_noise(self, tops: int) -> int:
@@ -108,7 +108,7 @@ class Derived:
         return int(law.draw(words, low)[0])
 
     def outcomes(self, records: list[Record]) -> list[str]:
-        """The rule, one query at a time: ⊤ iff f + ν >= T + ρ + s, until the cutoff."""
+        """Apply the rule to one query after the other: ⊤ iff f + ν >= T + ρ + s, until the cutoff."""
         calibration, mechanism = self.calibration, self.definition.spec.mechanism
         assert isinstance(mechanism, AboveThreshold)
         tops = 0
@@ -132,5 +132,5 @@ class Derived:
 
 
 def steps(number: float, grid: float) -> int:
-    """⌊v/γ + ½⌋ of a double's shortest decimal."""
+    """Return ⌊v/γ + ½⌋ of a double's shortest decimal."""
     return math.floor(Fraction(repr(number)) / Fraction(repr(grid)) + Fraction(1, 2))

@@ -1,4 +1,4 @@
-"""Sources, streams and their calibrations for the ledger's tests, and the ledger's own way through the changelog."""
+"""Builds sources, streams and ledgers for the tests of the ledger; encodes and restores its changelog."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ledger_with(*sources: Source) -> Ledger:
 
 
 def records_of(ledger: Ledger) -> list[bytes]:
-    """What the changelog holds of a ledger: the last record of each source and of each grant."""
+    """Return the records of a compacted changelog: the last one of each source and of each grant."""
     sources = [codec.encode(account.record()) for account in ledger.accounts.values()]
     grants = [
         codec.encode(account.grant_record(grant))
@@ -58,7 +58,7 @@ def records_of(ledger: Ledger) -> list[bytes]:
 
 
 def restored(records: Iterable[bytes]) -> Ledger:
-    """A ledger from changelog records in any order, of which the later ones count."""
+    """Return the ledger that these changelog records restore; later records replace earlier ones."""
     ledger = Ledger()
     restore(ledger, [codec.decode(record) for record in records])
     return ledger

@@ -1,4 +1,4 @@
-"""A document and rows in the types that users bring."""
+"""The definition of a table and its rows, in the types that users pass."""
 
 from __future__ import annotations
 

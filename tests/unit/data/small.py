@@ -1,4 +1,4 @@
-"""A small table, its rows as plain values, and predicates paired with what they say of one row."""
+"""Builds small tables, reads their rows by hand and draws predicates with their meaning in Python."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from schemas import Bins, Categories, Domain, Integers, TableSource
 from tests import builders
 
 KEY = bytes(range(32))
-"""The key by which the tests' tables are recognised and their people's rows are chosen."""
+"""The key of table fingerprints, which also chooses the rows of a person that count."""
 
 unhurried = settings(deadline=None)
-"""For properties that load tables: the first load is slow, and so is a busy machine."""
+"""Settings of properties that load tables: the first load is slow."""
 
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(minimum=17, maximum=26),
@@ -52,14 +52,14 @@ def columns(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]:
 
 
 def read_by_hand(row: Mapping[str, Cell]) -> Row | None:
-    """The row's values by the documented rules, written apart from the code under test; None if it is left out."""
+    """Return the row's values by the documented rules, without the code under test; None if it is left out."""
     values = {name: _read_cell(domain, row[name]) for name, domain in ATTRIBUTES.items()}
     kept = {name: value for name, value in values.items() if value is not None}
     return kept if len(kept) == len(values) else None
 
 
 def code_by_hand(domain: Domain, value: Value) -> int:
-    """The code of a value that was read by hand."""
+    """Return the code of a value that was read by hand."""
     if isinstance(domain, Categories):
         return [*domain.values].index(str(value))
     if isinstance(domain, Integers):
@@ -108,7 +108,7 @@ rows: st.SearchStrategy[Mapping[str, Cell]] = st.fixed_dictionaries(
 
 @dataclass(frozen=True)
 class Said:
-    """A predicate's text, and the same said of one row in Python."""
+    """A predicate as text and as a Python function of one row."""
 
     text: str
     test: Test
@@ -221,4 +221,4 @@ flat_predicates: st.SearchStrategy[tuple[list[list[tuple[bool, Said]]], str]] = 
         " OR ".join(" AND ".join(("NOT " if no else "") + said.text for no, said in group) for group in groups),
     ),
 )
-"""Without a single parenthesis: NOT binds closer than AND, and AND closer than OR."""
+"""Predicates without parentheses: NOT binds more tightly than AND, and AND more tightly than OR."""

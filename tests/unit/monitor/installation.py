@@ -1,4 +1,4 @@
-"""An installation in memory with a monitor on top, and a clock that stands still until it is moved."""
+"""Builds an installation in memory with a monitor, and a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMES = Names(
 )
 FEED = builders.source(neighbors="add-remove")
 HIGH, LOW = 1e9, -1e9
-"""Values so far from the threshold that no noise matters."""
+"""Values so far from the threshold that noise changes no decision."""
 
 WebClient = TestClient[Request, Application]
 
@@ -55,7 +55,7 @@ def bearer(token: str) -> dict[str, str]:
 
 @dataclass
 class Installation:
-    """``flow`` brings the monitor up to date with what the services wrote."""
+    """Services in memory and their monitor; `flow` gives the monitor the records that it has not seen."""
 
     settings: Settings = field(default_factory=Settings)
     driver: Driver = field(default_factory=lambda: Driver(builders.OTHER_KEY, partitions=2))
@@ -66,7 +66,7 @@ class Installation:
     readiness: Readiness = field(default_factory=lambda: Readiness(ready=True, behind=0))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """The services' clock is the monitor's."""
+        """Set the clock of the services whenever the monitor's clock or the driver changes."""
         object.__setattr__(self, name, value)
         if name in {"now", "driver"} and "driver" in self.__dict__ and "now" in self.__dict__:
             self.driver._now = int(self.now * 1000)
@@ -94,7 +94,7 @@ class Installation:
         return self.names
 
     async def request(self, request: LedgerRequest) -> Receipt:
-        """What the client does on Kafka, done by the services in memory."""
+        """Decide a request by the services in memory, as the client does on Kafka."""
         self.requested.append(request)
         try:
             return self.driver.request(request)
@@ -102,14 +102,14 @@ class Installation:
             self.flow()
 
     async def answer(self, question: Query) -> Result:
-        """What the client does on Kafka, done by the workers in memory."""
+        """Answer a question by the workers in memory, as the client does on Kafka."""
         self.asks.append(question)
         [result] = self.driver.ask_many([question])
         self.flow()
         return result
 
     def records(self) -> list[Record]:
-        """What the monitor has not seen yet comes as of now; the tables pass over the rest."""
+        """Return all records of the monitor's topics as of now; its tables skip those that they have read."""
         return [
             record._replace(timestamp=int(self.now * 1000))
             for topic in self.tables.inputs
@@ -122,14 +122,14 @@ class Installation:
         self.flow_answers()
 
     def flow_answers(self) -> None:
-        """Answers that have come since the last time."""
+        """Give the monitor the answers since the last call."""
         for record in self.driver.records(self.driver.topics.answers):
             if record.offset >= self._answers.get(record.partition, 0):
                 self._answers[record.partition] = record.offset + 1
                 self.alerts.take(record._replace(timestamp=int(self.now * 1000)))
 
     def answer_window(self, stream: str, start: int, groups: dict[str, str], **fields: Any) -> None:
-        """An hour's answers of a standing stream, by hand: the outcome of each group."""
+        """Give the monitor the answers of a standing stream for one hour: an outcome for each group."""
         for group, outcome in groups.items():
             window = {"start": written_moment(start * 1000), "end": written_moment((start + 3600) * 1000)}
             answer = {"id": f"{start}/{group}", "stream": stream, "outcome": outcome, "window": window, **fields}
@@ -151,19 +151,19 @@ class Installation:
         self.flow()
 
     def show(self, status: StreamStatus) -> None:
-        """Take in a digest, as if a worker had written it now."""
+        """Give the monitor a stream's status, as a worker writes it."""
         self._shown += 1
         key, value = status.stream.encode(), status.model_dump_json().encode()
         self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
 
     def show_restore(self, restore: PartitionStatus) -> None:
-        """Take in what a service says of a partition that it has begun with."""
+        """Give the monitor a partition's status, as a service writes it while it restores."""
         self._shown += 1
         key, value = f"@{restore.role}|{restore.partition}".encode(), restore.model_dump_json().encode()
         self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
 
     def application(self) -> Application:
-        """The monitor's service as an application of its own."""
+        """Return a web application that serves the monitor alone."""
         application = Application(**APPLICATION_OPTIONS)
         add_api(application, self.monitor)
         return application
@@ -185,7 +185,7 @@ class _InMemory:
 
 
 class _Server(TestServer):
-    """The server as it is run, on the monitor's own connections."""
+    """A test server with the connections of the monitor's real server."""
 
     async def _make_runner(self, **_: Any) -> Runner:
         return Runner(self.app)

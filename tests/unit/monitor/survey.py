@@ -1,4 +1,4 @@
-"""A survey on a monitored installation."""
+"""Builds a monitored installation with a survey of people and five streams on it."""
 
 from __future__ import annotations
 
