@@ -14,4 +14,10 @@ ATTRIBUTES: dict[str, Any] = {
     "bmi": {"kind": "bins", "edges": [10.0, 18.5, 60.0]},
 }
 DOCUMENT = source("people", "table", epsilon=100.0, attributes=ATTRIBUTES)
-ROWS = {"age": [30] * 40, "hours-per-week": [40] * 40, "date": [3] * 40, "sex": ["F"] * 40, "bmi": [12.0] * 40}
+ROWS: dict[str, list[Any]] = {
+    "age": [30] * 40,
+    "hours-per-week": [40] * 40,
+    "date": [3] * 40,
+    "sex": ["F"] * 40,
+    "bmi": [12.0] * 40,
+}

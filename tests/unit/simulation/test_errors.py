@@ -162,7 +162,7 @@ def test_charges_endings_and_rejections_are_those_of_the_stream() -> None:
 
 
 def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None:
-    sparse = {"kind": "above_threshold", "threshold": 100.0}
+    sparse: dict[str, Any] = {"kind": "above_threshold", "threshold": 100.0}
     report = run(sparse, ['{"where": "age > 30", "threshold": 5}', "age < 0"])
     [found] = report.figures
     assert (found.what, found.largest, found.broken) == ("above and below", 0.0, 0)

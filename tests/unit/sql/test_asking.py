@@ -102,7 +102,7 @@ def test_groups_are_ordered_as_the_source_declares_their_values() -> None:
         "level": ["none", "little", "much"],
         "age": {"kind": "integers", "minimum": 8, "maximum": 11},
     }
-    rows = {"bmi": [1.0, 50.0], "level": ["none", "much"], "age": [8, 11]}
+    rows: Frame = {"bmi": [1.0, 50.0], "level": ["none", "much"], "age": [8, 11]}
     made = opened(LAPLACE, frame=rows, attributes=attributes)
 
     def values(by: str, rest: str = "") -> list[object]:
