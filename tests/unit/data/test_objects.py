@@ -18,7 +18,7 @@ from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStor
 from stream.data import store as store_module
 from stream.data.checks import check_table
 from stream.data.objects import _client
-from stream.data.places import sheets_of
+from stream.data.places import sheets_of, stamp_of
 from stream.data.roots import parse_roots
 from tests.unit.data import guarded
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite
@@ -244,6 +244,7 @@ def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket
     store = TableStore(KEY)
     assert store.fingerprint(declared(bucket.address("visits/"))) == store.fingerprint(declared(f"{folder}/"))
     before = read.stamp(declared(bucket.address("visits/")))
+    assert before == stamp_of(bucket.address("visits/"))
     assert len(before) == 2
     newest = "visits/_delta_log/00000000000000000002.json"
     bucket.put(newest, (folder / "_delta_log" / newest[-25:]).read_bytes().replace(b'"ward=', b'"../ward='))
@@ -252,9 +253,11 @@ def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket
     rewrite(folder, deleting(INLINE))
     bucket.put(newest, (folder / "_delta_log" / newest[-25:]).read_bytes())
     assert sorted(rows_of(read(declared(bucket.address("visits/"))))) == [(1, 3, 0)]
-    assert read.stamp(declared(bucket.address("visits/"))) != before
+    assert stamp_of(bucket.address("visits/")) != before
     bucket.put(newest, b"no log")
-    assert cause(lambda: read(declared(bucket.address("visits/")))).startswith("its Delta log cannot be read")
+    with pytest.raises(UnreadableError) as refused:
+        stamp_of(bucket.address("visits/"))
+    assert refused.value.cause.startswith("its Delta log cannot be read")
 
 
 def test_an_owner_checks_objects_as_services_read_them(bucket: Bucket) -> None:
