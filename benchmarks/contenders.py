@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.installation import FOLDER, Installation
 from benchmarks.programs import Program, service
-from stream.kafka.broker import java, java_classpath
+from stream.kafka.broker.local_broker import java, java_classpath
 
 SOTTO = "Sotto"
 KAFKA_STREAMS = "Kafka Streams"

@@ -19,10 +19,10 @@ from rich.table import Table as RichTable
 from benchmarks.report import console
 from schemas import StreamSpec
 from sotto import Driver
-from stream.garbage import look_rarely
-from stream.mechanisms.maximum_entropy import NoisyMarginal, fit
-from stream.noise import block_words, sampler
-from stream.processors.base import Record
+from stream.environment import reduce_gc_frequency
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit
+from stream.privacy.noise import block_words, sampler
+from stream.processing.protocol import Record
 
 SHAPES = ((100, 100), (25, 20, 20), (1024, 1024), (128, 128, 64))
 ROWS = 50_000
@@ -119,7 +119,7 @@ def _questions() -> list[tuple[str, str]]:
         return seconds
 
     gc.collect()
-    look_rarely()
+    reduce_gc_frequency()
     first = asked(wheres)
     fresh = asked(others)
     again = (wheres * (ASKED // len(wheres)))[: ASKED // 4]

@@ -21,11 +21,11 @@ from benchmarks.programs import Program, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas.wire import encode
-from stream.kafka.restore import reader
-from stream.kafka.standby import neighbours
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
-from stream.processors.topics import Topics, partition_of
+from stream.engine.restore import reader
+from stream.engine.standby import neighbours
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import Topics, partition_of
 from stream.settings import Settings
 
 POLL_SECONDS: Final = 0.01

@@ -18,11 +18,10 @@ from typing import Any, Final
 from benchmarks.report import Figure, show_figures, write_json
 from schemas import AnswersCalibration, EventsSource
 from schemas.streams import StreamSpec
-from stream.processors.base import Record
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.told import Told
-from stream.processors.topics import Topics
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
 
 BATCH: Final = 5_000
 GROUPS: Final = 100
@@ -48,14 +47,14 @@ _SOURCE: Final = EventsSource.model_validate(
 )
 
 
-class _Opened(Definitions):
+class _Opened(FeedDefinitions):
     """Standing streams that nobody need open first."""
 
     def __init__(self, conditions: Sequence[str | None]) -> None:
         super().__init__()
         self._opened = tuple(_stream(number, where) for number, where in enumerate(conditions))
 
-    def of(self, source: str) -> tuple[Told, ...]:
+    def of(self, source: str) -> tuple[StandingDefinition, ...]:
         """All of them."""
         del source
         return self._opened
@@ -76,7 +75,7 @@ _CALIBRATION: Final = AnswersCalibration(
 """Feeds ask nothing of it."""
 
 
-def _stream(number: int, where: str | None) -> Told:
+def _stream(number: int, where: str | None) -> StandingDefinition:
     standing = {
         "window": {"size": "1m"},
         "lateness": "5s",
@@ -95,7 +94,7 @@ def _stream(number: int, where: str | None) -> Told:
     )
     if spec.standing is None:
         raise TypeError("the stream is not standing")
-    return Told(spec, spec.standing, _SOURCE, f"{number:032x}", _CALIBRATION, "opened", b"")
+    return StandingDefinition(spec, spec.standing, _SOURCE, f"{number:032x}", _CALIBRATION, "opened", b"")
 
 
 @dataclass

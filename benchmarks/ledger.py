@@ -31,16 +31,16 @@ from schemas import (
     ValuesSource,
 )
 from schemas.wire import Codec
-from stream.data import TableStore
-from stream.garbage import look_rarely
-from stream.kafka.restore import reader
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
-from stream.processors.base import Outputs, Record
-from stream.processors.budget import BudgetProcessor
-from stream.processors.receipts import receipt_key
-from stream.processors.topics import Topics
+from stream.budget import BudgetProcessor
+from stream.engine.restore import reader
+from stream.environment import reduce_gc_frequency
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Outputs, Record
+from stream.processing.receipts import receipt_key
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
+from stream.tables import TableStore
 
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--broker", action="store_true", help="also on a private broker, with the service itself")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    look_rarely()
+    reduce_gc_frequency()
     figures = measured(options.grants, options.sources)
     title = f"{options.grants:,} grants over {options.sources:,} sources"
     show_figures(title, figures)

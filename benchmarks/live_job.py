@@ -17,9 +17,9 @@ from benchmarks.installation import FOLDER
 from benchmarks.programs import service
 from schemas import OpenStream, RegisterSource, StreamSpec, written_moment
 from sotto import AsyncClient
-from stream.kafka.feeds import feed_group
-from stream.kafka.topics import create_topics
-from stream.processors.topics import Topics, partition_of
+from stream.kafka.topics.creation import create_topics
+from stream.processing.topic_names import Topics, partition_of
+from stream.services.feed_service import feed_group
 from stream.settings import Settings
 
 GROUPS: Final = 100

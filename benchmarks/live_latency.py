@@ -20,7 +20,7 @@ from benchmarks.live_course import Positions, used
 from benchmarks.live_job import Job, Opened, People, live_topic, open_streams
 from benchmarks.programs import Program, service
 from schemas.windows import moment_ms
-from stream.kafka.restore import read_to_end, reader
+from stream.engine.restore import read_to_end, reader
 from stream.settings import Settings
 
 TOPIC: Final = "live-latency"

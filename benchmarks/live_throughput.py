@@ -16,7 +16,7 @@ from benchmarks.installation import FOLDER, create_topic, delete_topics
 from benchmarks.live_course import Course, Positions
 from benchmarks.live_job import Job, People, fill, live_topic, open_streams
 from benchmarks.programs import Program, ProgramError, service
-from stream.kafka.broker import java, java_classpath
+from stream.kafka.broker.local_broker import java, java_classpath
 from stream.settings import Settings
 
 PEOPLE: Final = 200_000

@@ -12,7 +12,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.programs import Program
-from stream.kafka.restore import read_to_end, reader
+from stream.engine.restore import read_to_end, reader
 from stream.settings import Settings
 
 POLL_SECONDS = 0.02

@@ -24,13 +24,13 @@ from benchmarks.streams import fetched
 from schemas import MAX_DEFINITION_BYTES, Amount, Answer, Control, Query
 from schemas.wire import Codec, encode, struct
 from sotto import Driver
-from stream.data import TableStore
-from stream.mechanisms.above_threshold import decide, query_sampler
-from stream.mechanisms.grid import Grid
-from stream.noise import NoiseKey, TwoSidedGeometric, event_words
-from stream.processors.base import Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.written import value_of
+from stream.privacy.mechanisms.above_threshold import decide, query_sampler
+from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.noise import NoiseKey, TwoSidedGeometric, event_words
+from stream.processing.exact_decimals import value_of
+from stream.processing.protocol import Record
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
 
 BATCH = 5_000
 REPEATS = 15

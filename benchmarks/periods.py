@@ -18,15 +18,15 @@ from blake3 import blake3
 
 from benchmarks.report import Figure, show_figures, write_json
 from schemas import written_moment
-from stream.data import TableStore
-from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.tables import Tables
-from stream.noise import NoiseKey
-from stream.processors.base import Record, RecordLike
-from stream.processors.budget import BudgetProcessor
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.budget import BudgetProcessor
+from stream.feeds.feed_definitions import FeedDefinitions
+from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.state.monitor_tables import Tables
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record, RecordLike
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
 
 BEGINS_MS: Final = 1_767_225_600_000
 HOUR_MS: Final = 3_600_000
@@ -195,9 +195,9 @@ def restored(ledger: Iterable[Record]) -> BudgetProcessor:
     return found
 
 
-def heard(control: Sequence[Record]) -> Definitions:
+def heard(control: Sequence[Record]) -> FeedDefinitions:
     """What feeds know of streams."""
-    definitions = Definitions()
+    definitions = FeedDefinitions()
     for place in range(0, len(control), 1000):
         definitions.take(control[place : place + 1000])
     return definitions

@@ -22,12 +22,12 @@ from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas import Checkpoint
 from schemas.wire import encode, struct
-from stream.data import TableStore
-from stream.garbage import look_rarely
-from stream.noise import NoiseKey
-from stream.processors.base import Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.environment import reduce_gc_frequency
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
 
 _READ_AT_ONCE: Final = 10_000
 _BATCH_RECORDS: Final = 800
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    look_rarely()
+    reduce_gc_frequency()
     figures: dict[str, list[Figure]] = {}
     for streams in options.streams:
         for name, thresholds in (("equal thresholds", 1), ("thresholds of their own", streams)):

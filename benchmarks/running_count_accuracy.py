@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.report import console
 from schemas import Laplace, RunningCountCalibration, StreamSpec, written_moment
 from sotto import Driver
-from stream.accounting.answers import answer_law
-from stream.accounting.laws import variance_of
-from stream.accounting.plans import candidates
-from stream.accounting.running_counts import answer_alpha, node_law, tree_of
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.noise_laws import variance_of
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning.answer_plans import answer_law
+from stream.privacy.planning.plans import candidates
+from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
 
 HORIZONS = (24, 168, 365, 1000, 8760)
 TOTAL = 5

@@ -34,13 +34,13 @@ from benchmarks.installation import (
 from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import THRESHOLD, definitions, fetched
-from stream.data import TableStore
-from stream.garbage import look_rarely
-from stream.kafka.restore import reader
-from stream.noise import NoiseKey
-from stream.processors.base import Record
-from stream.processors.queries.processor import STATUS_INTERVAL, QueryProcessor
-from stream.processors.topics import Topics
+from stream.engine.restore import reader
+from stream.environment import reduce_gc_frequency
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker.worker_processor import STATUS_INTERVAL, QueryProcessor
 
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _measure(streams: int) -> list[Figure]:
     """In a process of its own, so that memory is that of the streams alone."""
-    look_rarely()
+    reduce_gc_frequency()
     few = _restored(FEW)
     gc.collect()
     before = _memory(os.getpid())

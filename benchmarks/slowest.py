@@ -20,12 +20,12 @@ from benchmarks.report import Figure, show_figures, write_json
 from schemas import Query
 from schemas.wire import struct
 from sotto import Driver
-from stream.data import TableStore
-from stream.noise import NoiseKey
-from stream.processors.base import Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries.families.base import Context
-from stream.processors.queries.work import SECOND, Workload
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
+from stream.worker.fair_shares import SECOND, Workload
+from stream.worker.families.family import Context
 
 KEY = NoiseKey(bytes(32))
 ROWS = 1 << 20

@@ -24,7 +24,7 @@ import polars as pl
 from benchmarks.report import console
 from schemas import Answer, Integers
 from sotto import Driver
-from stream.data import adult
+from stream.tables import adult
 
 ATTRIBUTES = ("age", "sex", "marital-status", "occupation", "race")
 SPARSITY = 200

@@ -14,9 +14,9 @@ CASES: Final = {
     "sotto --help": ["-m", "sotto", "--help"],
     "sotto ask --help": ["-m", "sotto", "ask", "--help"],
     "from sotto import Client": ["-c", "from sotto import Client"],
-    "what sotto ask imports": ["-c", "import stream.cli.queries"],
-    "what a feed imports": ["-c", "import stream.cli.serving, stream.kafka.feeds"],
-    "what a worker imports": ["-c", "import stream.cli.serving, stream.kafka.keyed"],
+    "what sotto ask imports": ["-c", "import stream.cli.manage.query_commands"],
+    "what a feed imports": ["-c", "import stream.cli.run.serve_command, stream.services.feed_service"],
+    "what a worker imports": ["-c", "import stream.cli.run.serve_command, stream.services.keyed_services"],
 }
 
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from sotto import Driver
 from stream.kernel import compiled, spans_of
-from stream.noise import NoiseKey
-from stream.processors.base import Record
-from stream.processors.columns import RecordColumns
-from stream.processors.topics import Topics
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record
+from stream.processing.record_columns import RecordColumns
+from stream.processing.topic_names import Topics
 
 CUTOFF: Final = 10
 THRESHOLD: Final = 1e6

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from schemas import Bins, Categories, Domain, Integers, TableSource
-from stream.data import GuardedReader, ReadingLimits, TableStore
+from stream.tables import GuardedReader, ReadingLimits, TableStore
 
 ROWS: Final = 100_000_000
 ROWS_A_PERSON: Final = 5

@@ -19,9 +19,9 @@ from rich.table import Table
 
 from benchmarks.installation import PARTITIONS, broker_seconds, private_broker
 from benchmarks.report import console
-from stream.kafka import transactional
-from stream.kafka.topics import create_topics
-from stream.kafka.transactional import TransactionalProducer
+from stream.kafka.client import transactional_producer
+from stream.kafka.client.transactional_producer import TransactionalProducer
+from stream.kafka.topics.creation import create_topics
 from stream.settings import Settings
 
 TOPICS: Final = ("answers", "state")
@@ -133,7 +133,7 @@ async def _own(settings: Settings, partition: int) -> tuple[Any, Transaction]:
 
 
 async def _first(settings: Settings, partition: int) -> tuple[Any, Transaction]:
-    with patch.object(transactional, "follows_second", lambda _: False):
+    with patch.object(transactional_producer, "follows_second", lambda _: False):
         return await _own(settings, partition)
 
 

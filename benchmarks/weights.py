@@ -19,8 +19,8 @@ import numpy.typing as npt
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.stopwatch import best_seconds
 from sotto import Driver
-from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 ATTRIBUTES = (16, 20)
 """Of two values each: |X| = 2¹⁶ and 2²⁰."""

@@ -1,6 +1,6 @@
 """The contract: every event on every topic, as immutable pydantic models."""
 
-from schemas.answers import Answer, Outcome
+from schemas.answers import Answer, MemberStatus, Outcome, PartitionStatus, StreamStatus
 from schemas.base import (
     FIRST_VERSION,
     MAX_ANSWER_BYTES,
@@ -21,10 +21,8 @@ from schemas.calibrations import (
     RunningCountCalibration,
     SparseVectorCalibration,
 )
-from schemas.charges import Charge, StreamState
-from schemas.checkpoints import Checkpoint, HypothesisUpdate, Measurement, Progress
-from schemas.control import Control, StreamClosed, StreamHalted, StreamOpened
-from schemas.feeds import FeedProgress, FeedStream, FirstWindow
+from schemas.checkpoints import Charge, Checkpoint, HypothesisUpdate, Measurement, Progress, StreamState
+from schemas.feeds import FeedProgress, FeedStream, FirstWindow, MergedStream, NodeSums, Partial
 from schemas.ledger import (
     AllotmentRecord,
     GrantRecord,
@@ -51,8 +49,6 @@ from schemas.mechanisms import (
     SparsePmw,
     SparseProject,
 )
-from schemas.partials import MergedStream, NodeSums, Partial
-from schemas.places import Address
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
 from schemas.rejected import RejectedHeaders
@@ -85,8 +81,20 @@ from schemas.sources import (
     named_from,
     registered_as,
 )
-from schemas.status import MemberStatus, PartitionStatus, StreamStatus
-from schemas.streams import MAX_GROUPS, Extension, Extensions, StandingQuery, StreamIdentity, StreamSpec, SumOf
+from schemas.streams import (
+    MAX_GROUPS,
+    Control,
+    Extension,
+    Extensions,
+    StandingQuery,
+    StreamClosed,
+    StreamHalted,
+    StreamIdentity,
+    StreamOpened,
+    StreamSpec,
+    SumOf,
+)
+from schemas.table_places import Address
 from schemas.trail import (
     Totals,
     TrailBeginning,

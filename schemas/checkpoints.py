@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Count, Event, Incarnation, Reason, SparingEvent, Surplus
-from schemas.charges import StreamState
+from schemas.base import Amount, Count, Event, Identifier, Incarnation, Reason, SparingEvent, Surplus
 from schemas.queries import Cell, Term
 from schemas.sources import AttributeName
+
+StreamState = Literal["open", "exhausted", "halted", "closed"]
+
+
+class Charge(SparingEvent):
+    """A stream's totals so far; any ``state`` but ``open`` is final: no answer follows it."""
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
+
+    stream: Identifier
+    source: Identifier
+    incarnation: Incarnation
+    state: StreamState
+    answered: Count
+    tops: Count
+    spent: Amount
+    reason: Reason | None = None
+    surplus: Surplus = 0
 
 
 class Checkpoint(SparingEvent):

@@ -27,7 +27,7 @@ from schemas.base import (
     Version,
 )
 from schemas.calibrations import Calibration
-from schemas.charges import StreamState
+from schemas.checkpoints import StreamState
 from schemas.populations import Period, Population, Standing
 from schemas.sources import Source
 from schemas.streams import Extensions, StreamIdentity, StreamSpec

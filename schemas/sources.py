@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent, matching
-from schemas.places import Address
+from schemas.table_places import Address
 from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
 
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]

@@ -7,20 +7,26 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import (
+    FIRST_VERSION,
+    ByKind,
     Delta,
     Digest,
     Epsilon,
     Event,
+    Fingerprint,
     Identifier,
     Incarnation,
     KeyId,
     OneOf,
     Probability,
+    Reason,
     SparingEvent,
+    Version,
 )
+from schemas.calibrations import Calibration
 from schemas.mechanisms import MAX_ANSWERS, Mechanism
 from schemas.queries import Where
-from schemas.sources import AttributeName
+from schemas.sources import AttributeName, Source
 from schemas.windows import Moment, Span, Windows, span_ms
 
 MAX_GROUPS = 10_000
@@ -110,3 +116,39 @@ class Extension(SparingEvent):
 
 Extensions = tuple[Extension, ...]
 """All extensions of a stream in the order in which they were granted: it only ever grows at its end."""
+
+
+class _Definition(SparingEvent):
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions", "version"})
+
+    spec: StreamSpec
+    source: Source
+    identity: StreamIdentity
+    fingerprint: Fingerprint | None
+    calibration: Calibration
+    extensions: Extensions = ()
+    version: Version = FIRST_VERSION
+
+
+class StreamOpened(_Definition):
+    """The stream may answer, for as long as its calibration and its extensions have charged answers."""
+
+    kind: Literal["opened"] = "opened"
+
+
+class StreamHalted(_Definition):
+    """The stream must not answer any more."""
+
+    kind: Literal["halted"] = "halted"
+    reason: Reason
+
+
+class StreamClosed(_Definition):
+    """The stream has ended; its worker reports the final spending once, which frees the refund."""
+
+    kind: Literal["closed"] = "closed"
+    reason: Reason
+
+
+Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind"), ByKind()]
+"""A stream's definition and what it may do."""

@@ -20,8 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, from_json
 
 from schemas.base import KIND_ERROR, MAX_DEFINITION_BYTES, Event, words_of_pattern
-from schemas.repeats import REPEATED, repeats_a_field
-from schemas.shape import MAX_FAULTS, MAX_NAMES, shape_fault
+from schemas.json_limits import MAX_FAULTS, MAX_NAMES, REPEATED, repeats_a_field, shape_fault
 
 Steps = tuple[int | str, ...]
 

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from schemas import AllotmentRecord, Answer, GrantRecord, PopulationRecord, Query, Receipt, SourceRecord
-    from stream.asking import Result, Results
-    from stream.asking.alerts import Notice
-    from stream.asking.dead_letters import DeadLetter
     from stream.client import AsyncClient, Client
     from stream.errors import (
         Exhausted,
@@ -31,7 +28,10 @@ if TYPE_CHECKING:
         Unknown,
         Unreachable,
     )
-    from stream.noise import NoiseKeyError
+    from stream.privacy.noise import NoiseKeyError
+    from stream.questions import Result, Results
+    from stream.questions.alert_states import Notice
+    from stream.questions.dead_letter_records import DeadLetter
     from stream.settings import Settings
     from stream.sql import StatementError, Table
     from stream.testing import Driver, NotReproducibleError
@@ -80,9 +80,9 @@ _HOMES: Final = {
         "Receipt",
         "SourceRecord",
     ),
-    "stream.asking": ("Result", "Results"),
-    "stream.asking.alerts": ("Notice",),
-    "stream.asking.dead_letters": ("DeadLetter",),
+    "stream.questions": ("Result", "Results"),
+    "stream.questions.alert_states": ("Notice",),
+    "stream.questions.dead_letter_records": ("DeadLetter",),
     "stream.client": ("AsyncClient", "Client"),
     "stream.errors": (
         "Exhausted",
@@ -98,7 +98,7 @@ _HOMES: Final = {
         "Unknown",
         "Unreachable",
     ),
-    "stream.noise": ("NoiseKeyError",),
+    "stream.privacy.noise": ("NoiseKeyError",),
     "stream.settings": ("Settings",),
     "stream.sql": ("StatementError", "Table"),
     "stream.testing": ("Driver", "NotReproducibleError"),
@@ -112,7 +112,7 @@ def __getattr__(name: str) -> Any:
     require_own_packages()
     if name == "__version__":
         return import_module("stream.version").VERSION
-    with import_module("stream.extras").explained():
+    with import_module("stream.optional_packages").explained():
         value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
     return value
 

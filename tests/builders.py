@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 
 from schemas import Source, SparseVectorCalibration, StreamSpec
 from sotto import Driver
-from stream.accounting.plans import choose
-from stream.accounting.setting import Setting
-from stream.data.frames import Frame
-from stream.noise import NoiseKey
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.noise import NoiseKey
+from stream.privacy.planning.plans import choose
+from stream.tables.rows import Frame
 
 KEY: Final = NoiseKey(bytes(range(32)))
 """The noise key of the tests' installations: their noise is reproducible."""

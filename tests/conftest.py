@@ -15,14 +15,14 @@ import pytest
 from hypothesis import settings as property_settings
 
 from sotto import AsyncClient
-from stream.data import adult
-from stream.garbage import look_rarely
-from stream.kafka.broker import LocalBroker
-from stream.kafka.broker_process import file_lock
-from stream.kafka.processes import RoleName, Service
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
+from stream.environment import reduce_gc_frequency
+from stream.kafka.broker.broker_process import file_lock
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings
+from stream.tables import adult
 from tests.chaos import ground as chaos
 from tests.patience import lengthen_timeouts
 from tests.preloaded import preloaded_services
@@ -43,7 +43,7 @@ HARD_WORK_SECONDS = 0.5
 def pytest_collection_finish() -> None:
     """Let alone what thousands of tests are made of."""
     gc.collect()
-    look_rarely()
+    reduce_gc_frequency()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,7 +64,7 @@ StartService = Callable[[RoleName], Service]
 def _brokers_have_ports_of_their_own() -> Iterator[None]:
     """No broker takes the usual port: one that is ended for a moment would lose it to another test's."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("stream.kafka.broker_config.USUAL_PORT", 0)
+        patched.setattr("stream.kafka.broker.properties.USUAL_PORT", 0)
         yield
 
 

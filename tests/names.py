@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 from typing import get_args
 
-from stream.monitor.models import AccessRole
-from stream.monitor.names_file import change_names
-from stream.monitor.tokens import Names
+from stream.monitor.api.models import AccessRole
+from stream.monitor.api.tokens import TokenFile, change_names
 
 FILE = "names.json"
 
@@ -21,7 +20,7 @@ def make_names(folder: Path) -> dict[str, str]:
 def give_token(folder: Path, name: str, role: AccessRole) -> str:
     """Add a token of a name to the file."""
 
-    def add(names: Names) -> tuple[Names, str]:
+    def add(names: TokenFile) -> tuple[TokenFile, str]:
         changed, _, text = names.with_token(name, role, now=int(time.time()), expires=None)
         return changed, text
 

@@ -27,13 +27,13 @@ from unittest.mock import patch
 
 # Without polars: it has threads, which a fork would leave behind.
 SERVICES = (
-    "stream.cli.serving",
-    "stream.cli.monitoring",
-    "stream.kafka.engine",
-    "stream.kafka.feeds",
-    "stream.kafka.heartbeats",
-    "stream.kafka.keyed",
-    "stream.monitor.server",
+    "stream.cli.run.serve_command",
+    "stream.cli.run.monitor_process",
+    "stream.engine.group_engine",
+    "stream.services.feed_service",
+    "stream.services.runner",
+    "stream.services.keyed_services",
+    "stream.monitor.api.server",
     "sqlglot",
     "scipy.optimize",
     "scipy.special",
@@ -43,9 +43,9 @@ SERVICES = (
 COMMANDS = (
     "typer.rich_utils",
     "rich.table",
-    "stream.kafka.restore",
-    "stream.kafka.topics",
-    "stream.accounting.plans",
+    "stream.engine.restore",
+    "stream.kafka.topics.creation",
+    "stream.privacy.planning.plans",
     "scipy.optimize",
     "scipy.special",
 )
@@ -95,7 +95,7 @@ def preloaded_services() -> Iterator[None]:
     if not hasattr(socket, "SOCK_SEQPACKET"):
         yield
         return
-    from stream.kafka import processes  # noqa: PLC0415  (the process that is forked imports only what it should)
+    from stream.services import processes  # noqa: PLC0415  (the process that is forked imports only what it should)
 
     def forked(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Forked:
         return _parent(SERVICES, _from_the_start(environment)).fork(arguments, environment, log)

@@ -13,9 +13,9 @@ from benchmarks.accuracy.streamed import BETA
 from benchmarks.accuracy.tasks import FEW, Task, Workload, make
 from benchmarks.peers import pmw_bypass
 from schemas import StreamSpec
-from stream.accounting.inverse import needed_epsilon
-from stream.accounting.methods import PlanError
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning.inverse_plans import needed_epsilon
+from stream.privacy.planning.noise_layouts import PlanError
 
 ALPHAS = (0.05, 0.02)
 

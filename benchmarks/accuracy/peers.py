@@ -17,7 +17,7 @@ from benchmarks.accuracy.tasks import Task
 from benchmarks.contenders import PEERS, environment
 from benchmarks.installation import FOLDER
 from benchmarks.peers import gaussian, mwem, pmw_bypass
-from stream.accounting.concentrated import largest_rho
+from stream.privacy.composition.gaussian_losses import largest_rho
 
 Contender = Callable[[Task, float, float, int], Run | None]
 """Runs once with a budget and a number for its noise; None where it cannot run at all."""

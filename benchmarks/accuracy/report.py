@@ -12,7 +12,7 @@ from benchmarks.accuracy.figures import Curve, draw_bars, draw_curves
 from benchmarks.accuracy.parts import main_table, other_tables, questions_curve, rows_curve
 from benchmarks.accuracy.runs import Case, Measured, median
 from benchmarks.report import console
-from stream.accounting.inverse import LARGEST_EPSILON
+from stream.privacy.planning.inverse_plans import LARGEST_EPSILON
 
 DOCUMENT, TABLES = Path("docs/accuracy.md"), Path("docs/accuracy-tables.md")
 BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")

@@ -19,10 +19,10 @@ from sphinx.pycode import ModuleAnalyzer
 
 import schemas
 from schemas import Mechanism, Source, StreamSpec
-from stream.audit import cases_of
 from stream.cli.app import app as command_line
-from stream.contract.events import CHANNELS, EVENTS
-from stream.noise import keys
+from stream.dev.audit import cases_of
+from stream.dev.contract.contract_events import CHANNELS, EVENTS
+from stream.privacy.noise import keys
 from stream.settings import Settings, variable
 
 _MARK = re.compile(r"<!-- generated: (\w+) -->")

@@ -2,96 +2,211 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import re
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 
 from stream import log
-from stream.cli.later import Later, group_of
-from stream.cli.standard_streams import give_up_output, take_over
-from stream.extras import missing_of
+from stream.cli.lazy_commands import Later, group_of
+from stream.optional_packages import missing_of
 from stream.version import VERSION
 
+_WHY: Final = {errno.EPIPE: "its reader has closed it", errno.EBADF: "it is closed"}
+
+_WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
+
+
+class OutputError(Exception):
+    """Standard output does not take what a command prints; the message says why."""
+
+
+class _Output(io.TextIOWrapper):
+    r"""Standard output: a sign that its encoding lacks is written out, as ``\u03b5``, and a failed write is an OutputError.
+
+    Every later write fails as the first one did, for libraries try writes and pass over failures. Once ``is_lost``, it takes and drops
+    everything, so that nothing is left to fail while Python ends.
+    """
+
+    is_lost = False
+    _failure: OutputError | None = None
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self._try(super().write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        self._try(super().flush)
+
+    def _try(self, call: Callable[..., object], *arguments: str) -> None:
+        if self.is_lost:
+            return
+        if self._failure is not None:
+            raise self._failure
+        try:
+            call(*arguments)
+        except OSError as error:
+            why = _WHY.get(error.errno or 0, error.strerror)
+            self._failure = OutputError(
+                f"standard output: cannot be written ({why}); what the command changed stands, and its output is incomplete"
+            )
+            raise self._failure from None
+
+
+class _Messages(io.TextIOWrapper):
+    """Standard error, which loses what cannot be written: a command has done what it did, and ends with its status."""
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        try:
+            super().flush()
+        except OSError:
+            return
+
+
+class _Closed(io.RawIOBase):
+    """A file that was closed before the command began."""
+
+    def writable(self) -> bool:
+        """It takes what is written until that is flushed."""
+        return True
+
+    def write(self, _: object) -> int:
+        """Fail as the system does."""
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def take_over() -> None:
+    """Put these in the place of the process's own; of streams that a program or a test has replaced nothing changes.
+
+    A ``COLUMNS`` that is no width of a terminal is left out, for libraries end with what they cannot read.
+    """
+    if not _WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
+        os.environ.pop("COLUMNS", None)
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = sys.__stdout__ = _over(_Output, sys.__stdout__)  # type: ignore[misc]
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = sys.__stderr__ = _over(_Messages, sys.__stderr__)  # type: ignore[misc]
+
+
+def give_up_output() -> None:
+    """Drop what is still to be written to standard output."""
+    if isinstance(sys.stdout, _Output):
+        sys.stdout.is_lost = True
+
+
+def _over(kind: type[io.TextIOWrapper], stream: object) -> io.TextIOWrapper:
+    if not isinstance(stream, io.TextIOWrapper):
+        return kind(io.BufferedWriter(_Closed()), encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    encoding, is_line_buffered, is_written_through = stream.encoding, stream.line_buffering, stream.write_through
+    return kind(
+        stream.detach(),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=is_line_buffered,
+        write_through=is_written_through,
+    )
+
+
 COMMANDS: Final = {
-    "serve": Later("stream.cli.serving:serve", "Run a service until SIGTERM or Ctrl-C."),
+    "serve": Later("stream.cli.run.serve_command:serve", "Run a service until SIGTERM or Ctrl-C."),
     "up": Later(
-        "stream.cli.starting:up",
+        "stream.cli.run.up_command:up",
         "Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.",
     ),
-    "ask": Later("stream.cli.queries:ask", "Ask one query and wait for its answer."),
+    "ask": Later("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
     "sql": Later(
-        "stream.cli.statements:sql", "Ask what a SELECT asks, each number with its ±, and say what it cost."
+        "stream.cli.manage.statement_command:sql",
+        "Ask what a SELECT asks, each number with its ±, and say what it cost.",
     ),
-    "answers": Later("stream.cli.queries:answers", "Print committed answers as they come."),
-    "watch": Later("stream.cli.watching:watch", "Show the alerts of streams as they come."),
+    "answers": Later("stream.cli.manage.query_commands:answers", "Print committed answers as they come."),
+    "watch": Later("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they come."),
     "top": Later(
-        "stream.cli.top:top",
+        "stream.cli.run.top_command:top",
         "Show budgets, busiest streams, services and refused events live, with a viewer's token.",
     ),
     "plan": Later(
-        "stream.cli.planning:plan",
+        "stream.cli.plan.plan_command:plan",
         "Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take.",
     ),
     "simulate": Later(
-        "stream.cli.simulating:simulate",
+        "stream.cli.plan.simulate_command:simulate",
         "Run a stream on a public or made-up table before it is opened: errors and charges beside the promise.",
     ),
     "estimate": Later(
-        "stream.cli.estimating:estimate",
+        "stream.cli.manage.answer_commands:estimate",
         "Estimate the share of every category from the answers so far, with its confidence interval.",
     ),
     "audit": Later(
-        "stream.cli.auditing:audit",
+        "stream.cli.run.demo_command:audit",
         "Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.",
     ),
     "demo": Later(
-        "stream.cli.demos:demo",
+        "stream.cli.run.demo_command:demo",
         "Run a job on real data and check every claim; exit status 0 only if all hold.",
     ),
-    "key": Later("stream.cli.keys:app", "Noise keys."),
-    "token": Later("stream.cli.tokens:app", "Who may use the monitor: names with a role, and their tokens."),
-    "broker": Later("stream.cli.brokers:app", "A local Apache Kafka for development."),
-    "topics": Later("stream.cli.topics:app", "The topics of an installation, and who may touch them."),
-    "events": Later("stream.cli.events:app", "People's events, for live topics."),
-    "source": Later("stream.cli.sources:app", "Sources and their budgets."),
-    "population": Later("stream.cli.populations:app", "Populations: the people whom several sources are about."),
+    "key": Later("stream.cli.run.key_commands:key_app", "Noise keys."),
+    "token": Later(
+        "stream.cli.run.token_commands:app", "Who may use the monitor: names with a role, and their tokens."
+    ),
+    "broker": Later("stream.cli.run.broker_command:app", "A local Apache Kafka for development."),
+    "topics": Later("stream.cli.run.topics_command:app", "The topics of an installation, and who may touch them."),
+    "events": Later("stream.cli.manage.event_commands:app", "People's events, for live topics."),
+    "source": Later("stream.cli.manage.source_commands:app", "Sources and their budgets."),
+    "population": Later(
+        "stream.cli.manage.population_commands:app", "Populations: the people whom several sources are about."
+    ),
     "allot": Later(
-        "stream.cli.populations:allot",
+        "stream.cli.manage.population_commands:allot",
         "Let an analyst or a team have a part of a budget, or change the part that they have.",
     ),
-    "stream": Later("stream.cli.streams:app", "Streams: a mechanism over a source."),
+    "stream": Later("stream.cli.manage.stream_commands:app", "Streams: a mechanism over a source."),
     "ledger": Later(
-        "stream.cli.ledgers:app", "The ledger's audit trail, whether the ledger follows from it, and backups."
+        "stream.cli.manage.ledger_commands:app",
+        "The ledger's audit trail, whether the ledger follows from it, and backups.",
     ),
     "contract": Later(
-        "stream.cli.contracts:app", "The published contract: JSON Schemas and the AsyncAPI document."
+        "stream.cli.run.key_commands:contract_app",
+        "The published contract: JSON Schemas and the AsyncAPI document.",
     ),
 }
 """Every command and group of commands."""
 
 _EXPECTED: Final = (
     "stream.errors:SottoError",
-    "stream.accounting.planner:PlanError",
-    "stream.backup.files:BackupError",
+    "stream.privacy.planning.plans:PlanError",
+    "stream.dev.backup.backup_file:BackupError",
     "stream.cli.output:CommandError",
-    "stream.cli.standard_streams:OutputError",
-    "stream.data:DataError",
-    "stream.kafka.broker_errors:BrokerError",
-    "stream.kafka.listening:ListenError",
-    "stream.kafka.differences:TopicsError",
-    "stream.monitor.tokens:TokenError",
-    "stream.alerts.configuration:AlertsError",
-    "stream.monitor.monitor:MonitorEndedError",
-    "stream.kafka.membership:MembershipLostError",
-    "stream.kafka.supervision:StalledError",
+    "stream.cli.app:OutputError",
+    "stream.tables:DataError",
+    "stream.kafka.broker.broker_process:BrokerError",
+    "stream.engine.health:ListenError",
+    "stream.kafka.topics.layouts:TopicsError",
+    "stream.monitor.api.tokens:TokenError",
+    "stream.alerts.alert_targets:AlertsError",
+    "stream.monitor.api.monitor_state:MonitorEndedError",
+    "stream.engine.supervision:MembershipLostError",
+    "stream.engine.supervision:StalledError",
     "stream.tracing:TracingError",
-    "stream.contract.export:ContractError",
-    "stream.contract.compatibility:UnknownKeywordError",
+    "stream.dev.contract.contract_files:ContractError",
+    "stream.dev.contract.contract_files:UnknownKeywordError",
     "schemas.wire:MalformedEventError",
-    "stream.simulation:SimulationError",
+    "stream.dev.simulation:SimulationError",
     "builtins:TimeoutError",
 )
 """What a command may end with, by where it is defined: a module that was not imported has raised nothing."""
@@ -124,7 +239,7 @@ def _sotto(
     """Differentially private answers on a Kafka query stream."""
     # A service says it in its log.
     if context.invoked_subcommand != "serve" and any(name.upper().startswith("SOTTO_") for name in os.environ):
-        from stream.variables import warning  # noqa: PLC0415  (commands start sooner without settings)
+        from stream.environment import warning  # noqa: PLC0415  (commands start sooner without settings)
 
         if (told := warning()) is not None:
             _say("warning", told)
@@ -155,7 +270,7 @@ def _told(error: Exception) -> str | None:
             return str(describe(error))
         return str(describe(error, import_module("stream.settings").variable))
     if _is(error, "aiokafka.errors:KafkaError"):
-        return str(import_module("stream.kafka.security").advice(error))
+        return str(import_module("stream.kafka.client.security").advice(error))
     if any(_is(error, one) for one in _EXPECTED):
         return str(error)
     return None

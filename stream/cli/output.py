@@ -5,16 +5,74 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TextIO
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final, TextIO, TypeVar
 
 import typer
-from pydantic import BaseModel
-from rich.console import Console, ConsoleDimensions
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount, StreamSpec
-from stream.cli.tables import WIDEST, table_of
+from schemas.json_limits import repeats_a_field, shape_fault
+from schemas.wire import describe, parsed
+
+_EDGES, _BETWEEN = 4, 3
+"""Columns of a table's outer border with its padding, and of what stands between two columns."""
+
+WIDEST: Final = 10_000
+"""Columns where there is no terminal: more than any row has."""
+
+
+def table_of(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> RenderableType:
+    """A table that fits the console at the ends of words; where none does, each row with its columns' names before them."""
+    cells = [[Text(cell) for cell in row] for row in rows]
+    widths = _widths(console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)])
+    if widths is None:
+        return Group(Text(title, "table.title"), *(_stacked(columns, row) for row in cells))
+    table = Table(title=Text(title, "table.title"), title_justify="left")
+    for name, width in zip(columns, widths, strict=True):
+        table.add_column(name, width=width, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | None:
+    """What each column gets of the console's width; None if some word would be cut."""
+    wide = console.options.update(max_width=WIDEST)
+    wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
+    least = [max(cell.minimum for cell in column) for column in wanted]
+    widths = [max(cell.maximum for cell in column) for column in wanted]
+    room = console.width - _EDGES - _BETWEEN * (len(columns) - 1)
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        # The widest of those that can still be broken between words.
+        widest = max(
+            (index for index in range(len(widths)) if widths[index] > least[index]), key=widths.__getitem__
+        )
+        widths[widest] -= 1
+    return widths
+
+
+def _stacked(columns: Sequence[str], row: Sequence[Text]) -> RenderableType:
+    first, *rest = row
+    width = max(map(len, columns[1:]), default=0)
+    lines = [
+        Text(f"{name:<{width}}  ").append_text(cell)
+        for name, cell in zip(columns[1:], rest, strict=True)
+        if cell.plain
+    ]
+    return Group(first, *(Padding(line, (0, 0, 0, 2), expand=False) for line in lines))
 
 
 class _Console(Console):
@@ -105,3 +163,89 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+Read = TypeVar("Read")
+
+STANDARD_INPUT: Final = "-"
+
+
+def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
+    """What a JSON document says that is given inline, as a file's path, or as ``-`` for standard input."""
+    document = read_document(argument)
+    try:
+        return kind.validate_json(document)
+    except ValidationError as error:
+        raise CommandError(f"{name_of(argument)}: {describe(error, given=parsed(document))}") from None
+
+
+def read_document(argument: str) -> str:
+    """The text of such a document; none that gives a field twice."""
+    document = _read(argument)
+    if fault := shape_fault(document):
+        raise CommandError(f"{name_of(argument)}: {fault}")
+    try:
+        repeated = repeats_a_field(document)
+    except ValueError:
+        return document  # whoever reads it says what is wrong with it
+    if repeated:
+        raise CommandError(f"{name_of(argument)}: a field is given twice; give each field once")
+    return document
+
+
+@contextmanager
+def lines_of(argument: str) -> Iterator[Iterator[bytes]]:
+    """The lines of a file, or of standard input for ``-``, without those that are blank."""
+    with numbered_lines(argument) as lines:
+        yield (line for _, line in lines)
+
+
+@contextmanager
+def numbered_lines(argument: str) -> Iterator[Iterator[tuple[int, bytes]]]:
+    """Open a file, or standard input for ``-``, as lines that are not blank, each with its number from 1."""
+    if argument == STANDARD_INPUT:
+        yield _numbered(sys.stdin.buffer)
+        return
+    try:
+        with Path(argument).open("rb") as opened:
+            yield _numbered(opened)
+    except OSError as error:
+        raise CommandError(
+            f"cannot read {argument}: {error.strerror}; give a file, or - for standard input"
+        ) from None
+
+
+def _numbered(opened: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    for number, read in enumerate(opened, 1):
+        if line := (read if number > 1 else read.removeprefix(BOM_UTF8)).strip():
+            yield number, line
+
+
+def _read(argument: str) -> str:
+    if not argument.strip():
+        raise CommandError("document: is empty; give inline JSON, a file, or - for standard input")
+    if _is_inline(argument):
+        return argument
+    try:
+        data = sys.stdin.buffer.read() if argument == STANDARD_INPUT else Path(argument).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {argument}: {error.strerror}; give a file, '-' or inline JSON") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise CommandError(
+            f"{name_of(argument)}: is no text in UTF-8; save it as UTF-8 and give it again"
+        ) from None
+
+
+def name_of(argument: str) -> str:
+    """Name a document in messages: by its file, or by what it is."""
+    if _is_inline(argument):
+        return "document"
+    return "standard input" if argument == STANDARD_INPUT else argument
+
+
+def _is_inline(argument: str) -> bool:
+    """Whether an argument is the document itself: an object, a list, which no command takes, or blank."""
+    stripped = argument.strip()
+    return not stripped or stripped.startswith("{") or (stripped[0], stripped[-1]) == ("[", "]")

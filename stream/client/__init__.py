@@ -1,6 +1,6 @@
 """The SDK: register sources, open streams, ask, read answers, watch budgets; asynchronously or not."""
 
-from stream.client.asynchronous import AsyncClient
-from stream.client.blocking import Client
+from stream.client.async_client import AsyncClient
+from stream.client.blocking_client import Client
 
 __all__ = ["AsyncClient", "Client"]

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from schemas import MAX_EVENT_BYTES, Query, SourceRecord
+from aiokafka import TopicPartition
+
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
+    LedgerRecord,
+    Query,
+    Receipt,
+    Request,
+    SourceRecord,
+    subject_of,
+)
 from schemas.wire import Codec
-from stream.asking import Question
-from stream.asking.live import (
+from stream.client.kafka_connection import Connection, translated
+from stream.client.ledger_reader import new_id
+from stream.engine.restore import readable
+from stream.errors import Invalid, Timeout
+from stream.processing.protocol import Headers
+from stream.processing.receipts import RECEIPT_PREFIX, request_digest
+from stream.processing.topic_names import LEDGER_PARTITIONS
+from stream.questions import Question
+from stream.questions.live_events import (
     LiveEvent,
     LiveRecord,
     LiveTopic,
@@ -21,11 +40,7 @@ from stream.asking.live import (
     milliseconds_of,
     require_events,
 )
-from stream.asking.questions import as_query, require_headers
-from stream.client.budgets import new_id
-from stream.client.connection import Connection
-from stream.client.failures import translated
-from stream.processors.base import Headers
+from stream.questions.question_forms import as_query, require_headers
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
@@ -119,3 +134,62 @@ class PublishCalls(ABC):
     def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
         if not sent.cancelled() and (error := sent.exception()) is not None:
             self._undelivered.append(error)
+
+
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+async def send_requests(connection: Connection, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
+    """Send requests at once and give their receipts in the same order, refusals among them.
+
+    A receipt is taken for a request if it has its id and its digest: whoever else uses the id gets another.
+
+    Raises:
+        Timeout: not all have come ``timeout`` seconds from now; what was sent may still be done.
+    """
+    wanted = [(request.request, request_digest(request)) for request in requests]
+    missing = set(wanted)
+    receipts: dict[tuple[str, str], Receipt] = {}
+    try:
+        async with asyncio.timeout(timeout):
+            await _send_and_read(connection, requests, missing, receipts)
+    except TimeoutError:
+        raise Timeout(
+            f"{len(missing)} requests without receipt; are Kafka and 'sotto serve budget' running?"
+        ) from None
+    return [receipts[one] for one in wanted]
+
+
+async def _send_and_read(
+    connection: Connection,
+    requests: Sequence[Request],
+    missing: set[tuple[str, str]],
+    receipts: dict[tuple[str, str], Receipt],
+) -> None:
+    async with connection.reader(connection.topics.ledger) as consumer:
+        partitions = [TopicPartition(connection.topics.ledger, number) for number in range(LEDGER_PARTITIONS)]
+        consumer.assign(partitions)
+        await consumer.seek_to_end(*partitions)
+        for partition in partitions:
+            await consumer.position(partition)
+        sent = []
+        for request in requests:
+            value = _requests.encode(request)
+            if len(value) > MAX_DEFINITION_BYTES:
+                raise Invalid(
+                    f"request: {len(value)} bytes; send at most {MAX_DEFINITION_BYTES}: declare fewer categories"
+                )
+            sent.append(await connection.send(connection.topics.requests, subject_of(request)[0], value))
+        for future in sent:
+            # The producer goes by whether it fails, whoever waits for it.
+            await asyncio.shield(future)
+        while missing:
+            fetched = await consumer.getmany(timeout_ms=200, max_records=connection.settings.batch_events)
+            for record in (record for records in fetched.values() for record in readable(records)):
+                if record.key is None or not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
+                    continue
+                entry = _ledger.decode(record.value)
+                if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
+                    receipts[key] = entry
+                    missing.discard(key)

@@ -3,32 +3,47 @@
 Both give the same bytes. Nothing here knows of Kafka, streams or privacy.
 """
 
-from stream.kernel.columns import Column, Spans, Texts, joined, rows_of, spans_of, with_room, zeros
-from stream.kernel.counting import Added, Bounded, added, bounded
-from stream.kernel.fields import Fields, Values, digests
-from stream.kernel.grouping import Groups, grouped
-from stream.kernel.hashing import keyed_output, keyed_words
-from stream.kernel.keys import Keys, with_rows
+from stream.kernel.array_operations import (
+    EqualRows,
+    Part,
+    RecordReader,
+    RecordWriter,
+    grouped,
+    keyed_output,
+    keyed_words,
+    pack,
+)
+from stream.kernel.byte_columns import (
+    LINE_BYTES,
+    Column,
+    RowLayout,
+    Spans,
+    Texts,
+    empty_rows,
+    joined,
+    rows_of,
+    spans_of,
+    with_room,
+    zeros,
+)
+from stream.kernel.json_fields import Fields, Scanned, SlotNames, Values, digests
+from stream.kernel.key_tables import Added, Bounded, Keys, added, bounded, with_rows
 from stream.kernel.library import compiled, use
-from stream.kernel.names import Names, Scanned
-from stream.kernel.packing import Part, pack
-from stream.kernel.records import RecordReader, RecordWriter
-from stream.kernel.rows import LINE_BYTES, Layout, empty_rows
 
 __all__ = [
     "LINE_BYTES",
     "Added",
     "Bounded",
     "Column",
+    "EqualRows",
     "Fields",
-    "Groups",
     "Keys",
-    "Layout",
-    "Names",
     "Part",
     "RecordReader",
     "RecordWriter",
+    "RowLayout",
     "Scanned",
+    "SlotNames",
     "Spans",
     "Texts",
     "Values",

@@ -1,23 +1,21 @@
 """SQL for counting people: statements become questions that streams answer."""
 
-from stream.asking.shown import ERROR
-from stream.sql.aggregates import Measured
-from stream.sql.errors import StatementError
-from stream.sql.questions import Plan, Question, plan
-from stream.sql.statements import Column, Grouped, Statement, read
-from stream.sql.tables import Asking, Table, cost_line
-from stream.sql.targets import Target, target
+from stream.questions.result_text import ERROR
+from stream.sql.aggregates import AnswerColumn, StatementError
+from stream.sql.result_tables import Asking, Table, Target, cost_line, target
+from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan
+from stream.sql.statements import Column, Grouped, SelectStatement, read
 
 __all__ = [
     "ERROR",
+    "AnswerColumn",
     "Asking",
     "Column",
     "Grouped",
-    "Measured",
-    "Plan",
-    "Question",
-    "Statement",
+    "SelectStatement",
     "StatementError",
+    "StatementPlan",
+    "StatementQuestion",
     "Table",
     "Target",
     "cost_line",

@@ -3,12 +3,75 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from sqlglot import exp
 
-from stream.sql.errors import StatementError
-from stream.sql.nodes import USUAL, attribute_of, bare, both, called, condition_of, is_number
+from stream.errors import Invalid
+
+
+class StatementError(Invalid):
+    """A statement asks what no stream can be asked; the message says what can be asked in its place.
+
+    It depends on the statement and on declared attributes alone.
+    """
+
+
+USUAL: Final = "ask COUNT(*), SUM(a), AVG(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
+
+
+def condition_of(node: Any) -> str:
+    """A condition as the text of a predicate; whether it is one of those that can be asked, its stream says."""
+    if node.find(exp.Subquery, exp.Select):
+        raise StatementError("a condition compares attributes with literals; write one SELECT from one table")
+    return str(node.sql(dialect="postgres", identify=True, comments=False))
+
+
+def both(first: str | None, second: str) -> str:
+    """The condition that both hold."""
+    return second if first is None else f"({first}) AND ({second})"
+
+
+def attribute_of(node: Any, where: str) -> str:
+    """The attribute that a node names; StatementError, which says ``where``, if it is anything else."""
+    column = bare(node) if isinstance(node, exp.Expr) else None
+    if (
+        not isinstance(column, exp.Column)
+        or column.args.get("table")
+        or not isinstance(column.this, exp.Identifier)
+    ):
+        of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if where in {"SUM", "AVG"} else ""
+        raise StatementError(
+            f"{where}: name an attribute by itself (in double quotes if it has signs){of_conditions}"
+        )
+    return str(column.this.this)
+
+
+def bare(node: exp.Expr) -> exp.Expr:
+    """A node without the parentheses around it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def is_number(node: exp.Expr, number: int) -> bool:
+    """Whether a node is this number, however it is written."""
+    if not isinstance(node, exp.Literal) or node.is_string:
+        return False
+    try:
+        return float(node.this) == number
+    except ValueError:
+        return False
+
+
+def called(node: exp.Expr) -> str:
+    """What a node is called to people."""
+    return (
+        f"{node.sql_name()}"
+        if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous)
+        else "this expression"
+    )
+
 
 _INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
     (exp.Min, "ask COUNT(*) … WHERE a <= v for some values v; the least value is one person's"),
@@ -31,7 +94,7 @@ def distinct(declared: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class AnswerColumn:
     """A column of answers: of which form, over which rows, and of which attribute if it adds one up.
 
     ``form`` ``fraction`` is a share of all rows, ``people`` a count of the people who have such rows; ``person`` is the column that they
@@ -46,7 +109,7 @@ class Measured:
     counted: tuple[str, ...] = ()
 
 
-def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> Measured:
+def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> AnswerColumn:
     """What a column asks of the rows of ``where``; StatementError if that cannot be asked."""
     if isinstance(node, exp.Filter):
         inner = condition_of(node.expression.this)
@@ -62,24 +125,24 @@ def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> 
     raise StatementError(f"{called(node)} cannot be asked; {instead}")
 
 
-def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Measured:
+def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> AnswerColumn:
     if node.expressions:
         raise StatementError("COUNT of several columns cannot be asked; ask COUNT(*)")
     counted = bare(node.this)
     if isinstance(node, exp.CountIf):
-        return Measured(name, "count", both(where, condition_of(counted)))
+        return AnswerColumn(name, "count", both(where, condition_of(counted)))
     if isinstance(counted, exp.Distinct):
         if len(counted.expressions) != 1 or counted.args.get("on"):
             raise StatementError(distinct())
-        return Measured(
+        return AnswerColumn(
             name, "people", where, person=attribute_of(bare(counted.expressions[0]), "COUNT(DISTINCT …)")
         )
     if isinstance(counted, exp.Case):
         condition, value = _case(counted)
         if not _is_none(counted.args.get("default")) or isinstance(value, exp.Null):
             raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
-        return Measured(name, "count", both(where, condition), counted=_counted(value))
-    return Measured(name, "count", where, counted=_counted(counted))
+        return AnswerColumn(name, "count", both(where, condition), counted=_counted(value))
+    return AnswerColumn(name, "count", where, counted=_counted(counted))
 
 
 def _counted(node: exp.Expr) -> tuple[str, ...]:
@@ -91,27 +154,27 @@ def _counted(node: exp.Expr) -> tuple[str, ...]:
     return ()
 
 
-def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bool) -> Measured:
+def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bool) -> AnswerColumn:
     form: Literal["sum", "mean"] = "sum" if isinstance(node, exp.Sum) else "mean"
     inner = bare(node.this)
     if not isinstance(inner, exp.Case):
-        return Measured(name, form, where, attribute_of(inner, node.key.upper()))
+        return AnswerColumn(name, form, where, attribute_of(inner, node.key.upper()))
     condition, value = _case(inner)
     default = inner.args.get("default")
     none = _is_none(default)
     zero = default is not None and is_number(default, 0)
     if is_number(value, 1) and (zero or (none and form == "sum")):
         if form == "sum":
-            return Measured(name, "count", both(where, condition))
+            return AnswerColumn(name, "count", both(where, condition))
         return _fraction(name, condition, where, grouped=grouped)
     if isinstance(value, exp.Column) and (none or (zero and form == "sum")):
-        return Measured(name, form, both(where, condition), attribute_of(value, node.key.upper()))
+        return AnswerColumn(name, form, both(where, condition), attribute_of(value, node.key.upper()))
     raise StatementError(
         f"this {node.key.upper()}(CASE …) cannot be asked; write CASE WHEN … THEN 1 ELSE 0 END, or CASE WHEN … THEN attribute END"
     )
 
 
-def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> Measured:
+def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> AnswerColumn:
     """A count of some rows over COUNT(*)."""
     below = measured("", bare(node.expression), None, grouped=grouped)
     above = measured("", _without_factor(bare(node.this)), None, grouped=grouped)
@@ -122,12 +185,12 @@ def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> Mea
     return replace(_fraction(name, above.where, where, grouped=grouped), counted=(*above.counted, *below.counted))
 
 
-def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> Measured:
+def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> AnswerColumn:
     if where is not None or grouped:
         raise StatementError(
             "a share is one of all rows; ask COUNT(*) with the condition and COUNT(*) without it, and divide the two"
         )
-    return Measured(name, "fraction", condition)
+    return AnswerColumn(name, "fraction", condition)
 
 
 def _is_none(default: exp.Expr | None) -> bool:

@@ -7,28 +7,119 @@ and a `GROUP BY`. What comes back may be ordered and limited, which costs nothin
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
-from sqlglot import TokenType, exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
-from stream.asking.shown import ERROR
-from stream.data.errors import one_line, shown
-from stream.data.predicates import DOUBLE_QUOTES, remedy_of
-from stream.sql.aggregates import Measured, measured
-from stream.sql.errors import StatementError
-from stream.sql.nodes import USUAL, attribute_of, bare, condition_of
-from stream.sql.written import columns_of, conditions_of, is_as_written, name_with_signs
+from stream.questions.result_text import ERROR
+from stream.sql.aggregates import USUAL, AnswerColumn, StatementError, attribute_of, bare, condition_of, measured
+from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
+from stream.tables.table_errors import one_line, shown
+
+_DIALECT: Final = Dialect.get_or_raise("postgres")
+
+_OPEN: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
+_CLOSE: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
+_BEHIND_CONDITIONS: Final = frozenset(
+    {
+        TokenType.THEN,
+        TokenType.COMMA,
+        TokenType.GROUP_BY,
+        TokenType.HAVING,
+        TokenType.ORDER_BY,
+        TokenType.LIMIT,
+        TokenType.FETCH,
+        TokenType.OFFSET,
+        TokenType.SEMICOLON,
+    }
+)
+_COUNTS_IF: Final = frozenset({"COUNT_IF", "COUNTIF"})
+
+
+def columns_of(text: str) -> list[str]:
+    """What stands between SELECT and FROM, one line a column."""
+    tokens = _DIALECT.tokenize(text)
+    found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type is TokenType.ALL)
+    for place, token in _outermost(tokens):
+        if place >= first and token.token_type in {TokenType.COMMA, TokenType.FROM}:
+            found.append(one_line(_between(text, tokens[first:place]), len(text)))
+            first = place + 1
+            if token.token_type is TokenType.FROM:
+                break
+    return found
+
+
+def name_with_signs(text: str) -> str | None:
+    """The name behind FROM where signs make several words of it, of which the parser may take the first: of ``a@b`` the table ``a``."""
+    tokens = _DIALECT.tokenize(text)
+    behind = (place + 1 for place, token in _outermost(tokens) if token.token_type is TokenType.FROM)
+    first = last = next(behind, len(tokens))
+    for token, after in pairwise(tokens[first:]):
+        ends = after.start > token.end + 1 or after.token_type in _OPEN | _CLOSE | _BEHIND_CONDITIONS
+        if ends or TokenType.IDENTIFIER in {token.token_type, after.token_type}:
+            break
+        last += 1
+    return _between(text, tokens[first : last + 1]) if last > first else None
+
+
+def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each condition as it is written, and with blanks in place of what names one of the ``tables`` before an attribute."""
+    tokens = _DIALECT.tokenize(text)
+    blanked = _without(text, tokens, tables)
+    for place, token in enumerate(tokens):
+        counts_if = (
+            token.token_type is TokenType.L_PAREN and place and tokens[place - 1].text.upper() in _COUNTS_IF
+        )
+        if not counts_if and token.token_type not in {TokenType.WHERE, TokenType.WHEN}:
+            continue
+        rest = tokens[place + 1 :]
+        ends = (at for at, one in _outermost(rest) if one.token_type in _BEHIND_CONDITIONS | _CLOSE)
+        if condition := rest[: next(ends, len(rest))]:
+            yield _between(text, condition), _between(blanked, condition)
+
+
+def is_as_written(written: str, normal: str) -> bool:
+    """Whether two texts are alike but for blanks and the case of letters."""
+    return _words(written) == _words(normal)
+
+
+def _words(text: str) -> list[str]:
+    return [token.text.upper() for token in _DIALECT.tokenize(text)]
+
+
+def _outermost(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
+    """The tokens that stand in no parentheses, with their places; last the parenthesis that closes what none of them opened."""
+    depth = 0
+    for place, token in enumerate(tokens):
+        closes = token.token_type in _CLOSE
+        if depth == 0:
+            yield place, token
+            if closes:
+                return
+        depth += (token.token_type in _OPEN) - closes
+
+
+def _between(text: str, tokens: Sequence[Token]) -> str:
+    return text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
+
+
+def _without(text: str, tokens: Sequence[Token], tables: Collection[str]) -> str:
+    for name, dot in pairwise(tokens):
+        if dot.token_type is TokenType.DOT and name.text in tables:
+            text = text[: name.start] + " " * (dot.end + 1 - name.start) + text[dot.end + 1 :]
+    return text
+
 
 MAX_STATEMENT_LENGTH: Final = 8192
 """Longest statement in characters."""
 
 # As predicates: double quotes are identifiers, and a doubled quote is all that escapes in a string.
-_DIALECT: Final = Dialect.get_or_raise("postgres")
 
 _LISTS: Final = "'sotto source list' and list_sources() show what can be asked"
 
@@ -74,11 +165,11 @@ class Grouped:
     attribute: str
 
 
-Column = Grouped | Measured
+Column = Grouped | AnswerColumn
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class SelectStatement:
     """One SELECT: from what, which columns, by which attributes; ``order`` has places of columns and whether they fall.
 
     ``renamed`` are the groups that are named by what their column is called. ``conditions`` are those of the statement as they are written, each beside the same text with attributes alone.
@@ -93,7 +184,7 @@ class Statement:
     conditions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
-def read(text: str) -> Statement:
+def read(text: str) -> SelectStatement:
     """The statement that a text is.
 
     Raises:
@@ -112,7 +203,7 @@ def read(text: str) -> Statement:
         _reading.reset(outer)
 
 
-def _read(text: str) -> Statement:
+def _read(text: str) -> SelectStatement:
     try:
         _require_select(text)
         if (name := name_with_signs(text)) is not None:
@@ -143,7 +234,7 @@ def _require_select(text: str) -> None:
             raise StatementError(f"character {token.start + 1}: {token.text} quotes no name; {DOUBLE_QUOTES}")
 
 
-def _statement(select: exp.Select, text: str) -> Statement:
+def _statement(select: exp.Select, text: str) -> SelectStatement:
     for clause, found in select.args.items():
         if found and clause not in _CLAUSES:
             instead = _REFUSED.get(clause, "leave it out")
@@ -157,7 +248,7 @@ def _statement(select: exp.Select, text: str) -> Statement:
     columns = tuple(
         _column(one, said, where, groups) for one, said in zip(select.expressions, written, strict=True)
     )
-    if not any(isinstance(column, Measured) for column in columns):
+    if not any(isinstance(column, AnswerColumn) for column in columns):
         raise StatementError(f"no rows are told, only what they add up to; {USUAL}")
     names = [column.name for column in columns]
     if reserved := next((name for name in names if name.endswith(ERROR)), None):
@@ -165,7 +256,7 @@ def _statement(select: exp.Select, text: str) -> Statement:
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
     conditions = tuple(conditions_of(text, called))
-    return Statement(table, columns, groups, _order(select, columns), _limit(select), renamed, conditions)
+    return SelectStatement(table, columns, groups, _order(select, columns), _limit(select), renamed, conditions)
 
 
 def _table(select: exp.Select) -> tuple[str, set[str]]:

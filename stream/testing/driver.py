@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Self, overload
@@ -10,8 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import MAX_EVENT_BYTES, Query, Source
 from schemas.wire import Codec
-from stream.asking import Question, Result, Results
-from stream.asking.live import (
+from stream.errors import Invalid, SottoError
+from stream.privacy.noise import NoiseKey
+from stream.processing.dead_letters import address_of
+from stream.processing.protocol import Headers
+from stream.processing.topic_names import Topics, partition_of
+from stream.questions import Question, Result, Results
+from stream.questions.alert_states import Notice
+from stream.questions.domain_limits import is_about_table
+from stream.questions.live_events import (
     LiveEvent,
     LiveRecord,
     LiveTopic,
@@ -20,8 +28,7 @@ from stream.asking.live import (
     milliseconds_of,
     require_events,
 )
-from stream.asking.outside import is_about_table
-from stream.asking.questions import (
+from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     as_query,
     require_headers,
@@ -29,20 +36,46 @@ from stream.asking.questions import (
     valid,
     with_limit,
 )
-from stream.errors import Invalid, SottoError
-from stream.noise import NoiseKey
-from stream.processors.base import Headers
-from stream.processors.queries.shares import Limits
-from stream.processors.rejections import address_of
-from stream.processors.topics import Topics, partition_of
-from stream.testing.given import Given
-from stream.testing.installation import as_key
-from stream.testing.requesting import Requesting
-from stream.testing.tasks import Place
-from stream.testing.watching import WatchCalls
+from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_news, opening_of, source_of
+from stream.testing.driver_requests import Requesting
+from stream.testing.memory_installation import Given, Place, as_key
+from stream.worker.fair_shares import Limits
 
 if TYPE_CHECKING:
+    from stream.processing.protocol import Record
+    from stream.processing.topic_names import Topics
     from stream.sql import Table
+
+
+class WatchCalls(ABC):
+    """What of a client is about alerts."""
+
+    topics: Topics
+
+    @abstractmethod
+    def records(self, topic: str) -> list[Record]:
+        """Everything ever written to a topic."""
+
+    def watch(
+        self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
+    ) -> Generator[Notice, None, None]:
+        """The alerts of these streams, from the first or the next on; from the first, then which have ended. It ends with the last there is."""
+        watch = Watch(streams, source, quiet=quiet)
+        seen = 0 if from_beginning else len(self.records(self.topics.answers))
+        ledger = self.records(self.topics.ledger)
+        openings: dict[str, StreamOpening] = {}
+        for record in ledger:
+            one = opening_of(record.key, record.value, record.timestamp, watch.wants)
+            if one is not None:
+                is_news(openings, one)
+        sources = {source_of(record.key) or "": counted_of(record.value) for record in ledger}
+        yield from watch.begin(openings.values(), sources.keys(), from_beginning=from_beginning)
+        for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
+            opening = openings.get((record.key or b"").decode())
+            yield from watch.told(record, opening, sources.get(opening.source, "")) if opening is not None else ()
+        if from_beginning:
+            yield from watch.ended(openings.values())
+
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 

@@ -15,9 +15,9 @@ from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
 from schemas.windows import moment_ms, written_moment
 from schemas.wire import Codec
 from sotto import Refused
-from stream.monitor.connections import Runner
-from stream.monitor.worker_models import MemberRow, PartitionRow, Restore, WorkersView
-from stream.processors.base import Record
+from stream.monitor.api.connections import Runner
+from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
+from stream.processing.protocol import Record
 from stream.settings import Settings
 from tests.builders import source, stream
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation

@@ -13,8 +13,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from schemas import Amount
-from stream.monitor.models import Readiness
-from stream.monitor.views import source_row
+from stream.monitor.api.models import Readiness
+from stream.monitor.api.views import source_row
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene, above, values
 from tests.unit.monitor.installation import HIGH, LOW, spec

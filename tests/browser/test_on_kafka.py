@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from sotto import AsyncClient
-from stream.kafka.processes import Service
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.monitors import run_top, wait_until_ready, with_monitor

@@ -11,8 +11,8 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from schemas import Allot, JoinPopulation, RegisterPopulation
-from stream.processors.base import Outputs
-from stream.processors.budget.returning import HALTED
+from stream.budget.ledger_return import HALTED
+from stream.processing.protocol import Outputs
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
 from tests.browser.screens import SCREENS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.async_api import expect
 
-from stream.monitor.worker_models import WorkersView
+from stream.monitor.api.service_models import WorkersView
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene
 from tests.browser.screens import SCREENS

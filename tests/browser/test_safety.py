@@ -7,7 +7,7 @@ from aiohttp import ClientSession
 from playwright.async_api import expect
 
 from schemas import RejectedHeaders
-from stream.monitor.pages import FOLDER
+from stream.monitor.api.server import FOLDER
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene, above, values
 

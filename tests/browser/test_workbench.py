@@ -12,7 +12,7 @@ from playwright.async_api import Locator, Page, expect
 
 from schemas import CloseStream, EventsSource, ExtendStream, OpenStream, RegisterSource
 from sotto import AsyncClient
-from stream.kafka.processes import Service
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.browser.conftest import OpenPage
 from tests.browser.monitors import wait_until_ready, with_monitor

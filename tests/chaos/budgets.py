@@ -16,9 +16,9 @@ from schemas import (
     SourceRecord,
     Standing,
 )
-from stream.accounting.costs import EPSILON_UNITS, PARTS, Terms, grant_cost, realised_cost
-from stream.accounting.losses import are_independent, is_pure, losses
-from stream.accounting.renewal import length_ms
+from stream.privacy.composition.costs import EPSILON_UNITS, PARTS, BudgetTerms, grant_cost, realised_cost
+from stream.privacy.composition.losses import are_independent, is_pure, losses
+from stream.privacy.ledger.grants import length_ms
 
 ROUNDING: Final = 1e-9
 
@@ -64,7 +64,7 @@ def _check_allotment(
     sources: dict[str, SourceRecord],
 ) -> list[str]:
     if record.source is not None:
-        terms: Terms = sources[record.source].source
+        terms: BudgetTerms = sources[record.source].source
         mine = [(one, one.standing) for one in grants if one.spec.source == record.source]
     else:
         found = (one for one in records if isinstance(one, PopulationRecord))
@@ -77,7 +77,7 @@ def _check_allotment(
 def _check(
     name: str,
     record: SourceRecord | PopulationRecord | AllotmentRecord,
-    terms: Terms,
+    terms: BudgetTerms,
     grants: Sequence[tuple[GrantRecord, Standing | None]],
 ) -> list[str]:
     budget = record.epsilon if isinstance(record, AllotmentRecord) else terms.epsilon

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stream.kafka.broker import LocalBroker
-from stream.kafka.broker_config import HOST
-from stream.kafka.processes import Service
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker.properties import HOST
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.proxy import Proxy, proxied_broker

@@ -22,16 +22,15 @@ from schemas import (
 )
 from schemas.rejected import HEADER_PREFIX
 from schemas.wire import Codec
-from stream.accounting.charged import charged_answers
-from stream.accounting.costs import PARTS, realised_cost, to_amount
-from stream.data import TableStore
-from stream.kafka.restore import read_to_end, reader
-from stream.noise import NoiseKey
-from stream.processors.base import RecordLike
-from stream.processors.exhaustion import says_exhausted
-from stream.processors.queries.shares import Limits
-from stream.processors.topics import LEDGER_PARTITIONS, Topics
+from stream.engine.restore import read_to_end, reader
+from stream.privacy.composition.costs import PARTS, charged_answers, realised_cost, to_amount
+from stream.privacy.noise import NoiseKey
+from stream.processing.dead_letters import says_exhausted
+from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
+from stream.tables import TableStore
+from stream.worker.fair_shares import Limits
 from tests.chaos.budgets import check_budgets
 from tests.chaos.replay import (
     Installation,

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from stream.kafka.broker_cluster import LocalCluster
-from stream.kafka.feeds import feed_group
-from stream.kafka.layouts import layout
-from stream.kafka.names import worker_group
-from stream.kafka.starting import from_any_broker
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
+from stream.kafka.broker.broker_cluster import LocalCluster
+from stream.kafka.client.availability import from_any_broker
+from stream.kafka.topics.creation import create_topics
+from stream.kafka.topics.layouts import layout, worker_group
+from stream.privacy.noise import NoiseKey
+from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.ground import Ground, installation
 

@@ -20,9 +20,9 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import ExtendStream, OpenStream, RefreshSource
 from sotto import AsyncClient
-from stream.kafka.names import worker_group
-from stream.kafka.processes import RoleName, Service
-from stream.noise import NoiseKey
+from stream.kafka.topics.layouts import worker_group
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import Findings, check, check_letters, committed

@@ -17,11 +17,11 @@ from aiokafka.errors import KafkaError
 
 from schemas import EventsSource, StreamSpec, written_moment
 from sotto import AsyncClient
-from stream.kafka.layouts import durability
-from stream.kafka.processes import Service
-from stream.kafka.security import admin_client
-from stream.processors.base import RecordLike
-from stream.processors.topics import LEDGER_PARTITIONS
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.layouts import durability
+from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import LEDGER_PARTITIONS
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.periods import Periods

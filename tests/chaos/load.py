@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from schemas import Answer, EventsSource, OpenStream, Source, StandingQuery, StreamSpec
 from schemas.windows import moment_ms, written_moment
 from sotto import AsyncClient
-from stream.labels import cells_of
+from stream.formatting import cells_of
 
 SENSITIVE_STREAMS = 12
 """Streams of plain sparse vectors, which a load has most of."""

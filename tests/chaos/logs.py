@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sotto import Driver
-from stream.processors.base import Record
+from stream.processing.protocol import Record
 
 Log = dict[tuple[str, int], list[Record]]
 

@@ -19,9 +19,9 @@ from schemas import (
     span_ms,
     written_moment,
 )
-from stream.processors.base import RecordLike
-from stream.processors.budget.verification import TrailCheck
-from stream.processors.topics import Topics
+from stream.budget.trail_verification import TrailCheck
+from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import Topics
 from tests.chaos.replay import Logs, answers_codec, read_ledger
 from tests.chaos.windows import asked_between, events_of, violations_of_windows
 

@@ -22,16 +22,15 @@ from schemas import (
     TableSource,
 )
 from schemas.wire import Codec
-from stream.accounting.costs import PARTS
-from stream.accounting.losses import losses
-from stream.data import TableStore
-from stream.noise import NoiseKey
-from stream.processors.base import Message, Outputs, Record, RecordLike
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries.shares import UNLIMITED, Limits
-from stream.processors.rejections import address_of
-from stream.processors.topics import Topics
-from stream.processors.unread import Unread
+from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.losses import losses
+from stream.privacy.noise import NoiseKey
+from stream.processing.dead_letters import Unread, address_of
+from stream.processing.protocol import Message, Outputs, Record, RecordLike
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
+from stream.worker.fair_shares import UNLIMITED, Limits
 from tests.chaos.load import probe, standing_probe
 
 answers_codec: Codec[Answer] = Codec(Answer, limit=MAX_RECORD_BYTES)

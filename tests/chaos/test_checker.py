@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sotto import Driver
-from stream.data import TableStore
-from stream.noise import NoiseKey
-from stream.processors.base import Record
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record
+from stream.tables import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.load import (

@@ -13,14 +13,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from schemas import OpenStream
-from stream.kafka.broker_config import HOST, free_port
-from stream.kafka.keyed import worker
-from stream.kafka.processes import RoleName, Service
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
-from stream.processors.base import Outputs, RecordLike
-from stream.processors.queries import QueryProcessor
+from stream.kafka.broker.properties import HOST, free_port
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Outputs, RecordLike
+from stream.services.keyed_services import worker
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings
+from stream.worker import QueryProcessor
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.load import specs
 from tests.chaos.probes import probe

@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 
 from schemas import OpenStream
 from schemas.sources import HOUR_MS
-from stream.kafka.processes import Service
-from stream.kafka.restore import reader
+from stream.engine.restore import reader
+from stream.services.processes import Service
 from tests.chaos.ground import Ground
 from tests.chaos.load import SENSITIVE_STREAMS, specs
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker import LocalBroker
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
 from stream.settings import Settings
 from tests.chaos.ground import installation
 from tests.chaos.proxy import Proxy, proxied_broker

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaError
 
-from stream.kafka.broker import LocalBroker
-from stream.kafka.broker_config import HOST, choose_ports, free_port
-from stream.kafka.names import alerts_group
-from stream.kafka.observers import GroupObserver
-from stream.kafka.processes import Service
-from stream.kafka.topics import create_topics
-from stream.noise import NoiseKey
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker.properties import HOST, choose_ports, free_port
+from stream.kafka.client.client_patches import GroupObserver
+from stream.kafka.topics.creation import create_topics
+from stream.kafka.topics.layouts import alerts_group
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.ground import crippled, installation
 from tests.chaos.probes import probe

@@ -10,8 +10,8 @@ import pytest
 
 from schemas import EventsSource, Histogram, StreamSpec
 from sotto import Driver
-from stream.data import TableStore
-from stream.processors.base import Record
+from stream.processing.protocol import Record
+from stream.tables import TableStore
 from tests.builders import KEY
 from tests.chaos.checker import examine
 from tests.chaos.logs import Log, logs_of

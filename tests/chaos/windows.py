@@ -15,10 +15,10 @@ from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, RegisterSource, RunningCount, RunningCountCalibration, StreamSpec
 from schemas.windows import moment_ms, span_ms, written_moment
-from stream.accounting.counting_trees import CountingTree
-from stream.accounting.running_counts import tree_of
-from stream.processors.base import RecordLike
-from stream.processors.topics import Topics, partition_of
+from stream.privacy.accuracy.counting_trees import CountingTree
+from stream.privacy.planning.running_count_plans import tree_of
+from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import Topics, partition_of
 from tests.chaos.replay import read_control
 
 Logs = Mapping[tuple[str, int], Sequence[RecordLike]]

@@ -10,9 +10,9 @@ from typing import Any
 from typer.testing import CliRunner
 
 from schemas import SparseVectorCalibration
-from stream.accounting.plans import rank
 from stream.cli.app import app
-from stream.figures import bound
+from stream.formatting import bound
+from stream.privacy.planning.plans import rank
 from tests.docs.pages import DOCS, PROJECT
 
 PLANNED = "sotto plan --mechanism above_threshold --epsilon 1 --cutoff 20 --queries 1000 --beta 0.05"

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from schemas import EventsSource
-from stream.asking.replays import Replay
 from stream.cli.app import app
-from stream.variables import VARIABLES
+from stream.environment import VARIABLES
+from stream.questions.live_events import Replay
 from tests.docs.checks import check_command, check_json, check_mention, check_python
 from tests.docs.pages import PAGES, PROJECT, Block, agrees, commands, label, needs_installation, page, take_apart
 

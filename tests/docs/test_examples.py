@@ -10,7 +10,7 @@ import pytest
 
 from examples.nightly_report.report import STATEMENTS, report
 from sotto import Driver
-from stream.data import adult
+from stream.tables import adult
 from tests.docs.checks import check_command
 from tests.docs.pages import PROJECT, commands, take_apart
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from schemas import Mechanism
-from stream.audit import cases_of
+from stream.dev.audit import cases_of
 from stream.settings import Settings, variable
 from tests.docs.pages import DOCS, PROJECT, page
 from tests.docs.sites import build
@@ -92,7 +92,7 @@ def test_whatever_is_broken_fails_the_build_and_nothing_else_does(tmp_path: Path
     assert sum("WARNING" in line for line in warnings) == 7, result.stderr
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "stream/data/adult/CITATION.md"])
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "stream/tables/adult/CITATION.md"])
 def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
     path = PROJECT / name
     for link in page(path).links:

@@ -30,14 +30,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from stream.kafka.acls import Role, apply, grants, usual_principal
-from stream.kafka.broker import BrokerSecurity, LocalBroker
-from stream.kafka.differences import TopicsError
-from stream.kafka.layouts import layout
-from stream.kafka.restore import reader
-from stream.kafka.security import SecurityError, connection
-from stream.kafka.topics import create_topics, find_topics
-from stream.processors.topics import Topics
+from stream.engine.restore import reader
+from stream.kafka.broker.local_broker import BrokerSecurity, LocalBroker
+from stream.kafka.client.security import SecurityError, connection
+from stream.kafka.topics.acls import AclRole, apply, grants, usual_principal
+from stream.kafka.topics.creation import create_topics, find_topics
+from stream.kafka.topics.layouts import TopicsError, layout
+from stream.processing.topic_names import Topics
 from stream.secret_files import write_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
@@ -176,12 +175,12 @@ class SecuredKafka:
     def install(self, prefix: str, partitions: int = 2) -> None:
         """Make topics, users and access lists as an administrator would."""
         admin = self.administrator(prefix).model_copy(update={"partitions": partitions})
-        self.add_users(usual_principal(role, admin).removeprefix("User:") for role in Role)
+        self.add_users(usual_principal(role, admin).removeprefix("User:") for role in AclRole)
         asyncio.run(_install(admin))
-        for role in Role:
+        for role in AclRole:
             asyncio.run(in_force(self.role(role, prefix), role))
 
-    def role(self, role: Role, prefix: str) -> Settings:
+    def role(self, role: AclRole, prefix: str) -> Settings:
         """The settings of a role's usual principal."""
         return self.user(f"{prefix}-{role}", prefix)
 
@@ -192,7 +191,7 @@ async def _install(admin: Settings) -> None:
         await apply(admin, usual_principal(role, admin), granted)
 
 
-async def in_force(settings: Settings, role: Role) -> None:
+async def in_force(settings: Settings, role: AclRole) -> None:
     """Return once the broker knows the user and what it may do: it learns of both after it has said that they are made."""
     async with asyncio.timeout(120):
         while True:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.data.objects import _client
 from stream.settings import Settings
+from stream.tables.readers.objects import _client
 from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService

@@ -23,10 +23,10 @@ from aiokafka import AIOKafkaProducer
 
 from schemas import Answer, GrantRecord
 from sotto import AsyncClient, Unknown
-from stream.asking.alerts import written_time
-from stream.kafka.broker_config import free_port
-from stream.kafka.processes import Service
-from stream.processors.topics import partition_of
+from stream.kafka.broker.properties import free_port
+from stream.processing.topic_names import partition_of
+from stream.questions.alert_states import written_time
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.builders import source
 from tests.conftest import StartService

@@ -14,17 +14,16 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
-from stream.client.sending import Sender
-from stream.kafka.broker import LocalBroker
-from stream.kafka.clients import KAFKA
-from stream.kafka.differences import TopicsError
-from stream.kafka.layouts import layout
-from stream.kafka.processes import RoleName, Service
-from stream.kafka.restore import reader
-from stream.kafka.security import admin_client, connection
-from stream.kafka.topics import check_topics, find_topics
-from stream.noise import NoiseKey
-from stream.processors.topics import Topics
+from stream.client.kafka_connection import KafkaSender
+from stream.engine.restore import reader
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.client.adapter import KAFKA
+from stream.kafka.client.security import admin_client, connection
+from stream.kafka.topics.creation import check_topics, find_topics
+from stream.kafka.topics.layouts import TopicsError, layout
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import Topics
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.commands import run_sotto
 
@@ -156,7 +155,7 @@ async def read(settings: Settings, topic: str) -> None:
 
 
 async def send(settings: Settings, topic: str) -> None:
-    sender = await Sender.start(settings)
+    sender = await KafkaSender.start(settings)
     try:
         await sender.send(topic, b"key", b"value", ())
     finally:

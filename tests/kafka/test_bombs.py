@@ -15,11 +15,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError
 
 from sotto import AsyncClient
-from stream.kafka.processes import Service
-from stream.kafka.topics import check_topics
-from stream.processors.base import RecordLike
-from stream.processors.topics import partition_of
-from stream.processors.unread import MAX_RECORDS
+from stream.kafka.topics.creation import check_topics
+from stream.processing.dead_letters import MAX_RECORDS
+from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import partition_of
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import committed

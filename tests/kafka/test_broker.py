@@ -14,20 +14,19 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from stream.kafka import broker_java, broker_server
-from stream.kafka.broker import BrokerError, LocalBroker, java, java_classpath, prepare
-from stream.kafka.broker_config import Ports, choose_ports, free_port
-from stream.kafka.broker_format import Kind, copied, keep
-from stream.kafka.broker_process import Process, is_alive, start_mark
-from stream.kafka.broker_server import cluster_id, server_command
-from stream.kafka.broker_warm import warm_up
+from stream.kafka.broker import java_runtime, programs
+from stream.kafka.broker.broker_process import Process, is_alive, start_mark
+from stream.kafka.broker.class_archive import warm_up
+from stream.kafka.broker.local_broker import BrokerError, LocalBroker, java, java_classpath, prepare
+from stream.kafka.broker.programs import Kind, cluster_id, copied, keep, server_command
+from stream.kafka.broker.properties import Ports, choose_ports, free_port
 
 pytestmark = pytest.mark.kafka
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from stream.kafka.broker import LocalBroker
+from stream.kafka.broker.local_broker import LocalBroker
 broker = LocalBroker(Path(sys.argv[1]), detached=sys.argv[2] == "detached", heap_megabytes=256)
 print(broker.start().pid, flush=True)
 time.sleep(600)
@@ -144,7 +143,7 @@ async def test_two_brokers_live_side_by_side_and_neither_a_stale_state_file_nor_
 ) -> None:
     spoilt = tmp_path / "start.aot"
     spoilt.write_bytes(b"of another version")
-    monkeypatch.setattr(broker_server, "start_cache", lambda _: spoilt)
+    monkeypatch.setattr(programs, "start_cache", lambda _: spoilt)
     (tmp_path / "broker.json").write_text(f'{{"pid": {os.getpid()}, "mark": "other/1", "port": 9092}}')
     with LocalBroker(tmp_path, heap_megabytes=256) as other:
         here, there = broker.start(), other.start()
@@ -163,8 +162,10 @@ def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_
 ) -> None:
     taken = listener.getsockname()[1]
     answers = iter([Ports(choose_ports(None).clients, controller=taken)])
-    monkeypatch.setattr("stream.kafka.broker.choose_ports", lambda port: next(answers, None) or choose_ports(port))
-    monkeypatch.setattr("stream.kafka.broker_config.USUAL_PORT", taken)
+    monkeypatch.setattr(
+        "stream.kafka.broker.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
+    )
+    monkeypatch.setattr("stream.kafka.broker.properties.USUAL_PORT", taken)
     shared.stop()
     running = shared.start()
     assert running == shared.status()
@@ -177,7 +178,9 @@ def test_losing_the_race_for_the_controllers_port_leaves_a_wanted_port_as_it_is(
 ) -> None:
     wanted = free_port()
     answers = iter([Ports(wanted, controller=listener.getsockname()[1])])
-    monkeypatch.setattr("stream.kafka.broker.choose_ports", lambda port: next(answers, None) or choose_ports(port))
+    monkeypatch.setattr(
+        "stream.kafka.broker.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
+    )
     shared.stop()
     assert shared.start(port=wanted).port == wanted
     assert next(answers, None) is None
@@ -263,7 +266,7 @@ def test_a_broker_dies_with_its_maker_unless_detached(shared: LocalBroker, tie: 
 
 def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path))
-    monkeypatch.setattr(broker_java, "_DOWNLOAD_ATTEMPTS", 1)
+    monkeypatch.setattr(java_runtime, "_DOWNLOAD_ATTEMPTS", 1)
     for name in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
@@ -280,7 +283,7 @@ def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeyp
         return path
 
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(broker_java, "_download", forged)
+    monkeypatch.setattr(java_runtime, "_download", forged)
     with pytest.raises(BrokerError, match=r"is not the pinned one"):
         prepare()
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka import broker_cluster
-from stream.kafka.broker import BrokerError, LocalBroker
-from stream.kafka.broker_cluster import LocalCluster
-from stream.kafka.broker_config import Member, Ports, choose_ports_of, server_properties
-from stream.kafka.broker_process import is_alive
-from stream.kafka.broker_state import read_state
-from stream.kafka.nearby import local_address
-from stream.kafka.topics import check_topics
+from stream.kafka.broker import broker_cluster
+from stream.kafka.broker.broker_cluster import LocalCluster
+from stream.kafka.broker.broker_process import is_alive, read_state
+from stream.kafka.broker.local_broker import BrokerError, LocalBroker
+from stream.kafka.broker.properties import Member, Ports, choose_ports_of, server_properties
+from stream.kafka.client.local_address import local_address
+from stream.kafka.topics.creation import check_topics
 from stream.settings import Settings
 from tests.preloaded import command
 

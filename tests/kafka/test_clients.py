@@ -29,10 +29,10 @@ from sotto import (
     Unknown,
     Unreachable,
 )
-from stream.data import adult
-from stream.kafka.restore import reader
-from stream.kafka.security import admin_client
-from stream.processors.topics import partition_of
+from stream.engine.restore import reader
+from stream.kafka.client.security import admin_client
+from stream.processing.topic_names import partition_of
+from stream.tables import adult
 from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from stream.kafka.differences import Difference
-from stream.kafka.layouts import layout
-from stream.kafka.processes import Service
-from stream.kafka.security import admin_client
-from stream.kafka.topics import check_topics
-from stream.noise import NoiseKey
-from stream.processors.topics import Topics
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.creation import check_topics
+from stream.kafka.topics.layouts import Difference, layout
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import Topics
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.ground import crippled, installation
 

@@ -12,12 +12,11 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
 from sotto import AsyncClient, Refused
-from stream.kafka.differences import TopicsError
-from stream.kafka.keyed import worker
-from stream.kafka.names import budget_group
-from stream.kafka.topics import create_topics, find_topics
-from stream.noise import NoiseKey
-from stream.processors.topics import partition_of
+from stream.kafka.topics.creation import create_topics, find_topics
+from stream.kafka.topics.layouts import TopicsError, budget_group
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import partition_of
+from stream.services.keyed_services import worker
 from stream.settings import Settings
 from tests.chaos.checker import check, committed
 from tests.conftest import StartService

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from stream.kafka.acls import Role
-from stream.kafka.processes import Service
-from stream.kafka.security import SecurityError
-from stream.kafka.topics import find_topics
-from stream.noise import NoiseKey
+from stream.kafka.client.security import SecurityError
+from stream.kafka.topics.acls import AclRole
+from stream.kafka.topics.creation import find_topics
+from stream.privacy.noise import NoiseKey
 from stream.secret_files import replace_secret, write_secret
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.kafka.secured import MATRIX, WRONG, Authority, SecuredKafka, variables, writable
 from tests.preloaded import command
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_a_wrong_password_is_one_clear_line_without_the_password(matrix: SecuredKafka) -> None:
-    operator = matrix.role(Role.OPERATOR, MATRIX)
+    operator = matrix.role(AclRole.OPERATOR, MATRIX)
     wrong = operator.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
     result = command(["source", "show", "vitals"], {**os.environ, **variables(wrong)}, timeout=120)
     assert (result.returncode, result.stdout) == (1, "")
@@ -38,7 +38,7 @@ def test_a_wrong_password_is_one_clear_line_without_the_password(matrix: Secured
 
 
 def test_a_service_with_a_wrong_password_ends_and_tells_no_secret(matrix: SecuredKafka, tmp_path: Path) -> None:
-    worker = matrix.role(Role.WORKER, MATRIX)
+    worker = matrix.role(AclRole.WORKER, MATRIX)
     wrong = worker.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
     key = tmp_path / "noise.key"
     NoiseKey.generate().save(key)
@@ -56,7 +56,7 @@ async def test_a_broker_with_a_certificate_of_somebody_elses_is_not_trusted(
     matrix: SecuredKafka, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger")
-    for settings in (matrix.role(Role.OPERATOR, MATRIX), matrix.administrator(MATRIX)):
+    for settings in (matrix.role(AclRole.OPERATOR, MATRIX), matrix.administrator(MATRIX)):
         with pytest.raises(SecurityError, match=r"certificate of 127.0.0.1.*not accepted.*SOTTO_TLS_CA_FILE"):
             await find_topics(settings.model_copy(update={"tls_ca_file": str(stranger.file)}))
 
@@ -64,7 +64,7 @@ async def test_a_broker_with_a_certificate_of_somebody_elses_is_not_trusted(
 async def test_a_certificate_for_another_address_is_not_accepted_unless_the_check_is_off(
     matrix: SecuredKafka,
 ) -> None:
-    producer = matrix.role(Role.PRODUCER, MATRIX)
+    producer = matrix.role(AclRole.PRODUCER, MATRIX)
     renamed = producer.model_copy(update={"bootstrap": producer.bootstrap.replace("127.0.0.1", "localhost")})
     with pytest.raises(SecurityError, match=r"certificate of localhost.*not accepted.*SOTTO_BOOTSTRAP"):
         await find_topics(renamed)
@@ -83,7 +83,7 @@ async def test_an_administrator_without_a_trusted_certificate_is_refused(
 
 
 async def test_the_mechanism_and_protocol_must_be_the_brokers(matrix: SecuredKafka) -> None:
-    producer = matrix.role(Role.PRODUCER, MATRIX)
+    producer = matrix.role(AclRole.PRODUCER, MATRIX)
     with pytest.raises(SecurityError, match="does not offer PLAIN; set SOTTO_SASL_MECHANISM"):
         await find_topics(producer.model_copy(update={"sasl_mechanism": "PLAIN"}))
     async with asyncio.timeout(120):
@@ -96,7 +96,7 @@ async def test_a_bearer_token_stands_for_its_principal(matrix: SecuredKafka, tmp
     file = tmp_path / "token"
     write_secret(file, unsigned_token(f"{MATRIX}-producer"))
     source = {"sasl_token_file": str(file)} if how == "file" else {"sasl_token_command": f"cat '{file}'"}
-    user = matrix.role(Role.PRODUCER, MATRIX).model_copy(
+    user = matrix.role(AclRole.PRODUCER, MATRIX).model_copy(
         update={"sasl_mechanism": "OAUTHBEARER", "sasl_username": "", "sasl_password_file": "", **source}
     )
     assert await writable(user) == {"queries"}

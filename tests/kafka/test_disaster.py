@@ -19,10 +19,10 @@ import pytest
 
 from schemas import OpenStream, RegisterSource, SourceRecord
 from sotto import AsyncClient, Refused
-from stream.kafka.broker import LocalBroker
-from stream.kafka.processes import Service
-from stream.kafka.topics import create_topics, delete_topics
-from stream.noise import NoiseKey
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.topics.creation import create_topics, delete_topics
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.builders import parse_source, parse_stream, source, stream
 from tests.preloaded import command

@@ -12,8 +12,8 @@ import pytest
 
 from examples.fastapi_service.service import make_app
 from sotto import AsyncClient
-from stream.data import adult
 from stream.settings import Settings
+from stream.tables import adult
 from tests.conftest import StartService
 from tests.docs.pages import PROJECT
 

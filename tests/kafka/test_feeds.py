@@ -14,9 +14,9 @@ from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas.rejected import HEADER_PREFIX
-from stream.kafka.processes import Service
-from stream.kafka.security import admin_client
-from stream.processors.unread import MAX_RECORDS
+from stream.kafka.client.security import admin_client
+from stream.processing.dead_letters import MAX_RECORDS
+from stream.services.processes import Service
 from tests import bombs
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground

@@ -11,9 +11,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import Answer, written_moment
-from stream.kafka.feeds import feed_group
-from stream.kafka.names import merging_group
-from stream.kafka.topics import create_topics
+from stream.kafka.topics.creation import create_topics
+from stream.kafka.topics.layouts import merging_group
+from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground

@@ -10,10 +10,10 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaError
 
-from stream.kafka.pacing import FRUITLESS_FETCHES, METADATA_REQUESTS
-from stream.kafka.restore import reader
-from stream.kafka.topics import create_topics, delete_topics
-from stream.processors.topics import Topics
+from stream.engine.restore import reader
+from stream.kafka.client.client_patches import FRUITLESS_FETCHES, METADATA_REQUESTS
+from stream.kafka.topics.creation import create_topics, delete_topics
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
 pytestmark = pytest.mark.kafka

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.processes import RoleName, Service
-from stream.noise import NoiseKey
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.chaos.ground import Ground, installation
 from tests.chaos.live import live_topic

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, Message, Producer
 from schemas import Answer
 from schemas.wire import Codec
 from sotto import AsyncClient
-from stream.kafka import broker_java
-from stream.kafka.broker import java, java_classpath, prepare
-from stream.kafka.broker_jars import KAFKA_VERSION
-from stream.processors.queries.headers import ANSWER_TYPE
-from stream.processors.topics import partition_of
+from stream.kafka.broker import java_runtime
+from stream.kafka.broker.kafka_files import KAFKA_VERSION
+from stream.kafka.broker.local_broker import java, java_classpath, prepare
+from stream.processing.topic_names import partition_of
 from stream.settings import Settings
+from stream.worker.answer_headers import ANSWER_TYPE
 from tests.builders import source
 from tests.conftest import StartService
 
@@ -231,7 +231,7 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
 @cache
 def tools() -> str:
     """Kafka's console programs alone: what they need of what they depend on comes with the broker."""
-    with broker_java._system_certificates():
-        repository = broker_java._context(prepare().parent / "maven")
+    with java_runtime._system_certificates():
+        repository = java_runtime._context(prepare().parent / "maven")
         programs = repository.project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION)
-        return os.pathsep.join([str(broker_java._download(programs.artifact())), java_classpath()])
+        return os.pathsep.join([str(java_runtime._download(programs.artifact())), java_classpath()])

@@ -16,9 +16,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from sotto import AsyncClient
-from stream.kafka.broker import java, java_classpath
-from stream.kafka.broker_jars import KAFKA_VERSION
-from stream.kafka.restore import read_to_end, reader
+from stream.engine.restore import read_to_end, reader
+from stream.kafka.broker.kafka_files import KAFKA_VERSION
+from stream.kafka.broker.local_broker import java, java_classpath
 from stream.settings import Settings
 from tests.conftest import StartService
 from tests.docs.pages import PROJECT

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import AsyncClient
-from stream.demo.tour import stops, tour, tour_sources
+from stream.dev.demo.tour import stops, tour, tour_sources
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka

@@ -21,12 +21,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
-from stream.kafka import reports
-from stream.kafka.broker_config import free_port
-from stream.kafka.keyed import worker
-from stream.kafka.processes import Service
-from stream.noise import NoiseKey
-from stream.processors.topics import partition_of
+from stream.engine import session
+from stream.kafka.broker.properties import free_port
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import partition_of
+from stream.services.keyed_services import worker
+from stream.services.processes import Service
 from stream.settings import Settings
 from stream.tracing import span, trace_with
 from tests.builders import source
@@ -237,7 +237,7 @@ async def test_a_restore_tells_how_far_it_is(
     start("budget")
     await client.register(FEED)
     await client.open(ward(cutoff=3, threshold=0.0))
-    monkeypatch.setattr(reports, "INTERVAL", 0.0)
+    monkeypatch.setattr(session, "INTERVAL", 0.0)
     engine = worker(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
     try:

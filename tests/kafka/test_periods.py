@@ -14,8 +14,8 @@ from aiokafka.admin import NewTopic
 from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, StreamSpec, named_at, written_moment
-from stream.kafka.security import admin_client
-from stream.processors.budget.verification import TrailCheck
+from stream.budget.trail_verification import TrailCheck
+from stream.kafka.client.security import admin_client
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground
 from tests.chaos.windows import BEGINS, live_source

@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from sotto import AsyncClient
-from stream.processors.topics import partition_of
+from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests import bombs
 from tests.chaos.checker import committed

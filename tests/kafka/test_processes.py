@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from stream.cli.app import app
 from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
-from stream.kafka import replicas
-from stream.kafka.replicas import ReplicaError, Replicas
-from stream.noise import NoiseKey
+from stream.privacy.noise import NoiseKey
+from stream.services import processes
+from stream.services.processes import ReplicaError, Replicas
 from stream.settings import Settings, variable
 from tests.chaos.ground import installation
 
@@ -128,7 +128,7 @@ async def test_no_worker_outlives_a_parent_that_is_killed(
 
 
 async def test_workers_that_fail_at_every_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "BACKOFF", (0.1,))
+    monkeypatch.setattr(processes, "BACKOFF", (0.1,))
     with pytest.raises(ReplicaError, match="failed 2 times at its start"):
         await Replicas(Settings(), "worker", 1, ["--no-such-option"]).run()
 

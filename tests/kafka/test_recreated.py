@@ -16,10 +16,10 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from schemas import written_moment
 from sotto import AsyncClient
-from stream.kafka.clients import Consumer
-from stream.kafka.restore import reader
-from stream.kafka.security import admin_client
-from stream.processors.topics import partition_of
+from stream.engine.restore import reader
+from stream.kafka.client.adapter import Consumer
+from stream.kafka.client.security import admin_client
+from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground

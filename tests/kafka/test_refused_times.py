@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.health import Health
-from stream.kafka.keyed import worker
-from stream.kafka.processes import RoleName, Service
-from stream.kafka.refused_times import RefusedTimeError
-from stream.kafka.topics import find_topics
-from stream.noise import NoiseKey
+from stream.engine.health import ServiceHealth
+from stream.kafka.client.client_patches import RefusedTimeError
+from stream.kafka.topics.creation import find_topics
+from stream.privacy.noise import NoiseKey
+from stream.services.keyed_services import worker
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings, variable
 
 pytestmark = pytest.mark.kafka
@@ -31,7 +31,7 @@ async def test_an_engine_ends_and_names_the_setting_and_the_brokers(
     settings: Settings, key: NoiseKey, field: str, milliseconds: int, bound: str
 ) -> None:
     beyond = settings.model_copy(update={field: milliseconds})
-    engine = worker(beyond, await find_topics(settings), key, Health("worker"))
+    engine = worker(beyond, await find_topics(settings), key, ServiceHealth("worker"))
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(RefusedTimeError, match=rf"^{variable(field)}: .* {milliseconds} ms; set .*{bound}"):
             await engine.run()

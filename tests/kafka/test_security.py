@@ -23,18 +23,17 @@ from typer.testing import CliRunner
 
 from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
-from stream.cli.topics import app
-from stream.kafka.acls import Grant, Operation, Resource, Role, apply, grants
-from stream.kafka.broker_config import free_port
-from stream.kafka.differences import TopicsError
-from stream.kafka.guarding import guard_topics
-from stream.kafka.layouts import layout
-from stream.kafka.processes import RoleName, Service
-from stream.kafka.restore import read_to_end, reader
-from stream.kafka.security import SecurityError, admin_client, connection
-from stream.kafka.topics import check_topics, find_topics, inspect_topics
-from stream.noise import NoiseKey
-from stream.processors.topics import Topics, partition_of
+from stream.cli.run.topics_command import app
+from stream.engine.restore import read_to_end, reader
+from stream.kafka.broker.properties import free_port
+from stream.kafka.client.security import SecurityError, admin_client, connection
+from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, apply, grants
+from stream.kafka.topics.creation import check_topics, find_topics, inspect_topics
+from stream.kafka.topics.layouts import TopicsError, layout
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import Topics, partition_of
+from stream.services.processes import RoleName, Service
+from stream.services.runner import guard_topics
 from stream.settings import Settings
 from tests.builders import source, stream
 from tests.kafka.secured import (
@@ -60,24 +59,24 @@ SPEC = stream("ward-7", "vitals", mechanism={"cutoff": 3})
 REFUSED = "TopicAuthorizationFailedError"
 
 WRITES = {
-    Role.PRODUCER: {"queries"},
-    Role.ANALYST: set(),
-    Role.OPERATOR: {"requests"},
-    Role.WORKER: {"answers", "state", "charges", "rejected", "status"},
-    Role.BUDGET: {"control", "ledger", "trail", "rejected", "status"},
-    Role.FEED: {"partials", "merges", "queries", "requests", "rejected", "status"},
-    Role.MONITOR: {"requests"},
-    Role.ALERTS: set(),
+    AclRole.PRODUCER: {"queries"},
+    AclRole.ANALYST: set(),
+    AclRole.OPERATOR: {"requests"},
+    AclRole.WORKER: {"answers", "state", "charges", "rejected", "status"},
+    AclRole.BUDGET: {"control", "ledger", "trail", "rejected", "status"},
+    AclRole.FEED: {"partials", "merges", "queries", "requests", "rejected", "status"},
+    AclRole.MONITOR: {"requests"},
+    AclRole.ALERTS: set(),
 }
 READS = {
-    Role.PRODUCER: set(),
-    Role.ANALYST: {"answers", "ledger"},
-    Role.OPERATOR: {"ledger", "trail", "rejected", "status"},
-    Role.WORKER: {"queries", "control", "state"},
-    Role.BUDGET: {"requests", "charges", "ledger"},
-    Role.FEED: {"control", "partials", "merges"},
-    Role.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
-    Role.ALERTS: {"answers", "ledger"},
+    AclRole.PRODUCER: set(),
+    AclRole.ANALYST: {"answers", "ledger"},
+    AclRole.OPERATOR: {"ledger", "trail", "rejected", "status"},
+    AclRole.WORKER: {"queries", "control", "state"},
+    AclRole.BUDGET: {"requests", "charges", "ledger"},
+    AclRole.FEED: {"control", "partials", "merges"},
+    AclRole.MONITOR: {"control", "charges", "ledger", "trail", "rejected", "status"},
+    AclRole.ALERTS: {"answers", "ledger"},
 }
 
 
@@ -90,7 +89,7 @@ class Installation:
     monitor_token: str
     services: list[Service] = field(default_factory=list)
 
-    def of(self, role: Role) -> Settings:
+    def of(self, role: AclRole) -> Settings:
         return self.kafka.role(role, LIVE)
 
     @property
@@ -110,7 +109,7 @@ def installation(kafka: SecuredKafka, tmp_path_factory: pytest.TempPathFactory) 
     starts: list[tuple[RoleName, Path | None]] = [("budget", key), ("worker", key), ("monitor", None)]
     with ExitStack() as stack:
         for name, key_file in starts:
-            settings = running.of(Role(name))
+            settings = running.of(AclRole(name))
             if name == "monitor":
                 settings = settings.model_copy(update=monitor)
             service = Service(name, settings, key_file, folder / f"{name}.log")
@@ -136,18 +135,18 @@ async def collected(settings: Settings, wanted: int) -> list[Answer]:
 async def test_an_installation_answers_with_a_principal_of_its_own_for_every_part(
     installation: Installation,
 ) -> None:
-    async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
+    async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         await operator.register(SOURCE)
         await operator.open(SPEC)
     asked = [Query(id=f"q{number}", stream="ward-7", value=1e9) for number in range(4)]
-    async with AsyncClient(installation.of(Role.PRODUCER)) as producer:
+    async with AsyncClient(installation.of(AclRole.PRODUCER)) as producer:
         for query in asked:
             await producer.publish(query)
         await producer.flush()
-    found = await collected(installation.of(Role.ANALYST), len(asked))
+    found = await collected(installation.of(AclRole.ANALYST), len(asked))
     assert [answer.id for answer in found] == [query.id for query in asked]
     assert [answer.outcome for answer in found][:3] == ["above"] * 3
-    async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
+    async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         await operator.close("vitals", "ward-7")
         grants_now = await operator.list_streams("vitals")
     assert [grant.tops for grant in grants_now] == [3]
@@ -178,8 +177,10 @@ async def is_ready(session: ClientSession, address: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("role", Role)
-async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(matrix: SecuredKafka, role: Role) -> None:
+@pytest.mark.parametrize("role", AclRole)
+async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(
+    matrix: SecuredKafka, role: AclRole
+) -> None:
     topics = topics_of(MATRIX)
     admin = matrix.administrator(MATRIX)
     before = await ends(admin, topics.values(), 1)
@@ -199,7 +200,7 @@ async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(matrix: 
 
 async def test_a_forged_control_event_is_refused_by_the_broker(installation: Installation) -> None:
     """The budget service's own bytes, with a larger budget: no check of ours is between them and the workers."""
-    async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
+    async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         await operator.register({**SOURCE, "source": "bait"})
         await operator.open({**SPEC, "source": "bait", "stream": "bait"})
     topics = Topics(LIVE, PARTITIONS)
@@ -210,7 +211,7 @@ async def test_a_forged_control_event_is_refused_by_the_broker(installation: Ins
     forged = json.loads(next(record.value for record in records if record.key == b"bait"))
     forged["spec"]["epsilon"] = 100.0
     before = await ends(installation.admin, [topics.control], PARTITIONS)
-    for role in set(Role) - {Role.BUDGET}:
+    for role in set(AclRole) - {AclRole.BUDGET}:
         async with Raw(installation.of(role)) as raw:
             assert await raw.write(topics.control, partition, b"bait", json.dumps(forged).encode()) == REFUSED
     assert await ends(installation.admin, [topics.control], PARTITIONS) == before
@@ -223,14 +224,14 @@ async def published(client: AsyncClient) -> None:
 
 async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(installation: Installation) -> None:
     async with asyncio.timeout(120):
-        async with AsyncClient(installation.of(Role.PRODUCER)) as producer:
+        async with AsyncClient(installation.of(AclRole.PRODUCER)) as producer:
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await producer.ask({"stream": "ward-7", "value": 1.0})
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await producer.register(SOURCE)
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await producer.budget("vitals")
-        async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
+        async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
             # Told at once where the client has heard already that the topic is not its own.
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await published(operator)
@@ -241,15 +242,15 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
     door, tills = "ops.door", "ops.tills"
     async with admin_client(installation.admin) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1) for topic in (door, tills)])
-    async with AsyncClient(installation.of(Role.OPERATOR)) as operator:
+    async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         for topic in (door, tills):
             await operator.register(source(topic, "events", topic=topic, epsilon=1.0, attributes={}))
     kafka = installation.kafka
     await asyncio.to_thread(kafka.add_users, ["door"])
     topics = Topics(LIVE)
-    counted = Grant(Operation.DESCRIBE, Resource.TOPIC, topics.queries)
-    seen = Grant(Operation.DESCRIBE, Resource.TOPIC, tills)
-    granted = (*Grant.read(topics.ledger), counted, *Grant.write(door), seen)
+    counted = AclEntry(Operation.DESCRIBE, Resource.TOPIC, topics.queries)
+    seen = AclEntry(Operation.DESCRIBE, Resource.TOPIC, tills)
+    granted = (*AclEntry.read(topics.ledger), counted, *AclEntry.write(door), seen)
     await apply(installation.admin, "User:door", granted)
     sender = kafka.user("door", LIVE)
     event = {"who": "ada", "at": 1000}
@@ -262,7 +263,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
             except SottoError:
                 await asyncio.sleep(0.2)  # the broker has not heard of the user or its grants yet
     assert (await ends(installation.admin, [door], 1))[TopicPartition(door, 0)] == 1
-    for settings in (sender, *(installation.of(role) for role in set(Role) - {Role.FEED})):
+    for settings in (sender, *(installation.of(role) for role in set(AclRole) - {AclRole.FEED})):
         for topic in (door, tills):
             if (settings, topic) != (sender, door):
                 async with Raw(settings) as raw:
@@ -270,7 +271,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
     async with asyncio.timeout(120), AsyncClient(sender) as client:
         with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
             await sent(client, tills, event)
-    async with asyncio.timeout(120), AsyncClient(installation.of(Role.OPERATOR)) as operator:
+    async with asyncio.timeout(120), AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         with pytest.raises(Unknown, match=r"topic 'ops.door' is not there, or not yours to see"):
             await sent(operator, door, event)
     assert set((await ends(installation.admin, [door, tills], 1)).values()) == {0, 1}
@@ -282,12 +283,12 @@ async def sent(client: AsyncClient, source: str, event: dict[str, Any]) -> None:
 
 
 async def test_nobody_else_fences_the_budget_service_or_joins_a_services_group(installation: Installation) -> None:
-    for role in set(Role) - {Role.BUDGET}:
+    for role in set(AclRole) - {AclRole.BUDGET}:
         if WRITES[role]:
             with pytest.raises(TransactionalIdAuthorizationFailed):
                 await fence(installation.of(role), f"{LIVE}-budget-0")
-    for role, group in ((Role.ANALYST, f"{LIVE}-workers"), (Role.WORKER, f"{LIVE}-budget")):
-        topic = topics_of(LIVE)["answers" if role is Role.ANALYST else "queries"]
+    for role, group in ((AclRole.ANALYST, f"{LIVE}-workers"), (AclRole.WORKER, f"{LIVE}-budget")):
+        topic = topics_of(LIVE)["answers" if role is AclRole.ANALYST else "queries"]
         consumer = AIOKafkaConsumer(topic, **connection(installation.of(role)), group_id=group)
         try:
             with pytest.raises(GroupAuthorizationFailedError):
@@ -302,7 +303,7 @@ async def joined(consumer: AIOKafkaConsumer) -> None:
 
 
 async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> None:
-    analyst = matrix.role(Role.ANALYST, MATRIX)
+    analyst = matrix.role(AclRole.ANALYST, MATRIX)
     consumer = AIOKafkaConsumer(
         topics_of(MATRIX)["answers"],
         **connection(analyst),
@@ -315,24 +316,24 @@ async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> Non
 
 
 async def test_a_role_makes_no_topics_and_no_access_lists(matrix: SecuredKafka) -> None:
-    budget = matrix.role(Role.BUDGET, MATRIX)
+    budget = matrix.role(AclRole.BUDGET, MATRIX)
     with pytest.raises(SecurityError, match="no access control list"):
-        await apply(budget, f"User:{MATRIX}-budget", grants(budget)[Role.WORKER])
+        await apply(budget, f"User:{MATRIX}-budget", grants(budget)[AclRole.WORKER])
     async with admin_client(budget) as admin:
         response = await admin.create_topics([NewTopic(f"{MATRIX}.more", 1, 1)])
     assert [code for _, code, *_ in response.topic_errors] == [TopicAuthorizationFailedError.errno]
 
 
 async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKafka) -> None:
-    analyst = matrix.role(Role.ANALYST, MATRIX)
+    analyst = matrix.role(AclRole.ANALYST, MATRIX)
     with pytest.raises(TopicsError, match=f"hides.*{MATRIX}.state.*--role worker"):
-        await find_topics(analyst, role=Role.WORKER)
+        await find_topics(analyst, role=AclRole.WORKER)
     with pytest.raises(TopicsError, match="no topic of 'elsewhere'"):
         await find_topics(analyst.model_copy(update={"prefix": "elsewhere"}))
 
 
-@pytest.mark.parametrize("role", [Role.WORKER, Role.BUDGET, Role.FEED, Role.MONITOR])
-async def test_a_service_may_read_how_its_topics_are_set(matrix: SecuredKafka, role: Role) -> None:
+@pytest.mark.parametrize("role", [AclRole.WORKER, AclRole.BUDGET, AclRole.FEED, AclRole.MONITOR])
+async def test_a_service_may_read_how_its_topics_are_set(matrix: SecuredKafka, role: AclRole) -> None:
     async with asyncio.timeout(120):
         while (await inspect_topics(matrix.role(role, MATRIX), role=role)).hidden:
             await asyncio.sleep(0.1)  # the broker has not heard of all grants yet
@@ -340,11 +341,11 @@ async def test_a_service_may_read_how_its_topics_are_set(matrix: SecuredKafka, r
 
 async def test_a_service_that_may_not_read_how_its_topics_are_set_begins_unchecked(matrix: SecuredKafka) -> None:
     """Roles of an earlier version lack the right; an analyst has all of an alerts service's topics, and lacks it too."""
-    analyst = matrix.role(Role.ANALYST, MATRIX)
-    found = await inspect_topics(analyst, role=Role.ALERTS)
+    analyst = matrix.role(AclRole.ANALYST, MATRIX)
+    found = await inspect_topics(analyst, role=AclRole.ALERTS)
     assert (found.differences, found.losses) == ([], [])
     assert found.hidden == [f"{MATRIX}.answers", f"{MATRIX}.ledger"]
-    await guard_topics(analyst, Role.ALERTS)
+    await guard_topics(analyst, AclRole.ALERTS)
 
 
 def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: SecuredKafka) -> None:
@@ -361,7 +362,7 @@ def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: Secure
     assert told("check") == "all topics are as they should be\n"
     assert told("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "in force for User:alice\n"
     alice = kafka.user("alice", "by-hand")
-    asyncio.run(in_force(alice, Role.PRODUCER))
+    asyncio.run(in_force(alice, AclRole.PRODUCER))
     assert asyncio.run(writable(alice)) == {"queries"}
 
 
@@ -382,7 +383,7 @@ def test_no_password_is_in_any_log_or_on_any_command_line(installation: Installa
     secrets = [*kafka.passwords.values(), WRONG]
     logs = [service.log for service in installation.services]
     logs += [path for path in (kafka.folder / "broker").rglob("*") if path.suffix in {".log", ".properties"}]
-    assert len(kafka.passwords) >= len(Role)
+    assert len(kafka.passwords) >= len(AclRole)
     assert all(service.log.stat().st_size for service in installation.services)
     texts = {path.name: path.read_bytes().decode(errors="replace") for path in logs}
     texts |= {

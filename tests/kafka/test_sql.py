@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.queries import ExitStatus
+from stream.cli.manage.query_commands import ExitStatus
 from stream.settings import Settings
 from tests.builders import source, stream
 from tests.commands import run_installed

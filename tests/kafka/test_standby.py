@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stream.kafka.processes import Service
-from stream.noise import NoiseKey
-from stream.processors.topics import partition_of
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import partition_of
+from stream.services.processes import Service
 from stream.settings import Settings
 from tests.chaos.ground import REPORTS, Ground, installation
 from tests.chaos.load import SENSITIVE_STREAMS

@@ -14,11 +14,11 @@ import pytest
 
 from schemas import Answer
 from sotto import AsyncClient, Refused
-from stream.data import GuardedReader, Rows
-from stream.kafka.engine import Engine
-from stream.kafka.keyed import budget, worker
-from stream.noise import NoiseKey
+from stream.engine.group_engine import Engine
+from stream.privacy.noise import NoiseKey
+from stream.services.keyed_services import budget, worker
 from stream.settings import Settings
+from stream.tables import GuardedReader, Rows
 from tests.builders import source, stream
 from tests.conftest import StartService
 

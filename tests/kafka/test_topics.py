@@ -13,13 +13,12 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
 from sotto import AsyncClient
-from stream.kafka.acls import Role
-from stream.kafka.differences import TopicsError, configurations
-from stream.kafka.layouts import layout
-from stream.kafka.live_topics import create_live_topic, find_live_topic
-from stream.kafka.security import admin_client
-from stream.kafka.topics import check_topics, create_topics, delete_topics, find_topics
-from stream.processors.topics import Topics
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.acls import AclRole
+from stream.kafka.topics.creation import check_topics, create_topics, delete_topics, find_topics
+from stream.kafka.topics.layouts import TopicsError, configurations, layout
+from stream.kafka.topics.live_topics import create_live_topic, find_live_topic
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.builders import stream
 from tests.commands import run_sotto
@@ -202,9 +201,9 @@ async def test_services_refuse_names_of_another_installation(made: dict[str, Any
     async with admin_client(outer) as admin:
         wanted = [(one.name, one.partitions) for one in layout(Topics(inner.prefix, 3))]
         await admin.create_topics([NewTopic(name, count, 1) for name, count in [*wanted, (topic, 1)]])
-    topics = await find_topics(outer, attempts=20, role=Role.FEED)
+    topics = await find_topics(outer, attempts=20, role=AclRole.FEED)
     with pytest.raises(TopicsError, match=rf"SOTTO_PREFIX: '{inner.prefix}' may share"):
-        await find_topics(inner, attempts=20, role=Role.WORKER)
+        await find_topics(inner, attempts=20, role=AclRole.WORKER)
     assert (await find_topics(inner, attempts=20)).partitions == 3, "it can be read and backed up"
     with pytest.raises(
         TopicsError, match=rf"source 'ledger' would be topic {inner.prefix}.ledger, which belongs to"
@@ -212,5 +211,5 @@ async def test_services_refuse_names_of_another_installation(made: dict[str, Any
         await find_live_topic(outer, topics, "ledger", topic)
     assert await find_live_topic(outer, topics, "visits", topic) == 1
     await delete_topics(outer)
-    assert (await find_topics(inner, role=Role.WORKER)).partitions == 3, "it is alone, and goes on"
+    assert (await find_topics(inner, role=AclRole.WORKER)).partitions == 3, "it is alone, and goes on"
     await delete_topics(inner)

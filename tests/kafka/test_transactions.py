@@ -9,12 +9,12 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
 
-from stream.kafka import transactional
-from stream.kafka.clients import KAFKA
-from stream.kafka.protocols import First, Second
-from stream.kafka.restore import read_to_end, reader
-from stream.kafka.security import connection
-from stream.kafka.transactional import TransactionalProducer
+from stream.engine.restore import read_to_end, reader
+from stream.kafka.client import transactional_producer
+from stream.kafka.client.adapter import KAFKA
+from stream.kafka.client.security import connection
+from stream.kafka.client.transaction_protocols import First, Second
+from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.settings import Settings
 
 pytestmark = pytest.mark.kafka
@@ -29,7 +29,7 @@ def speak(monkeypatch: pytest.MonkeyPatch) -> Any:
     def speak(*, second: bool) -> None:
         monkeypatch.undo()
         if not second:
-            monkeypatch.setattr(transactional, "follows_second", lambda _: False)
+            monkeypatch.setattr(transactional_producer, "follows_second", lambda _: False)
 
     return speak
 

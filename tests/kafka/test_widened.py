@@ -8,18 +8,18 @@ from contextlib import AsyncExitStack
 import pytest
 
 from sotto import AsyncClient
-from stream.kafka.engine import Engine
-from stream.kafka.health import Health
-from stream.kafka.keyed import table_store
-from stream.kafka.names import worker_group
-from stream.kafka.roles import Role
-from stream.monitor.groups import Groups
-from stream.monitor.tables import Tables
-from stream.monitor.worker_models import WorkersView
-from stream.noise import NoiseKey
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics, partition_of
+from stream.engine.group_engine import Engine
+from stream.engine.health import ServiceHealth
+from stream.engine.task_status import EngineRole
+from stream.kafka.topics.layouts import worker_group
+from stream.monitor.api.service_models import WorkersView
+from stream.monitor.state.consumer_groups import GroupWatch
+from stream.monitor.state.monitor_tables import Tables
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import Topics, partition_of
+from stream.services.keyed_services import table_store
 from stream.settings import Settings
+from stream.worker import QueryProcessor
 from tests.builders import stream as stream_on
 from tests.conftest import StartService
 from tests.kafka.partitions import add_partitions
@@ -28,9 +28,9 @@ from tests.kafka.wards import VITALS
 pytestmark = pytest.mark.kafka
 
 
-def worker(settings: Settings, topics: Topics, key: NoiseKey, health: Health, name: str) -> Engine:
+def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth, name: str) -> Engine:
     tables = table_store(settings, key)
-    role = Role(
+    role = EngineRole(
         name="worker",
         group=worker_group(settings),
         status=topics.status,
@@ -54,7 +54,7 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
     start("budget")
     await client.register(VITALS)
     await client.open(stream_on(stream, "vitals", mechanism={"cutoff": 3}))
-    healths = [Health("worker") for _ in range(2)]
+    healths = [ServiceHealth("worker") for _ in range(2)]
     engines = [worker(settings, topics, key, health, f"worker-{at}") for at, health in enumerate(healths)]
     async with AsyncExitStack() as stack:
         for engine in engines:
@@ -81,7 +81,7 @@ async def test_the_monitor_shows_every_partition_there_is(settings: Settings, cl
     shown: list[WorkersView] = []
     topics = client.topics
     await add_partitions(settings, topics.queries, topics.partitions + 2)
-    groups = Groups(settings, topics, Tables(topics), shown.append)
+    groups = GroupWatch(settings, topics, Tables(topics), shown.append)
     watching = asyncio.create_task(groups.run())
     async with asyncio.timeout(60):
         while (

@@ -20,20 +20,29 @@ import pytest
 from blake3 import blake3
 from msgspec.structs import replace
 
+from stream.budget.openings import definition_digest
 from stream.kernel import Spans
-from stream.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
-from stream.mechanisms.grid import Grid
-from stream.mechanisms.running_count import node_name
-from stream.noise import NoiseKey, Role, Sampler, event_words, gaussian, sampler, stream_subkey, stream_subkeys
-from stream.noise.geometric import Integers, LowWords, Words
-from stream.processors.budget.openings import definition_digest
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries.families import running_count
-from stream.processors.queries.families.estimates import _Keyed
-from stream.processors.queries.families.hypothesis import _KeyedNoise
-from stream.processors.queries.families.rows import Number
-from stream.processors.queries.families.sparse_vector import SparseVectorFamily
-from stream.processors.queries.life import LifeCycle
+from stream.privacy.accuracy.counting_trees import node_name
+from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
+from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.noise import (
+    DrawRole,
+    NoiseKey,
+    Sampler,
+    event_words,
+    gaussian,
+    sampler,
+    stream_subkey,
+    stream_subkeys,
+)
+from stream.privacy.noise.geometric import Integers, LowWords, Words
+from stream.worker import QueryProcessor
+from stream.worker.families import window_families
+from stream.worker.families.estimate_family import _Keyed
+from stream.worker.families.hypothesis_family import _KeyedNoise
+from stream.worker.families.question_columns import Number
+from stream.worker.families.sparse_vector_family import SparseVectorFamily
+from stream.worker.hosted_streams import LifeCycle
 
 NO_NOISE = Fraction(200)
 """The rate of noise that is 0 in all but e^-200 of all draws."""
@@ -127,14 +136,14 @@ def noise_of_a_node_for_each_answer(surgery: Surgery) -> None:
     """A running count's noise is drawn anew with each answer, and not once for each sum."""
     answers = itertools.count()
     surgery.patch.setattr(
-        running_count, "node_name", lambda group, node: node_name(group, node) + next(answers).to_bytes(8, "big")
+        window_families, "node_name", lambda group, node: node_name(group, node) + next(answers).to_bytes(8, "big")
     )
 
 
 def level_not_paid_for(surgery: Surgery) -> None:
     """A running count's noise fits one level fewer than its tree has."""
     surgery.patch.setattr(
-        running_count,
+        window_families,
         "node_law",
         lambda c: sampler("two_sided", _epsilon(c) / ((c.levels - 1) * c.sensitivity_steps)),
     )
@@ -184,7 +193,7 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
     def subkey(key: NoiseKey, **context: Any) -> bytes:
         return stream_subkey(key, **{**context, "incarnation": ""})
 
-    def subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, role: Role) -> Spans:
+    def subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, role: DrawRole) -> Spans:
         nobody = Spans(incarnations.data, incarnations.at, np.zeros_like(incarnations.size))
         return stream_subkeys(key, incarnations=nobody, definitions=definitions, role=role)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
-from stream.accounting.planner import candidates
+from stream.privacy.planning.plans import split_candidates
 from tests.privacy.exact import Machine, Move, neighbours
 
 
@@ -26,7 +26,7 @@ def calibrations(
         mechanism = NumericSparse(
             kind="numeric_sparse", threshold=0.0, cutoff=cutoff, monotone=monotone, numbers=numbers
         )
-    found = candidates(
+    found = split_candidates(
         mechanism,
         epsilon=epsilon,
         delta=delta,

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stream.mechanisms import estimator
-from stream.mechanisms.maximum_entropy import NoisyMarginal, fit
+from stream.privacy.mechanisms import estimator
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit
 
 
 @pytest.fixture

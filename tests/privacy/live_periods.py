@@ -11,11 +11,10 @@ from typing import Any
 
 from schemas import BeginPeriod, EventsSource, moment_ms, written_moment
 from sotto import Driver
-from stream.processors.base import Outputs, Record
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.merging import MergeProcessor
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.told import told_of
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import FeedDefinitions, told_of
+from stream.feeds.merge_processor import MergeProcessor
+from stream.processing.protocol import Outputs, Record
 from tests import builders
 from tests.privacy.live_topics import MINUTE, PARTITIONS, Form, Person, written
 
@@ -54,7 +53,7 @@ class World:
     def asked(self, people: Mapping[str, Person], end: int, step: int = 3) -> Asked:
         """What is asked when the clock of all partitions reaches an end, in minutes."""
         control, topics = self.control, self.__dict__["topics"]
-        definitions = Definitions()
+        definitions = FeedDefinitions()
         definitions.take(control)
         merging = MergeProcessor(topics, 0, definitions)
         merging.restore(control)

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from schemas import EventsSource, Partial, span_ms
-from schemas.moments import END_MS
+from schemas.windows import END_MS
 from schemas.wire import struct
-from stream.processors.base import Outputs, Record
-from stream.processors.feeds.asking import groups_in
-from stream.processors.feeds.merged import Merged
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.told import Told
-from stream.processors.topics import Topics, partition_of
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import StandingDefinition
+from stream.feeds.merge_state import Merged
+from stream.feeds.window_queries import groups_in
+from stream.processing.protocol import Outputs, Record
+from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
 from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, told
 
@@ -112,7 +112,7 @@ def behind(step: int, due: int) -> int:
 
 def asked(
     source: EventsSource,
-    streams: Sequence[Told],
+    streams: Sequence[StandingDefinition],
     records: Sequence[Record],
     end: int,
     step: int = 3,
@@ -151,7 +151,7 @@ def asked(
     return _merged(streams, partials)
 
 
-def _hear(known: Known, streams: Sequence[Told], moment: int, before: int = -1) -> int:
+def _hear(known: Known, streams: Sequence[StandingDefinition], moment: int, before: int = -1) -> int:
     """Have control read up to a moment; it is never read again."""
     if moment > before:
         news = [one for stream in streams if (one := as_of(stream, moment)) is not None]
@@ -166,7 +166,7 @@ def _partials(outputs: Outputs) -> Iterator[Any]:
             yield from (_decode(value or b"") for _, value, _ in messages)
 
 
-def _merged(streams: Sequence[Told], partials: Sequence[Any]) -> Numbers:
+def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> Numbers:
     found: Numbers = {}
     for stream in streams:
         merged = Merged(stream.incarnation, PARTITIONS)
@@ -183,11 +183,11 @@ def _merged(streams: Sequence[Told], partials: Sequence[Any]) -> Numbers:
     return found
 
 
-def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[Told]:
+def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[StandingDefinition]:
     return [_opened(source, name, form) for name, form in forms.items()]
 
 
-def _opened(source: EventsSource, name: str, form: Form) -> Told:
+def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
     """All that control ever tells of a stream."""
     known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
     for end, again in form.gaps:

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stream.data import people
-from stream.data.people import Chosen, choose
-from stream.data.tables import Table
+from stream.tables import people
+from stream.tables.columns_table import PrivateTable
+from stream.tables.people import Chosen, choose
 from tests.privacy.audit_variants import Surgery
 
 COUNTED_UNBOUND = 1 << 30
 
 
-def _by(order: npt.NDArray[np.intp], counts: npt.NDArray[np.bool_], own: people.People) -> Chosen:
+def _by(order: npt.NDArray[np.intp], counts: npt.NDArray[np.bool_], own: people.RowOwners) -> Chosen:
     arranged = np.concatenate([order[counts], order[~counts]])
     numbers = own.private_numbers[arranged]
-    return Chosen(arranged, int(np.count_nonzero(counts)), people.People(numbers, own.private_names))
+    return Chosen(arranged, int(np.count_nonzero(counts)), people.RowOwners(numbers, own.private_names))
 
 
 def no_bound(surgery: Surgery) -> None:
@@ -30,7 +30,7 @@ def no_bound(surgery: Surgery) -> None:
 def chosen_by_order_across_people(surgery: Surgery) -> None:
     """As many rows as all people together may have, the first ones in the file, whoever's they are."""
 
-    def first(codes: Mapping[str, Any], own: people.People, most: int, key: bytes) -> Chosen:
+    def first(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> Chosen:
         del codes, key
         order = np.arange(len(own.private_numbers))
         return _by(order, order < most * own.count, own)
@@ -41,8 +41,8 @@ def chosen_by_order_across_people(surgery: Surgery) -> None:
 def hashed_without_the_person(surgery: Surgery) -> None:
     """The hash is of the row and how many equal ones came before it, anybody's: of a person's rows the least of these count."""
 
-    def hashed(codes: Mapping[str, Any], own: people.People, most: int, key: bytes) -> Chosen:
-        everybody = people.People(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))
+    def hashed(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> Chosen:
+        everybody = people.RowOwners(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))
         order = choose(codes, everybody, COUNTED_UNBOUND, key).private_order.astype(np.int64)
         before = [
             int(np.count_nonzero(own.private_numbers[order[:at]] == own.private_numbers[row]))
@@ -56,9 +56,9 @@ def hashed_without_the_person(surgery: Surgery) -> None:
 def bound_after_the_filter(surgery: Surgery) -> None:
     """All rows count, and of those that satisfy a question as many of each person as are allowed."""
     no_bound(surgery)
-    grouped = Table.group_counts
+    grouped = PrivateTable.group_counts
 
-    def groups(table: Table, attributes: Any, predicate: Any, max_cells: int = 1 << 20) -> Any:
+    def groups(table: PrivateTable, attributes: Any, predicate: Any, max_cells: int = 1 << 20) -> Any:
         everyone = table.everyone
         if everyone is None:
             return grouped(table, attributes, predicate, max_cells)
@@ -68,8 +68,8 @@ def bound_after_the_filter(surgery: Surgery) -> None:
                 name: column[everyone.people.private_numbers == person]
                 for name, column in everyone.private_codes.items()
             }
-            of_one = grouped(Table(table.attributes, own), attributes, predicate, max_cells)
+            of_one = grouped(PrivateTable(table.attributes, own), attributes, predicate, max_cells)
             found += np.minimum(of_one, everyone.contribution)
         return found
 
-    surgery.patch.setattr(Table, "group_counts", groups)
+    surgery.patch.setattr(PrivateTable, "group_counts", groups)

@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stream.processors.feeds import periods
-from stream.processors.feeds.merged import Merged
-from stream.processors.feeds.merging import MergeProcessor
-from stream.processors.feeds.running import RunningSums
-from stream.processors.feeds.tally import Shape
+from stream.feeds import merge_state
+from stream.feeds.merge_processor import MergeProcessor
+from stream.feeds.merge_state import Merged, RunningSums
+from stream.feeds.tally import Shape
 from tests.privacy.audit_variants import Surgery, Variant
 
 
 def windows_over_an_edge(surgery: Surgery) -> None:
     """A window that reaches into two periods is asked of the one that it begins in: what is in it counts in either."""
-    surgery.patch.setattr(periods, "lies_in_one", lambda *_: True)
+    surgery.patch.setattr(merge_state, "lies_in_one", lambda *_: True)
 
 
 def windows_asked_of_the_period_before(surgery: Surgery) -> None:
     """The first window of a period is asked of the one before."""
-    names = periods._names
+    names = merge_state._names
 
     def before(told: Any, start: int) -> tuple[str, str]:
         late = start % told.source.period_ms == 0 and start > 0
         return names(told, start - told.source.period_ms * late)
 
-    surgery.patch.setattr(periods, "_names", before)
+    surgery.patch.setattr(merge_state, "_names", before)
 
 
 def bound_over_all_periods(surgery: Surgery) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration, SparseVectorCalibration
-from stream.mechanisms.estimate_questions import Linear, extent_of
-from stream.mechanisms.tensor_sums import corners
+from stream.privacy.mechanisms.estimate_questions import Linear, extent_of
+from stream.privacy.mechanisms.tensor_sums import corners
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas import Answer
-from stream.data import adult
+from stream.tables import adult
 
 STREAMS, QUESTIONS, BETA = 20, 40, 0.05
 

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from schemas import AboveThreshold, Control, OpenStream, Query, SparseVectorCalibration
 from sotto import Driver
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey
-from stream.processors.base import Record
+from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey
+from stream.processing.protocol import Record
 from tests import builders
 
 KEY = NoiseKey(bytes(range(100, 132)))
@@ -91,14 +91,14 @@ class Derived:
         calibration = self.calibration
         law = threshold_sampler(calibration)
         words, low = round_words(
-            [self._subkey(Role.THRESHOLD)], [tops if calibration.fresh_threshold else 0], law.words
+            [self._subkey(DrawRole.THRESHOLD)], [tops if calibration.fresh_threshold else 0], law.words
         )
         return int(law.draw(words, low)[0])
 
     def query_noise(self, record: Record) -> int:
         law = query_sampler(self.calibration)
         words, low = event_words(
-            [self._subkey(Role.QUERY)],
+            [self._subkey(DrawRole.QUERY)],
             record.topic,
             record.partition,
             [record.offset],
@@ -125,7 +125,7 @@ class Derived:
             found.append("above" if above else "below")
         return found
 
-    def _subkey(self, role: Role) -> bytes:
+    def _subkey(self, role: DrawRole) -> bytes:
         identity = self.definition.identity
         digest = bytes.fromhex(identity.digest)
         return stream_subkey(self.key, incarnation=identity.incarnation, definition=digest, role=role)

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from schemas.moments import moment_of
-from stream.data import parse
-from stream.processors.feeds.clocks import NOT_BEGUN, Clock, Readings
-from stream.processors.feeds.forms import Form
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.standing import Stream
-from stream.processors.feeds.told import Told
+from schemas.windows import moment_of
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.counted_streams import Stream
+from stream.feeds.event_clock import NOT_BEGUN, EventClock, Readings
+from stream.feeds.feed_definitions import StandingDefinition
+from stream.feeds.window_forms import Form
+from stream.tables import parse
 from tests.privacy.audit_variants import Surgery, Variant
 from tests.unit.processors.feeds.topic import Known
 
@@ -72,12 +72,12 @@ def groups_only_when_seen(surgery: Surgery) -> None:
 def watermark_of_event_times(surgery: Surgery) -> None:
     """The clock is the largest time of any event: whoever is ahead makes other people's events late."""
 
-    shipped = Clock.read
+    shipped = EventClock.read
 
     def time_of(record: Any) -> int:
         return moment_of(msgspec.json.decode(record.value)["at"]) if record.value else -1
 
-    def read(clock: Clock, records: Any) -> Any:
+    def read(clock: EventClock, records: Any) -> Any:
         before = clock.now
         clocks, _, marks = shipped(clock, records)
         told = np.array([time_of(record) for record in records], dtype=np.int64)
@@ -85,7 +85,7 @@ def watermark_of_event_times(surgery: Surgery) -> None:
         clock.now = int(clocks[-1])
         return Readings(clocks, clocks, marks)
 
-    surgery.patch.setattr(Clock, "read", read)
+    surgery.patch.setattr(EventClock, "read", read)
 
 
 def late_events_counted(surgery: Surgery) -> None:
@@ -101,20 +101,20 @@ def late_events_counted(surgery: Surgery) -> None:
 
 def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
     """A stream counts all that comes from the step on in which a feed hears of it."""
-    surgery.patch.setattr(Clock, "since", lambda *_: NOT_BEGUN)
+    surgery.patch.setattr(EventClock, "since", lambda *_: NOT_BEGUN)
 
 
 def counted_from_when_control_told(surgery: Surgery) -> None:
     """A stream counts all that is stamped from the moment at which control told of it, whenever a feed hears of that."""
-    since = Clock.since
-    surgery.patch.setattr(Clock, "since", lambda clock, told: since(clock, told) - clock._idle)
+    since = EventClock.since
+    surgery.patch.setattr(EventClock, "since", lambda clock, told: since(clock, told) - clock._idle)
 
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
     """A feed looks at the latest definition alone: it counts on for an open stream, whatever control told since its last look."""
     of = Known.of
 
-    def latest(known: Known, source: str) -> tuple[Told, ...]:
+    def latest(known: Known, source: str) -> tuple[StandingDefinition, ...]:
         return tuple(replace(one, epochs=(replace(one.epochs[-1], number=0),)) for one in of(known, source))
 
     surgery.patch.setattr(Known, "of", latest)
@@ -122,8 +122,8 @@ def the_latest_definition_alone(surgery: Surgery) -> None:
 
 def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:
     """A stream ends and resumes with the step in which a feed reads of it."""
-    effect = Clock.effect
-    surgery.patch.setattr(Clock, "effect", lambda clock, told: max(clock.now, effect(clock, told)))
+    effect = EventClock.effect
+    surgery.patch.setattr(EventClock, "effect", lambda clock, told: max(clock.now, effect(clock, told)))
 
 
 LATER: tuple[Variant, ...] = (counted_from_where_a_feed_hears_of_it, counted_from_when_control_told)

@@ -21,7 +21,7 @@ from scipy.stats import binom
 
 from schemas import Answer
 from sotto import Driver
-from stream.data import adult
+from stream.tables import adult
 from tests.builders import source, stream
 from tests.privacy.chance import FALSE_ALARM, at_most
 from tests.privacy.questions import BETA, QUESTIONS, STREAMS, Asked, conditions, groups, number, numbers, people

@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from stream.audit import Case, cases_of
-from stream.cli import auditing
 from stream.cli.app import app
+from stream.cli.run import demo_command
+from stream.dev.audit import Case, cases_of
 from tests.privacy import audit_variants as variants
 from tests.privacy.audit_variants import broken
 
@@ -18,7 +18,7 @@ from tests.privacy.audit_variants import broken
 def one_case(monkeypatch: pytest.MonkeyPatch) -> Case:
     """Have the command audit the first case alone."""
     case = cases_of(["above_threshold"])[0]
-    monkeypatch.setattr(auditing, "cases_of", lambda _: (case,))
+    monkeypatch.setattr(demo_command, "cases_of", lambda _: (case,))
     return case
 
 

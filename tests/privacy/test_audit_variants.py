@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from stream.audit import AuditError, Case, Finding, Side, audit_all, cases_of
-from stream.audit.auditor import FALSE_ALARM
-from stream.audit.bounds import epsilon_at_least
-from stream.audit.runs import sample
+from stream.dev.audit import AuditError, Case, Finding, Side, audit_all, cases_of
+from stream.dev.audit.auditor import FALSE_ALARM, sample
+from stream.dev.audit.event_search import epsilon_at_least
 from tests.privacy import audit_variants as variants
 from tests.privacy import people_variants, period_variants, standing_variants
 from tests.privacy.audit_variants import Variant, broken

@@ -17,9 +17,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import Control
-from stream.mechanisms.grid import Grid
-from stream.mechanisms.ranges import MAX_STEPS
-from stream.noise import DELTA_PER_DRAW, sampler
+from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.ranges import MAX_STEPS
+from stream.privacy.noise import DELTA_PER_DRAW, sampler
 from tests.builders import installation, source, stream
 from tests.privacy.audit_variants import broken, decimals_rounded_as_doubles
 from tests.privacy.exact import law_of

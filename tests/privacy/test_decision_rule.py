@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from schemas import SparseVectorCalibration
-from stream.mechanisms.above_threshold import HALTED, Decisions, decide, query_sampler, threshold_sampler
+from stream.privacy.mechanisms.above_threshold import HALTED, Decisions, decide, query_sampler, threshold_sampler
 from tests.privacy.cases import calibrations
 from tests.privacy.exact import ABOVE, BELOW, UNIT, Law, Machine, Transcript, law_of, outcomes
 

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 
 from schemas import Extension, SparseVectorCalibration
-from stream.accounting.composition import rounded_up
-from stream.accounting.costs import EPSILON_UNITS, realised_cost
-from stream.accounting.losses import losses
+from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
+from stream.privacy.composition.losses import losses
+from stream.privacy.composition.pure_rounds import rounded_up
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta
 from tests.privacy.numeric_losses import cut_tail, window

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from schemas import AnswersCalibration, Calibration, EstimateCalibration, ReleaseCalibration
-from stream.accounting.answers import answer_law
-from stream.accounting.estimate_laws import marginal_law, opening_law
-from stream.accounting.losses import losses
-from stream.accounting.plans import candidates, choose, name_of
-from stream.accounting.release_accuracy import release_law
-from stream.accounting.setting import Setting
-from stream.noise import Sampler, gaussian
+from stream.privacy.accuracy.release_accuracy import release_law
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.losses import losses
+from stream.privacy.noise import Sampler, gaussian
+from stream.privacy.planning.answer_plans import answer_law
+from stream.privacy.planning.measurement_accuracy import marginal_law, opening_law
+from stream.privacy.planning.plans import candidates, choose, name_of
 from tests.builders import parse_spec
 from tests.privacy.exact import law_of
 from tests.privacy.losses import cut_tail, worst_delta

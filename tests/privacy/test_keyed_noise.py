@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from stream.noise import NoiseKey, Role, Sampler, event_words, round_words, sampler, stream_subkey
-from stream.noise.geometric import Words
+from stream.privacy.noise import DrawRole, NoiseKey, Sampler, event_words, round_words, sampler, stream_subkey
+from stream.privacy.noise.geometric import Words
 from tests.builders import KEY
 from tests.privacy.chance import fits, follows, unrelated
 from tests.privacy.exact import law_of
@@ -26,7 +26,7 @@ class Setting:
     key: NoiseKey = KEY
     incarnation: str = "0123456789abcdef" * 2
     definition: bytes = bytes(32)
-    role: Role = Role.QUERY
+    role: DrawRole = DrawRole.QUERY
     topic: str = "sotto.queries"
     partition: int = 0
     first_offset: int = 0
@@ -61,7 +61,7 @@ OTHERS = {
     "another key": replace(USUAL, key=NoiseKey(bytes(range(1, 33)))),
     "another incarnation": replace(USUAL, incarnation="0123456789abcdef" + "0123456789abcdee"),
     "another definition": replace(USUAL, definition=bytes(31) + b"\x01"),
-    "another role": replace(USUAL, role=Role.THRESHOLD),
+    "another role": replace(USUAL, role=DrawRole.THRESHOLD),
     "another topic": replace(USUAL, topic="sotto.querie"),
     "another partition": replace(USUAL, partition=1),
     "the next offset": replace(USUAL, first_offset=1),
@@ -80,14 +80,14 @@ def test_event_noise_follows_the_exact_law(noise: str, rate: Fraction) -> None:
 @pytest.mark.parametrize("noise", ["one_sided", "two_sided"])
 def test_threshold_noise_follows_the_exact_law_over_rounds(noise: str) -> None:
     law = sampler("one_sided" if noise == "one_sided" else "two_sided", Fraction(1, 2))
-    subkey = replace(USUAL, role=Role.THRESHOLD).subkey
+    subkey = replace(USUAL, role=DrawRole.THRESHOLD).subkey
     draws = threshold_draws([subkey] * 5000, list(range(5000)), law)
     assert follows(draws, law_of(law))
 
 
 def test_threshold_noise_follows_the_exact_law_over_streams() -> None:
     law = sampler("one_sided", Fraction(1, 2))
-    streams = [replace(USUAL, incarnation=f"{number:032x}", role=Role.THRESHOLD) for number in range(5000)]
+    streams = [replace(USUAL, incarnation=f"{number:032x}", role=DrawRole.THRESHOLD) for number in range(5000)]
     assert follows(threshold_draws([one.subkey for one in streams], [0] * 5000, law), law_of(law))
 
 
@@ -143,7 +143,7 @@ def test_moving_bytes_between_neighbouring_fields_gives_other_noise() -> None:
         return event_words([USUAL.subkey], topic, partition, [offset], [payload], 4)[0].tobytes()
 
     def keyed(incarnation: str, definition: bytes) -> bytes:
-        return stream_subkey(USUAL.key, incarnation=incarnation, definition=definition, role=Role.QUERY)
+        return stream_subkey(USUAL.key, incarnation=incarnation, definition=definition, role=DrawRole.QUERY)
 
     assert of("a", 0, 0, b"b") != of("ab", 0, 0, b"")
     assert of("a", 0, 0, b"\x00x") != of("a", 0, 0, b"x")

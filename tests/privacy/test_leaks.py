@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from schemas import Query
 from sotto import Driver, Refused
-from stream.noise import Role
-from stream.processors.base import Record
+from stream.privacy.noise import DrawRole
+from stream.processing.protocol import Record
 from tests.builders import source
 from tests.privacy.service import KEY, Derived, definition_of, everything, feed, stream
 
@@ -195,7 +195,7 @@ def secrets_of(driver: Driver) -> Iterator[bytes]:
     keys = [KEY.secret, KEY.subkey("sotto table fingerprint v1")]
     for name in ("high", "low", "people"):
         derived = Derived(KEY, definition_of(driver, name))
-        keys += [derived._subkey(role) for role in Role]
+        keys += [derived._subkey(role) for role in DrawRole]
     for key in keys:
         yield from (key, key.hex().encode(), key.hex().upper().encode(), base64.b64encode(key), repr(key).encode())
 

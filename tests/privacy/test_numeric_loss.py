@@ -13,10 +13,10 @@ from typing import Literal
 import pytest
 
 from schemas import SparseVectorCalibration
-from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import EPSILON_UNITS, realised_cost
-from stream.accounting.losses import is_pure, losses
-from stream.noise import sampler
+from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
+from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.noise import sampler
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Outcomes, Transcript, law_of, outcomes, worst_delta, worst_loss
 from tests.privacy.numeric_losses import cut_tail, window

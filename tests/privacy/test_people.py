@@ -20,19 +20,19 @@ from schemas import (
     SparseVectorCalibration,
 )
 from sotto import Driver
-from stream.accounting.answers import alpha_for, answer_law
-from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
-from stream.accounting.gaussian import gaussian_rho
-from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.accounting.losses import losses
-from stream.accounting.prices import rate_of
-from stream.accounting.release_accuracy import release_law
-from stream.data import Table, parse
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.mechanisms.projection import matrix_seed, project
-from stream.mechanisms.selection import score_noise, selection_rate
-from stream.noise import DELTA_PER_DRAW, Sampler
-from stream.processors.queries.families.hypothesis import rows_sampler
+from stream.privacy.accuracy.release_accuracy import release_law
+from stream.privacy.composition.gaussian_losses import gaussian_rho
+from stream.privacy.composition.losses import losses
+from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.privacy.mechanisms.releases import matrix_seed, project
+from stream.privacy.mechanisms.selection import score_noise, selection_rate
+from stream.privacy.noise import DELTA_PER_DRAW, Sampler
+from stream.privacy.planning.answer_plans import alpha_for, answer_law
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.measurement_accuracy import marginal_law, number_law, opening_law
+from stream.privacy.planning.prices import rate_of
+from stream.tables import PrivateTable, parse
+from stream.worker.families.hypothesis_family import rows_sampler
 from tests import builders
 from tests.privacy import people_variants as variants
 from tests.privacy.audit_variants import Variant, broken
@@ -74,7 +74,7 @@ def columns(people: Sequence[tuple[int, ...]]) -> dict[str, list[object]]:
 def numbers(people: Sequence[tuple[int, ...]]) -> Moves:
     """Everything that mechanisms ask of a table."""
     source = builders.parse_source(declared())
-    table = Table.load(source, columns(people), bytes(range(32)))
+    table = PrivateTable.load(source, columns(people), bytes(range(32)))
     everyone, one = parse("TRUE", source.attributes), parse("x = 1", source.attributes)
     return {
         "rows": (table.private_row_count,),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas import RunningCountCalibration
-from stream.accounting.movement import horizon, movement
+from stream.privacy.accuracy.source_facts import horizon, movement
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, in_period, neighbours
 from tests.privacy.live_topics import MINUTE, Form, Moment, Person, about, lives

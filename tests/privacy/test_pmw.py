@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from schemas import EstimateCalibration
-from stream.accounting.losses import losses
-from stream.mechanisms.estimate_questions import Linear
-from stream.mechanisms.estimator import Estimator
-from stream.mechanisms.measurements import Axes
-from stream.mechanisms.tensor_sums import Cells
-from stream.noise import Gaussian, Symmetric, TwoSidedGeometric
+from stream.privacy.composition.losses import losses
+from stream.privacy.mechanisms.estimate_questions import Linear
+from stream.privacy.mechanisms.estimator import Estimator
+from stream.privacy.mechanisms.measurements import Axes
+from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.noise import Gaussian, Symmetric, TwoSidedGeometric
 from tests.privacy.pmw_transcripts import (
     CELLS,
     FLOATS,
@@ -141,7 +141,7 @@ def log_likelihood(
     table = np.bincount(rows, minlength=CELLS).astype(np.int64)
     forced = Forced(table, transcript)
     memory = Memory(transcript)
-    estimator = Estimator((CELLS,), plan, transcript.rows, lambda _: Cells(table), forced, memory)
+    estimator = Estimator((CELLS,), plan, transcript.rows, lambda _: TensorCells(table), forced, memory)
     estimator.extend(plan.cutoff + added)
     total = two_sided(transcript.rows - len(rows), plan.epsilon_rows) if plan.epsilon_rows else 0.0
     vector = plan.sparse_vector
@@ -307,7 +307,7 @@ def test_one_person_moves_every_error_by_at_most_a_rows_steps(replace: bool) -> 
         for other in neighbours(rows, replace=replace):
             for one, told in product(QUESTIONS, (-300, 0, 777, 2048)):
                 mine, theirs = (
-                    Cells(np.bincount(some, minlength=CELLS).astype(np.int64)) for some in (rows, other)
+                    TensorCells(np.bincount(some, minlength=CELLS).astype(np.int64)) for some in (rows, other)
                 )
                 errors = [one.error(one.numbers(cells), (told,)) for cells in (mine, theirs)]
                 assert abs(errors[0] - errors[1]) <= STEPS

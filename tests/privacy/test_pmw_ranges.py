@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from schemas import Categories, Integers, Term
-from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.data import TableStore
-from stream.mechanisms.estimate_questions import Mean
-from stream.mechanisms.tensor_sums import Cells
-from stream.processors.queries.families.estimate_reader import QuestionReader
+from stream.privacy.mechanisms.estimate_questions import Mean
+from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.tables import TableStore
+from stream.worker.families.estimate_reader import QuestionReader
 from tests.builders import OTHER_KEY, parse_source, source
 
 Neighbors = Literal["add-remove", "replace"]
@@ -46,11 +46,11 @@ def mean_of(where: str) -> Mean:
     return question
 
 
-def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> Cells:
+def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> TensorCells:
     """The cells of people, each the number of a cell of both attributes, along those that a question is about."""
     whole = np.bincount(people, minlength=2 * SIZE).reshape(SIZE, 2)
     along = tuple(axis for axis in range(2) if axis not in axes)
-    return Cells(whole.sum(axis=along).astype(np.int64))
+    return TensorCells(whole.sum(axis=along).astype(np.int64))
 
 
 def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

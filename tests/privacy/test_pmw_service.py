@@ -12,9 +12,9 @@ import pytest
 
 from schemas import Answer, Control, EstimateCalibration
 from sotto import Driver
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, summed
-from stream.noise import Role, Sampler, block_words, cell_words, round_words, sampler, stream_subkey
+from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, summed
+from stream.privacy.noise import DrawRole, Sampler, block_words, cell_words, round_words, sampler, stream_subkey
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
 
@@ -45,7 +45,9 @@ class Told:
         self.calibration, self.vector = calibration, calibration.sparse_vector
         self._identity = definition.identity
         self.tops = 0
-        self.rows = len(ROWS) + self._round(Role.ROWS, sampler("two_sided", Fraction(calibration.epsilon_rows)))
+        self.rows = len(ROWS) + self._round(
+            DrawRole.ROWS, sampler("two_sided", Fraction(calibration.epsilon_rows))
+        )
         rate = Fraction(calibration.epsilon_start)
         singles = [(0,), (1,)] if calibration.warm_start else []
         self.marginals = [self._marginal(b"start", axes, rate) for axes in singles]
@@ -58,8 +60,8 @@ class Told:
         mass, total = FULL * int((shares * inside).sum()), int(shares.sum())
         estimate = (2 * self.rows * mass + total) // (2 * total)
         key = f'[["([\\"x\\", 0, {a + 1}]&[\\"y\\", {b}, {b + 1}])", {FULL}]]'.encode()
-        nu = self._own(Role.QUERY, query_sampler(self.vector), key)
-        rho = self._round(Role.THRESHOLD, threshold_sampler(self.vector))
+        nu = self._own(DrawRole.QUERY, query_sampler(self.vector), key)
+        rho = self._round(DrawRole.THRESHOLD, threshold_sampler(self.vector))
         if abs(exact - estimate) + nu < self.calibration.threshold + rho:
             return "hypothesis", estimate / FULL
         part = Fraction(self.vector.epsilon_answer) / self.calibration.cutoff
@@ -72,19 +74,19 @@ class Told:
         law = sampler("two_sided", rate)
         place = when + b"".join(axis.to_bytes(8, "big") for axis in axes) + bytes(8)
         true: npt.NDArray[np.int64] = TABLE.sum(axis=1 - axes[0]) if len(axes) == 1 else TABLE
-        words, low = block_words(self._subkey(Role.RELEASE), place, true.size, law.words)
+        words, low = block_words(self._subkey(DrawRole.RELEASE), place, true.size, law.words)
         counts = (true + law.draw(words, low).reshape(true.shape)).astype(np.float64)
         return NoisyMarginal(axes, counts, 2.0 / (float(rate) * float(rate)))
 
-    def _own(self, role: Role, law: Sampler, key: bytes) -> int:
+    def _own(self, role: DrawRole, law: Sampler, key: bytes) -> int:
         words, low = cell_words(self._subkey(role), [self.tops.to_bytes(8, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def _round(self, role: Role, law: Sampler) -> int:
+    def _round(self, role: DrawRole, law: Sampler) -> int:
         words, low = round_words([self._subkey(role)], [0], law.words)
         return int(law.draw(words, low)[0])
 
-    def _subkey(self, role: Role) -> bytes:
+    def _subkey(self, role: DrawRole) -> bytes:
         identity = self._identity
         digest = bytes.fromhex(identity.digest)
         return stream_subkey(KEY, incarnation=identity.incarnation, definition=digest, role=role)

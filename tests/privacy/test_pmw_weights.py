@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pytest
 
 from schemas import HypothesisCalibration, SparseVectorCalibration
-from stream.accounting.hypotheses import WEIGHT_STEPS
-from stream.accounting.losses import losses
-from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.mechanisms.multiplicative_weights import Step, Strength, TensorHypothesis, run
-from stream.noise import DELTA_PER_DRAW
-from stream.processors.queries.families.hypothesis import rows_sampler
+from stream.privacy.composition.losses import losses
+from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
+from stream.privacy.mechanisms.multiplicative_weights import HypothesisAnswer, Strength, TensorHypothesis, run
+from stream.privacy.noise import DELTA_PER_DRAW
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.worker.families.hypothesis_family import rows_sampler
 from tests.privacy.exact import BITS, Exact, Law, Machine, Outcome, exponential_below, law_of
 
 Integers = npt.NDArray[np.int64]
@@ -308,7 +308,7 @@ def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_chec
     rounds = 2 if fresh else 1
     fixed = [asked(((False, False),) * place) for place in range(queries)]
     private = np.array([question.count(table) for question in fixed], dtype=np.int64)
-    found: dict[tuple[Step, ...], Fraction] = {}
+    found: dict[tuple[HypothesisAnswer, ...], Fraction] = {}
     laws = [rho] * rounds + [nu] * queries + [number] * queries
     for draws in product(*map(small, laws)):
         probability = Fraction(1)
@@ -333,7 +333,7 @@ def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_chec
         assert abs(probability - closed_form(instance, fixed, transcript)) < Fraction(1, 2**150)
 
 
-def closed_form(instance: Instance, fixed: Sequence[Question], transcript: Sequence[Step]) -> Fraction:
+def closed_form(instance: Instance, fixed: Sequence[Question], transcript: Sequence[HypothesisAnswer]) -> Fraction:
     """P(transcript) as the product that the proof works with, for questions fixed in advance."""
     hypothesis = TensorHypothesis(SHAPE, RATE, 1)
     weights = instance.machine.prior()

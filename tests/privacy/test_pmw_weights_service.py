@@ -12,10 +12,10 @@ import pytest
 
 from schemas import Answer, Control, HypothesisCalibration
 from sotto import Driver
-from stream.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.mechanisms.multiplicative_weights import TensorHypothesis
-from stream.noise import Role, Sampler, cell_words, round_words, stream_subkey
-from stream.processors.queries.families.hypothesis import rows_sampler, strength_of
+from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
+from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.privacy.noise import DrawRole, Sampler, cell_words, round_words, stream_subkey
+from stream.worker.families.hypothesis_family import rows_sampler, strength_of
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
 
@@ -68,33 +68,33 @@ class Told:
         self._identity = definition.identity
         self.tops = 0
         self.hypothesis = TensorHypothesis((VALUES,), calibration.learning_rate, FULL)
-        noise = self._round(Role.ROWS, rows_sampler(calibration), 0)
+        noise = self._round(DrawRole.ROWS, rows_sampler(calibration), 0)
         self.rows = len(ROWS) + noise
 
     def answer(self, question: AtMost) -> tuple[str, float]:
         exact = FULL * question.count
         estimate = int(self.hypothesis.estimates([question], self.rows)[0])
-        nu = self._own(Role.QUERY, query_sampler(self.vector), question)
+        nu = self._own(DrawRole.QUERY, query_sampler(self.vector), question)
         rho = self._round(
-            Role.THRESHOLD, threshold_sampler(self.vector), self.tops if self.vector.fresh_threshold else 0
+            DrawRole.THRESHOLD, threshold_sampler(self.vector), self.tops if self.vector.fresh_threshold else 0
         )
         if abs(exact - estimate) + nu < self.calibration.threshold + rho + self.vector.shift:
             return "hypothesis", estimate / FULL
-        value = exact + self._own(Role.ANSWER, answer_sampler(self.vector), question)
+        value = exact + self._own(DrawRole.ANSWER, answer_sampler(self.vector), question)
         for _ in range(strength_of(self.calibration, self.rows).times(value - estimate, estimate)):
             self.hypothesis.update(question, up=value > estimate)
         self.tops += 1
         return "noisy", value / FULL
 
-    def _own(self, role: Role, law: Sampler, question: AtMost) -> int:
+    def _own(self, role: DrawRole, law: Sampler, question: AtMost) -> int:
         words, low = cell_words(self._subkey(role), [self.tops.to_bytes(8, "big") + question.key], law.words)
         return int(law.draw(words, low)[0])
 
-    def _round(self, role: Role, law: Sampler, number: int) -> int:
+    def _round(self, role: DrawRole, law: Sampler, number: int) -> int:
         words, low = round_words([self._subkey(role)], [number], law.words)
         return int(law.draw(words, low)[0])
 
-    def _subkey(self, role: Role) -> bytes:
+    def _subkey(self, role: DrawRole) -> bytes:
         identity = self._identity
         digest = bytes.fromhex(identity.digest)
         return stream_subkey(KEY, incarnation=identity.incarnation, definition=digest, role=role)

@@ -20,17 +20,16 @@ import pytest
 
 from schemas import EstimateCalibration, Query
 from sotto import Driver
-from stream.accounting.costs import PARTS
-from stream.accounting.losses import losses
-from stream.data import adult
-from stream.mechanisms import measurements
-from stream.mechanisms.estimate_questions import Linear
-from stream.mechanisms.estimator import Estimator
-from stream.mechanisms.measurements import Axes
-from stream.mechanisms.own_measurements import OwnMeasurement, own_measurement
-from stream.mechanisms.tensor_sums import Cells
-from stream.noise import Role, Symmetric, block_words, sampler, stream_subkey
-from stream.noise.geometric import TwoSidedGeometric
+from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.losses import losses
+from stream.privacy.mechanisms import measurements
+from stream.privacy.mechanisms.estimate_questions import Linear
+from stream.privacy.mechanisms.estimator import Estimator
+from stream.privacy.mechanisms.measurements import Axes, OwnMeasurement, own_measurement
+from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.noise import DrawRole, Symmetric, block_words, sampler, stream_subkey
+from stream.privacy.noise.geometric import TwoSidedGeometric
+from stream.tables import adult
 from tests.builders import installation, source, stream
 from tests.privacy.chance import at_most
 from tests.privacy.exact import law_of
@@ -151,7 +150,7 @@ class Seen:
 def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
     table = np.bincount(rows, minlength=CELLS).astype(np.int64)
     forced = Forced(table, transcript)
-    estimator = Estimator((CELLS,), made, 3, lambda _: Cells(table), forced, Memory(transcript))
+    estimator = Estimator((CELLS,), made, 3, lambda _: TensorCells(table), forced, Memory(transcript))
     vector = made.sparse_vector
     rate = vector.epsilon_query / (2 * made.cutoff * STEPS)
     rho_rate = vector.epsilon_threshold / STEPS
@@ -272,7 +271,7 @@ def test_a_number_of_a_price_is_the_truth_and_the_noise_derived_from_the_key() -
     made = definition.calibration
     assert isinstance(made, EstimateCalibration)
     digest, incarnation = bytes.fromhex(definition.identity.digest), definition.identity.incarnation
-    subkey = stream_subkey(KEY, incarnation=incarnation, definition=digest, role=Role.ANSWER)
+    subkey = stream_subkey(KEY, incarnation=incarnation, definition=digest, role=DrawRole.ANSWER)
     paid = 0
     for charged, alpha in enumerate((made.alpha / 2, made.alpha / 4, made.alpha / 3)):
         [answer] = driver.ask_many([{"id": "1", "stream": "s", "where": f"x <= {charged + 1}", "alpha": alpha}])

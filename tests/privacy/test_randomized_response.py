@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.accounting.randomized_response import RESPONSE_BITS, Response, response
-from stream.mechanisms.randomized_response import UNIFORM_WORDS, respond
-from stream.noise import Role, event_words, stream_subkey
+from stream.privacy.mechanisms.randomized_response import RESPONSE_WORDS, respond
+from stream.privacy.noise import DrawRole, event_words, stream_subkey
+from stream.privacy.planning.response_plans import RESPONSE_BITS, Response, response
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.chance import fits
 from tests.privacy.exact import exponential_below
@@ -94,8 +94,8 @@ def test_the_form_of_the_notes_for_bits_is_this_one() -> None:
 
 def test_keyed_answers_follow_the_exact_law() -> None:
     law, draws = response(Fraction(1), 5), 20000
-    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"survey", role=Role.ANSWER)
-    words, _ = event_words([subkey] * draws, "queries", 0, range(draws), [b"{}"] * draws, UNIFORM_WORDS)
+    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"survey", role=DrawRole.ANSWER)
+    words, _ = event_words([subkey] * draws, "queries", 0, range(draws), [b"{}"] * draws, RESPONSE_WORDS)
     answers = [respond(2, law, int.from_bytes(row.tobytes(), "little")) for row in words]
     own, other = law.rates
     assert fits(np.bincount(answers, minlength=5).tolist(), [draws * (own if c == 2 else other) for c in range(5)])

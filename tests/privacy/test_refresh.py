@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from schemas import SparseVectorCalibration
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.noise import DELTA_PER_DRAW, NoiseKey
+from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.privacy.noise import DELTA_PER_DRAW, NoiseKey
 from tests.builders import OTHER_KEY, installation, source, stream
 from tests.privacy.exact import BELOW, Machine, Move, law_of, outcomes, worst_delta
 

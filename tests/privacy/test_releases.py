@@ -13,11 +13,11 @@ from typing import Literal
 import pytest
 
 from schemas import ReleaseCalibration
-from stream.accounting.costs import EPSILON_UNITS, realised_cost
-from stream.accounting.release_accuracy import release_law
-from stream.accounting.releases import candidates
-from stream.accounting.setting import Setting
-from stream.noise import TwoSidedGeometric
+from stream.privacy.accuracy.release_accuracy import release_law
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
+from stream.privacy.noise import TwoSidedGeometric
+from stream.privacy.planning.release_plans import candidates
 from tests.builders import parse_spec
 from tests.privacy.exact import NO_NOISE, Law, law_of
 from tests.privacy.losses import cut_tail, worst_delta

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.accounting.running_counts import node_law, tree_of
-from stream.accounting.setting import Movement
-from stream.mechanisms.running_count import node_name
-from stream.noise import Sampler, sampler
-from stream.processors.queries.families import running_count
+from stream.privacy.accuracy.counting_trees import node_name
+from stream.privacy.accuracy.source_facts import Movement
+from stream.privacy.noise import Sampler, sampler
+from stream.privacy.planning.running_count_plans import node_law, tree_of
+from stream.worker.families import window_families
 from tests.privacy.chance import at_most, follows
 from tests.privacy.exact import exponential_below, law_of
 from tests.privacy.losses import cut_tail, worst_delta
@@ -72,7 +72,7 @@ def released(stream: Stream, people: Sequence[Person]) -> Moves:
         return np.zeros(len(names), dtype=np.int64)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running_count, "cell_noise", taking_down)
+        patch.setattr(window_families, "cell_noise", taking_down)
         worker = worker_of(stream)
         for place, (question, sums) in enumerate(_asked(stream, people)):
             taken.clear()
@@ -212,17 +212,17 @@ def noise_of_its_own_for_each_answer(patch: pytest.MonkeyPatch) -> None:
     """A node's noise is drawn anew with each event that asks."""
     names = iter(range(10**6))
     patch.setattr(
-        running_count, "node_name", lambda group, node: node_name(group, node) + bytes(str(next(names)), "ascii")
+        window_families, "node_name", lambda group, node: node_name(group, node) + bytes(str(next(names)), "ascii")
     )
 
 
 def one_noise_for_all_groups(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(running_count, "node_name", lambda _, node: node_name(0, node))
+    patch.setattr(window_families, "node_name", lambda _, node: node_name(0, node))
 
 
 def one_noise_for_nodes_that_end_together(patch: pytest.MonkeyPatch) -> None:
     """The noise belongs to how far the count goes, and not to the node."""
-    patch.setattr(running_count, "node_name", lambda group, node: bytes((group, node.end % 2)))
+    patch.setattr(window_families, "node_name", lambda group, node: bytes((group, node.end % 2)))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stream.noise import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
-from stream.noise.geometric import Words
+from stream.privacy.noise import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
+from stream.privacy.noise.geometric import Words
 from tests.privacy.exact import Law, law_of
 
 ENUMERABLE = [

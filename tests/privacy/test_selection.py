@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import chi2
 
 from schemas import AnswersCalibration
-from stream.mechanisms.selection import (
+from stream.privacy.mechanisms.selection import (
     UNIFORM_BITS,
     exponential,
     noisy_max,
@@ -23,8 +23,8 @@ from stream.mechanisms.selection import (
     selection_rate,
     weights,
 )
-from stream.noise import DELTA_PER_DRAW, Role, event_words, stream_subkey
-from stream.noise.geometric import LowWords, Words
+from stream.privacy.noise import DELTA_PER_DRAW, DrawRole, event_words, stream_subkey
+from stream.privacy.noise.geometric import LowWords, Words
 from tests.builders import KEY
 from tests.privacy.chance import fits
 from tests.privacy.exact import Law, exponential_below, law_of
@@ -277,5 +277,5 @@ def test_one_sided_noise_on_a_fine_grid_is_another_implementations_permute_and_f
 
 
 def words_of(definition: str, events: int, count: int) -> tuple[Words, LowWords]:
-    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=definition.encode(), role=Role.ANSWER)
+    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=definition.encode(), role=DrawRole.ANSWER)
     return event_words([subkey] * events, "queries", 0, range(events), [b"{}"] * events, count)

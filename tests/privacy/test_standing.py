@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas import EventsSource
-from stream.accounting.movement import movement
+from stream.privacy.accuracy.source_facts import movement
 from tests.privacy import standing_variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_topics import (

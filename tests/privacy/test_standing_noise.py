@@ -13,11 +13,11 @@ import pytest
 
 from schemas import AnswersCalibration, SparseVectorCalibration, StandingQuery, written_moment
 from sotto import Driver
-from stream.accounting.answers import answer_law
-from stream.accounting.gaussian import gaussian_rho
-from stream.accounting.losses import losses
-from stream.accounting.movement import movement
-from stream.noise import DELTA_PER_DRAW, Role, Sampler, event_words, stream_subkey
+from stream.privacy.accuracy.source_facts import movement
+from stream.privacy.composition.gaussian_losses import gaussian_rho
+from stream.privacy.composition.losses import losses
+from stream.privacy.noise import DELTA_PER_DRAW, DrawRole, Sampler, event_words, stream_subkey
+from stream.privacy.planning.answer_plans import answer_law
 from tests import builders
 from tests.privacy.exact import Machine, law_of, outcomes, worst_delta
 from tests.privacy.service import KEY, Derived, definition_of
@@ -214,7 +214,7 @@ def test_a_windows_numbers_are_its_counts_and_the_noise_derived_from_the_key(cou
         KEY,
         incarnation=definition.identity.incarnation,
         definition=bytes.fromhex(definition.identity.digest),
-        role=Role.ANSWER,
+        role=DrawRole.ANSWER,
     )
     for number, (record, answer) in enumerate(zip(driver.records(driver.topics.queries), answers, strict=True)):
         words, low = event_words(

@@ -19,8 +19,8 @@ import pytest
 
 from sotto import AsyncClient
 from stream.environment import KEY_FILE_VARIABLE
-from stream.kafka.broker_config import free_port
-from stream.noise import NoiseKey
+from stream.kafka.broker.properties import free_port
+from stream.privacy.noise import NoiseKey
 from stream.settings import Settings, variable
 from tests.release.images import Builder, Container, container_of, missing
 

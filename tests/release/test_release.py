@@ -54,7 +54,7 @@ THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORKS = """
 import importlib.util, json, sys
 from pathlib import Path
-from stream.data import adult
+from stream.tables import adult
 from sotto import Driver
 
 static = Path(importlib.util.find_spec("stream.monitor").origin).parent / "static"
@@ -121,7 +121,7 @@ def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(built: Di
         }
         assert kept - {KERNEL} == {name for name in names if name.startswith(f"{package}/")} - {KERNEL}
     assert (KERNEL in names) == (built_kernel() is not None)
-    assert {"stream/data/adult/adult.csv.gz", "stream/data/flights/flights.parquet"} <= set(names)
+    assert {"stream/tables/adult/adult.csv.gz", "stream/tables/flights/flights.parquet"} <= set(names)
     assert {"stream/monitor/static/index.html", "stream/py.typed", "schemas/py.typed", "sotto/py.typed"} <= set(
         names
     )

@@ -12,8 +12,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, KafkaError, ProducerFenced, UnknownMemberIdError
 from blake3 import blake3
 
-from stream.processors.base import Headers, Message, Record
-from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from stream.processing.dead_letters import TOO_LARGE, Unread, UnreadBatch
+from stream.processing.protocol import Headers, Message, Record
 from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.logs import Log, Transaction
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from schemas import StreamSpec
 from sotto import Driver
-from stream.data import TableStore
-from stream.processors.base import Outputs, Record, RecordLike
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries.shares import Limits
+from stream.processing.protocol import Outputs, Record, RecordLike
 from stream.settings import Settings
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
+from stream.worker.fair_shares import Limits
 from tests.builders import KEY
 from tests.chaos.load import ROWS, sources, specs
 from tests.simulation.clock import EPOCH

@@ -11,8 +11,8 @@ from typing import Any, Self
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, KafkaTimeoutError, UnknownMemberIdError
 
-from stream.kafka.clients import Clients, Offsets
-from stream.processors.base import Message, Record
+from stream.kafka.client.adapter import Clients, Offsets
+from stream.processing.protocol import Message, Record
 from tests.simulation.broker import Broker, FencedInstanceError, Group, Member
 from tests.simulation.faults import Process
 from tests.simulation.logs import Transaction

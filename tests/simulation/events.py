@@ -19,9 +19,9 @@ from schemas import (
     Request,
     StreamSpec,
 )
-from stream.processors.base import Record
-from stream.processors.topics import partition_of
-from stream.processors.unread import Unread
+from stream.processing.dead_letters import Unread
+from stream.processing.protocol import Record
+from stream.processing.topic_names import partition_of
 from tests.chaos.load import Questions
 from tests.simulation.cast import EVERYBODY, PARTITIONS, group_of
 from tests.simulation.world import World

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stream.kafka.feeds import FeedService, feed_group
-from stream.kafka.health import Health
-from stream.kafka.membership import MembershipLostError
-from stream.kafka.names import merging_group
-from stream.processors.topics import Topics
+from stream.engine.health import ServiceHealth
+from stream.engine.supervision import MembershipLostError
+from stream.kafka.topics.layouts import merging_group
+from stream.processing.topic_names import Topics
+from stream.services.feed_service import FeedService, feed_group
 from stream.settings import Settings
 from tests.simulation.broker import Broker
 from tests.simulation.cast import SETTINGS
@@ -83,7 +83,7 @@ class Feeds:
         service = FeedService(
             SETTINGS.model_copy(update={"instance": instance}),
             self._topics,
-            Health("feed"),
+            ServiceHealth("feed"),
             clients_of(process, self._broker, self._branch()),
             find=find,
             clock=lambda: EPOCH + self._loop.time(),

@@ -11,11 +11,11 @@ from functools import cache
 from typing import NamedTuple
 
 from schemas import StreamSpec, span_ms
-from schemas.moments import END_MS
+from schemas.windows import END_MS
 from sotto import Driver
-from stream.processors.base import Record, RecordLike
-from stream.processors.topics import Topics
-from stream.processors.unread import Unread
+from stream.processing.dead_letters import Unread
+from stream.processing.protocol import Record, RecordLike
+from stream.processing.topic_names import Topics
 from tests.builders import KEY
 from tests.chaos.windows import Logs, Visits, live_source, standing_specs, violations_of_windows
 from tests.simulation.broker import Broker

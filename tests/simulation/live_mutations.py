@@ -10,19 +10,18 @@ from unittest.mock import patch
 
 from aiokafka import TopicPartition
 
-from stream.kafka.lives import Lives
-from stream.kafka.partition import PartitionTask
-from stream.kafka.positions import Extent
-from stream.kafka.writer import Writer
-from stream.processors.base import PROGRESS_KEY, Outputs, Processor
-from stream.processors.feeds.clocks import Clock
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.merged import Merged
-from stream.processors.feeds.merging import MergeProcessor
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.standing import StandingStreams, Stream
-from stream.processors.feeds.telling import Telling
-from stream.processors.feeds.told import Epoch, Told
+from stream.engine.input_positions import Extent
+from stream.engine.partition_task import PartitionTask
+from stream.engine.session import SessionOpener
+from stream.engine.writer import Writer
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.counted_streams import StandingStreams, Stream
+from stream.feeds.event_clock import EventClock
+from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
+from stream.feeds.merge_processor import MergeProcessor
+from stream.feeds.merge_state import Merged
+from stream.feeds.window_queries import Telling
+from stream.processing.protocol import PROGRESS_KEY, Outputs, Processor
 from tests.simulation.mutations import Mutation, no_fencing
 
 
@@ -53,13 +52,13 @@ def position_without_the_counts() -> Iterator[None]:
 @contextmanager
 def counts_without_the_position() -> Iterator[None]:
     """A partition goes on from where its group's offsets are, which lag."""
-    resume_at = Lives._resume_at
+    resume_at = SessionOpener._resume_at
 
-    def without(self: Lives, processor: Processor, extent: Extent, reached: int) -> int:
+    def without(self: SessionOpener, processor: Processor, extent: Extent, reached: int) -> int:
         del reached
         return resume_at(self, processor, extent, extent.committed)
 
-    with patch.object(Lives, "_resume_at", without):
+    with patch.object(SessionOpener, "_resume_at", without):
         yield
 
 
@@ -124,7 +123,7 @@ def the_end_is_taken_for_granted() -> Iterator[None]:
 @contextmanager
 def silent_partitions_stand_still() -> Iterator[None]:
     """Only events move the clock."""
-    with patch.object(Clock, "reached_end", lambda *_: None):
+    with patch.object(EventClock, "reached_end", lambda *_: None):
         yield
 
 
@@ -143,15 +142,15 @@ def windows_stream_by_stream() -> Iterator[None]:
 @contextmanager
 def the_latest_definition_alone() -> Iterator[None]:
     """A feed counts on for a stream that it finds open, though it had ended and was extended since."""
-    of = Definitions.of
+    of = FeedDefinitions.of
 
-    def latest(self: Definitions, source: str) -> tuple[Told, ...]:
+    def latest(self: FeedDefinitions, source: str) -> tuple[StandingDefinition, ...]:
         found = of(self, source)
         return tuple(
             replace(one, epochs=(Epoch(begins=one.epochs[0].begins),)) if one.asks else one for one in found
         )
 
-    with patch.object(Definitions, "of", latest):
+    with patch.object(FeedDefinitions, "of", latest):
         yield
 
 

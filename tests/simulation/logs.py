@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from aiokafka import TopicPartition
 
-from stream.processors.base import Message, Record
+from stream.processing.protocol import Message, Record
 
 _offset = attrgetter("offset")
 

@@ -11,31 +11,29 @@ from unittest.mock import patch
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.accounting.accounts import Account
-from stream.kafka import engine, lives, restore, standby
-from stream.kafka.answering import Answering
-from stream.kafka.arrivals import WAIT_MS, Arrivals
-from stream.kafka.clients import KAFKA, Clients, Consumer
-from stream.kafka.engine import Engine
-from stream.kafka.lives import Lives
-from stream.kafka.membership import Membership
-from stream.kafka.partition import PartitionTask
-from stream.kafka.positions import Extent
-from stream.kafka.roles import Role
-from stream.kafka.stamps import Stamps
-from stream.kafka.starting import Stopped
-from stream.kafka.writer import Writer
-from stream.processors.base import Outputs, Processor
-from stream.processors.budget import BudgetProcessor
-from stream.processors.budget.trail import Trail
-from stream.processors.queries import QueryProcessor, restoring
-from stream.processors.queries.definitions import Definition
-from stream.processors.queries.hosted import HostedStreams
-from stream.processors.queries.life import LifeCycle
-from stream.processors.queries.shares import Shares
-from stream.processors.queries.updates import UpdateLog
-from stream.processors.receipts import Receipts
+from stream.budget import BudgetProcessor
+from stream.budget.trail_writer import TrailWriter
+from stream.engine import group_engine, restore, session, standby
+from stream.engine.batch_loop import BatchLoop
+from stream.engine.group_engine import Engine
+from stream.engine.input_positions import Extent
+from stream.engine.partition_task import PartitionTask
+from stream.engine.prefetch import WAIT_MS, Prefetch
+from stream.engine.session import SessionOpener
+from stream.engine.supervision import Membership
+from stream.engine.task_status import EngineRole
+from stream.engine.writer import Stamps, Writer
+from stream.kafka.client.adapter import KAFKA, Clients, Consumer
+from stream.kafka.client.availability import Stopped
+from stream.privacy.ledger.accounts import Account
+from stream.processing.protocol import Outputs, Processor
+from stream.processing.receipts import Receipts
 from stream.settings import Settings
+from stream.worker import QueryProcessor, worker_restore
+from stream.worker.fair_shares import Shares
+from stream.worker.hosted_streams import HostedStreams, LifeCycle
+from stream.worker.mechanism_updates import UpdateLog
+from stream.worker.stream_definitions import Definition
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 
 SCHEDULES = 150
@@ -68,7 +66,9 @@ def found(
 def no_fencing() -> Iterator[None]:
     """Every life of a partition has a transactional id of its own: nobody is ever fenced."""
     births = iter(range(10**9))
-    with patch.object(Role, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(births)}"):
+    with patch.object(
+        EngineRole, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(births)}"
+    ):
         yield
 
 
@@ -121,52 +121,52 @@ def offsets_before_the_transaction() -> Iterator[None]:
 @contextmanager
 def offsets_after_the_transaction() -> Iterator[None]:
     """Input positions are committed by themselves, and the changelog's own progress is not asked."""
-    commit, resume_at = Writer.commit, Lives._resume_at
+    commit, resume_at = Writer.commit, SessionOpener._resume_at
 
     async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         await commit(self, outputs, {})
         if positions:
             await commit(self, Outputs(), positions)
 
-    def without(self: Lives, processor: Processor, extent: Extent, reached: int) -> int:
+    def without(self: SessionOpener, processor: Processor, extent: Extent, reached: int) -> int:
         del reached
         return resume_at(self, processor, extent, extent.committed)
 
-    with patch.object(Writer, "commit", apart), patch.object(Lives, "_resume_at", without):
+    with patch.object(Writer, "commit", apart), patch.object(SessionOpener, "_resume_at", without):
         yield
 
 
 @contextmanager
 def progress_not_asked() -> Iterator[None]:
     """The committed offsets are trusted, which expire."""
-    resume_at = Lives._resume_at
+    resume_at = SessionOpener._resume_at
 
-    def without(self: Lives, processor: Processor, extent: Extent, reached: int) -> int:
+    def without(self: SessionOpener, processor: Processor, extent: Extent, reached: int) -> int:
         del reached
         return resume_at(self, processor, extent, extent.committed)
 
-    with patch.object(Lives, "_resume_at", without):
+    with patch.object(SessionOpener, "_resume_at", without):
         yield
 
 
 @contextmanager
 def state_kept_after_a_failed_commit() -> Iterator[None]:
     """The state is installed before the commit, and stays when the commit fails."""
-    begin, close = Lives.begin, PartitionTask.close
-    kept: dict[Lives, Any] = {}
+    begin, close = SessionOpener.begin, PartitionTask.close
+    kept: dict[SessionOpener, Any] = {}
 
     async def keep(self: PartitionTask) -> None:
         if self._life is not None and self._role.name == "worker":
             kept[self._lives] = self._life.processor
         await close(self)
 
-    async def again(self: Lives) -> Any:
+    async def again(self: SessionOpener) -> Any:
         life = await begin(self)
         if (processor := kept.pop(self, None)) is not None:
             life.processor = processor
         return life
 
-    with patch.object(PartitionTask, "close", keep), patch.object(Lives, "begin", again):
+    with patch.object(PartitionTask, "close", keep), patch.object(SessionOpener, "begin", again):
         yield
 
 
@@ -177,7 +177,7 @@ def restore_reads_uncommitted() -> Iterator[None]:
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
         return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
 
-    with patch.object(lives, "reader", dirty):
+    with patch.object(session, "reader", dirty):
         yield
 
 
@@ -204,22 +204,22 @@ def warm_copies_taken_as_they_are() -> Iterator[None]:
             if start is None:
                 yield records
 
-    with patch.object(lives, "read_to_end", nothing_more):
+    with patch.object(session, "read_to_end", nothing_more):
         yield
 
 
 @contextmanager
 def tables_followed_from_the_high_watermark() -> Iterator[None]:
     """The restore ends at the last stable offset, and the tables are followed from the high watermark."""
-    restored = Lives._restore
+    restored = SessionOpener._restore
 
-    async def skipping(self: Lives, processor: Processor, *rest: Any) -> Any:
+    async def skipping(self: SessionOpener, processor: Processor, *rest: Any) -> Any:
         positions, offsets = await restored(self, processor, *rest)
         tables = [TopicPartition(topic, self._partition) for topic in processor.tables]
         positions.update(await self._equipment.offsets.end_offsets(tables))
         return positions, offsets
 
-    with patch.object(Lives, "_restore", skipping):
+    with patch.object(SessionOpener, "_restore", skipping):
         yield
 
 
@@ -239,7 +239,7 @@ def restore_stops_at_the_first_gap() -> Iterator[None]:
                 following = record.offset + 1
                 yield [record]
 
-    with patch.object(lives, "read_to_end", until_gap):
+    with patch.object(session, "read_to_end", until_gap):
         yield
 
 
@@ -263,7 +263,7 @@ def answers_outside_the_transaction() -> Iterator[None]:
 @contextmanager
 def old_fetches_not_filtered() -> Iterator[None]:
     """Records from before the seek are answered as well."""
-    with patch.object(Answering, "_news", lambda *arguments: arguments[-1]):
+    with patch.object(BatchLoop, "_news", lambda *arguments: arguments[-1]):
         yield
 
 
@@ -314,7 +314,7 @@ def claims_of_populations_lost() -> Iterator[None]:
 @contextmanager
 def trail_begun_again() -> Iterator[None]:
     """The budget service does not ask the ledger where its trail ends."""
-    with patch.object(Trail, "restore", lambda *_: None):
+    with patch.object(TrailWriter, "restore", lambda *_: None):
         yield
 
 
@@ -351,7 +351,7 @@ def shares_forgotten() -> Iterator[None]:
 @contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
     """An opening that comes once more after a halt opens the stream again."""
-    with patch.object(restoring, "undoes", lambda *_: False):
+    with patch.object(worker_restore, "undoes", lambda *_: False):
         yield
 
 
@@ -441,20 +441,20 @@ def restores_that_an_order_to_stop_does_not_end() -> Iterator[None]:
     async def to_its_end(_: asyncio.Event, attempt: Awaitable[Any]) -> Any:
         return await attempt
 
-    with patch.object(lives, "unless_stopped", to_its_end):
+    with patch.object(session, "unless_stopped", to_its_end):
         yield
 
 
 @contextmanager
 def refused_while_stopping() -> Iterator[None]:
     """Who is told to stop while a control event is under way refuses the queries that wait for it."""
-    follow = Answering._follow_to_end
+    follow = BatchLoop._follow_to_end
 
-    async def hasty(self: Answering, life: Any) -> None:
+    async def hasty(self: BatchLoop, life: Any) -> None:
         with suppress(Stopped):
             await follow(self, life)
 
-    with patch.object(Answering, "_follow_to_end", hasty):
+    with patch.object(BatchLoop, "_follow_to_end", hasty):
         yield
 
 
@@ -462,17 +462,17 @@ def refused_while_stopping() -> Iterator[None]:
 def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
     """A rebalance waits for a task that waits for records, which the client holds until the rebalance is over."""
 
-    async def fill(self: Arrivals) -> None:
+    async def fill(self: Prefetch) -> None:
         while not self._stopping.is_set():
             for source, records in (await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS)).items():
                 self._held[source].add(records)
                 self._arrived.set()
 
-    async def leave(self: Arrivals, *_: object) -> None:
+    async def leave(self: Prefetch, *_: object) -> None:
         if self._filling is not None:
             await self._filling
 
-    with patch.object(Arrivals, "_fill", fill), patch.object(Arrivals, "__aexit__", leave):
+    with patch.object(Prefetch, "_fill", fill), patch.object(Prefetch, "__aexit__", leave):
         yield
 
 
@@ -491,7 +491,10 @@ def membership_left_to_the_client_library() -> Iterator[None]:
         self.joined = True
         await asyncio.Event().wait()
 
-    with patch.object(engine, "POLL_INTERVAL_MS", MAX_POLL_INTERVAL_MS), patch.object(Membership, "watch", trust):
+    with (
+        patch.object(group_engine, "POLL_INTERVAL_MS", MAX_POLL_INTERVAL_MS),
+        patch.object(Membership, "watch", trust),
+    ):
         yield
 
 

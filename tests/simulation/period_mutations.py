@@ -13,28 +13,26 @@ from weakref import WeakKeyDictionary
 from aiokafka import TopicPartition
 
 from schemas import named_at, written_moment
-from stream.kafka.writer import Writer
-from stream.processors.base import Outputs
-from stream.processors.feeds import merging, periods, waiting
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.periods import Periods, is_asked, period_of
-from stream.processors.feeds.running import RunningSums
-from stream.processors.feeds.told import Told
-from stream.processors.queries.control import Control
-from stream.processors.topics import Topics
+from stream.engine.writer import Writer
+from stream.feeds import merge_processor, merge_state
+from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
+from stream.feeds.merge_state import MergePeriods, RunningSums, is_asked, period_of
+from stream.processing.protocol import Outputs
+from stream.processing.topic_names import Topics
+from stream.worker.control_records import Control
 from tests.simulation.mutations import Mutation
 
 
 @contextmanager
 def asked_before_the_account_is_there() -> Iterator[None]:
     """A window asks the stream that its period will have, while the period is being asked for."""
-    is_ready, asked_by = Periods.is_ready, Periods.asked_by
+    is_ready, asked_by = MergePeriods.is_ready, MergePeriods.asked_by
 
-    def hasty(self: Periods, outputs: Outputs, told: Told, start: int) -> bool:
+    def hasty(self: MergePeriods, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
         is_ready(self, outputs, told, start)
         return True
 
-    def expected(self: Periods, told: Told, start: int) -> Told | None:
+    def expected(self: MergePeriods, told: StandingDefinition, start: int) -> StandingDefinition | None:
         found = asked_by(self, told, start)
         if found is not None or not is_asked(told, start):
             return found
@@ -44,17 +42,17 @@ def asked_before_the_account_is_there() -> Iterator[None]:
         spec = told.spec.model_copy(update={**names, "standing": standing})
         return replace(told, spec=spec, standing=standing)
 
-    with patch.object(Periods, "is_ready", hasty), patch.object(Periods, "asked_by", expected):
+    with patch.object(MergePeriods, "is_ready", hasty), patch.object(MergePeriods, "asked_by", expected):
         yield
 
 
 @contextmanager
 def requests_outside_of_the_transaction() -> Iterator[None]:
     """What merging asks of the ledger is written behind the step that asks it, and a process takes it for written whatever becomes of that."""
-    begin, commit = Periods.__init__, Writer.commit
-    asked = WeakKeyDictionary[Definitions, tuple[dict[str, str], dict[str, set[str]]]]()
+    begin, commit = MergePeriods.__init__, Writer.commit
+    asked = WeakKeyDictionary[FeedDefinitions, tuple[dict[str, str], dict[str, set[str]]]]()
 
-    def remembering(self: Periods, topics: Topics, definitions: Definitions) -> None:
+    def remembering(self: MergePeriods, topics: Topics, definitions: FeedDefinitions) -> None:
         begin(self, topics, definitions)
         self._asking, self._ending = asked.setdefault(definitions, ({}, {}))
 
@@ -66,14 +64,14 @@ def requests_outside_of_the_transaction() -> Iterator[None]:
         if late:
             await commit(self, late, {})
 
-    with patch.object(Periods, "__init__", remembering), patch.object(Writer, "commit", apart):
+    with patch.object(MergePeriods, "__init__", remembering), patch.object(Writer, "commit", apart):
         yield
 
 
 @contextmanager
 def running_counts_stop_at_an_edge() -> Iterator[None]:
     """How many windows a running count has had is not forgotten with its period."""
-    with patch.object(merging, "period_of", lambda *_: 0):
+    with patch.object(merge_processor, "period_of", lambda *_: 0):
         yield
 
 
@@ -82,7 +80,7 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
     """The windows of a running count are numbered anew in each period, and the sums of the one before are still there."""
     add, before = RunningSums.add, dict[str, Any]()
 
-    def going_on(self: RunningSums, told: Told, start: int, counts: Sequence[int]) -> range:
+    def going_on(self: RunningSums, told: StandingDefinition, start: int, counts: Sequence[int]) -> range:
         model = told.spec.stream.partition("@")[0]
         if not self.windows:
             self.groups = before.get(model, [])
@@ -97,20 +95,20 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
 @contextmanager
 def periods_never_end() -> Iterator[None]:
     """Nobody asks for a period's streams to be closed."""
-    with patch.object(Periods, "passed", lambda *_: None):
+    with patch.object(MergePeriods, "passed", lambda *_: None):
         yield
 
 
 @contextmanager
 def periods_end_early() -> Iterator[None]:
     """A period's streams are closed at its own end."""
-    passed = Periods.passed
+    passed = MergePeriods.passed
 
-    def early(self: Periods, outputs: Outputs, told: Told, before: int, reached: int) -> None:
+    def early(self: MergePeriods, outputs: Outputs, told: StandingDefinition, before: int, reached: int) -> None:
         length = told.source.period_ms if told.source.has_periods else 0
         passed(self, outputs, told, before + length, reached + length)
 
-    with patch.object(Periods, "passed", early):
+    with patch.object(MergePeriods, "passed", early):
         yield
 
 
@@ -124,14 +122,14 @@ def closed_before_all_is_answered() -> Iterator[None]:
 @contextmanager
 def windows_over_an_edge_asked() -> Iterator[None]:
     """A window that reaches over an edge is asked of the period that it begins in."""
-    with patch.object(periods, "lies_in_one", lambda *_: True):
+    with patch.object(merge_state, "lies_in_one", lambda *_: True):
         yield
 
 
 @contextmanager
 def windows_that_waited_stream_by_stream() -> Iterator[None]:
     """When a period has begun, all windows of one stream that waited for it are asked, and then those of the next one."""
-    with patch.object(waiting, "merge", chain):
+    with patch.object(merge_state, "merge", chain):
         yield
 
 

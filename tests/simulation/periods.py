@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from functools import cache, wraps
 
 from schemas import CloseStream, OpenStream, StreamSpec, moment_ms, span_ms, written_moment
-from schemas.moments import MARK_HEADER
 from schemas.rejected import HEADER_PREFIX
+from schemas.windows import MARK_HEADER
 from sotto import Driver
-from stream.processors.queries.shares import UNLIMITED
-from stream.processors.topics import Topics, partition_of
-from stream.processors.unread import Unread
+from stream.processing.dead_letters import Unread
+from stream.processing.topic_names import Topics, partition_of
+from stream.worker.fair_shares import UNLIMITED
 from tests.builders import KEY
 from tests.chaos.periods import TO_COME, Periods
 from tests.chaos.windows import Visits, live_source, standing_specs

@@ -13,7 +13,8 @@ from unittest.mock import patch
 
 import structlog
 
-from stream.kafka import arrivals, hearing, partition, standby
+from stream.engine import partition_task, prefetch, standby
+from stream.services import feed_service
 from tests.chaos.load import Questions
 from tests.simulation.broker import Broker
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS
@@ -119,9 +120,9 @@ def played(
 def lazily() -> Iterator[None]:
     """Idle rounds and empty fetches are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
     with (
-        patch.object(partition, "IDLE_MS", 2000),
-        patch.object(arrivals, "WAIT_MS", 2000),
-        patch.object(hearing, "WAIT_MS", 2000),
+        patch.object(partition_task, "IDLE_MS", 2000),
+        patch.object(prefetch, "WAIT_MS", 2000),
+        patch.object(feed_service, "WAIT_MS", 2000),
         patch.object(standby, "SETTLING", 0.3),
         patch.object(standby, "INTERVAL", 3.0),
     ):

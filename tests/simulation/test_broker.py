@@ -10,11 +10,11 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import ProducerFenced
 
-from stream.kafka.clients import KAFKA, Clients
-from stream.kafka.restore import read_to_end, reader
-from stream.kafka.writer import Writer
-from stream.processors.base import Outputs
-from stream.processors.topics import Topics
+from stream.engine.restore import read_to_end, reader
+from stream.engine.writer import Writer
+from stream.kafka.client.adapter import KAFKA, Clients
+from stream.processing.protocol import Outputs
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.simulation.broker import Broker
 from tests.simulation.clients import clients_of

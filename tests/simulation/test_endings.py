@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stream.processors.base import Record
-from stream.processors.queries import QueryProcessor
+from stream.processing.protocol import Record
+from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.unit.processors.installation import spec, table_store
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stream.kafka.steps import TRIES
+from stream.engine.task_status import TRIES
 from tests.chaos.load import Questions
 from tests.simulation.world import World, perform
 

@@ -10,9 +10,9 @@ from unittest.mock import patch
 import pytest
 
 from schemas import CloseStream
-from stream.kafka import engine
-from stream.kafka.arrivals import Arrivals
-from stream.kafka.membership import REJOIN_SECONDS
+from stream.engine import group_engine
+from stream.engine.prefetch import Prefetch
+from stream.engine.supervision import REJOIN_SECONDS
 from tests.chaos.load import Questions
 from tests.simulation.cast import group_of
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS
@@ -83,7 +83,7 @@ def test_whoever_loses_its_group_says_so_and_ends_so_that_it_is_started_again() 
         violations = await _spares_after_hours(world)
         return violations, world.injected["service ended by itself"]
 
-    with patch.object(engine, "POLL_INTERVAL_MS", MAX_POLL_INTERVAL_MS):
+    with patch.object(group_engine, "POLL_INTERVAL_MS", MAX_POLL_INTERVAL_MS):
         violations, ended = perform(scene)
     # Between two looks a service may still be taken for a member.
     assert [one for one in violations if "no member, and ready" not in one] == []
@@ -136,7 +136,7 @@ def test_a_worker_left_behind_by_a_rebalance_says_so_until_its_batch_is_over_and
 
 def _room_for_one_fetch() -> AbstractContextManager[object]:
     """Nothing more is fetched until the task takes what has come, as when all room is used up."""
-    return patch.object(Arrivals, "_is_full", lambda _, kept: bool(kept.fetches))
+    return patch.object(Prefetch, "_is_full", lambda _, kept: bool(kept.fetches))
 
 
 def test_a_worker_whose_room_is_used_up_stays_a_member_too() -> None:

@@ -11,9 +11,9 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas import OpenStream
-from stream.kafka.partition import PartitionTask
-from stream.kafka.writer import Writer
-from stream.processors.base import Outputs
+from stream.engine.partition_task import PartitionTask
+from stream.engine.writer import Writer
+from stream.processing.protocol import Outputs
 from tests.chaos.load import Questions
 from tests.simulation import broker
 from tests.simulation.cast import group_of

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from aiokafka import TopicPartition
 
-from stream.processors.base import Record
+from stream.processing.protocol import Record
 from tests.chaos.load import Questions
 from tests.simulation.broker import Broker
 from tests.simulation.cast import group_of

@@ -14,10 +14,9 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas import HaltStream
-from stream.processors.queries import processor as queries
-from stream.processors.queries.shares import UNLIMITED
-from stream.processors.queries.work import SECOND, Workload
-from stream.processors.topics import partition_of
+from stream.processing.topic_names import partition_of
+from stream.worker import worker_processor as queries
+from stream.worker.fair_shares import SECOND, UNLIMITED, Workload
 from tests.chaos.load import event, question
 from tests.simulation.cast import LIMITS, PARTITIONS
 from tests.simulation.world import Service, World, perform

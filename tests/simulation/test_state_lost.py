@@ -10,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas import CloseStream, ExtendStream, HaltSource, OpenStream
-from stream.processors.topics import partition_of
+from stream.processing.topic_names import partition_of
 from tests.chaos.load import Questions
 from tests.simulation.cast import PARTITIONS, group_of
 from tests.simulation.logs import Log

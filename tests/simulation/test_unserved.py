@@ -8,9 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from stream.kafka.differences import TopicsError
-from stream.kafka.feeds import MERGING
-from stream.kafka.hearing import Hearing
+from stream.kafka.topics.layouts import TopicsError
+from stream.services.feed_service import MERGING, ControlFollower
 from tests.chaos.load import Questions
 from tests.simulation.clock import virtual_time
 from tests.simulation.live import LATER, SOURCE, LiveWorld, told
@@ -41,16 +40,16 @@ def test_a_worker_of_which_a_partitions_task_was_cancelled_is_started_again() ->
 async def _deaf(world: LiveWorld, at: float) -> bool:
     """Whether a feed ends once something unforeseen has ended its following of control."""
     failing = asyncio.Event()
-    follow = Hearing._follow
+    follow = ControlFollower._follow
 
-    async def follow_until_it_fails(self: Hearing, consumer: Any) -> None:
+    async def follow_until_it_fails(self: ControlFollower, consumer: Any) -> None:
         following = asyncio.ensure_future(follow(self, consumer))
         await failing.wait()
         following.cancel()
         raise ZeroDivisionError
 
     world.loop.call_later(at, failing.set)
-    with patch.object(Hearing, "_follow", follow_until_it_fails):
+    with patch.object(ControlFollower, "_follow", follow_until_it_fails):
         world.feeds.start()
         (feed,) = world.feeds.running
         await asyncio.wait({feed.task}, timeout=at + MOMENT)

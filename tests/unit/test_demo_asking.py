@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from schemas import Answer, Query
 from sotto import Driver
-from stream.data import adult
-from stream.demo import many
-from stream.demo.asking import answered
-from stream.demo.tour import CENSUS, stops
+from stream.dev.demo import tour
+from stream.dev.demo.tour import CENSUS, answered, stops
+from stream.tables import adult
 
 OUTSTANDING = 0.3
 """Seconds of work: fewer than the questions take together."""
@@ -21,8 +20,8 @@ def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
     driver.register(adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}))
     stop = next(stop for stop in stops(1) if stop.spec.mechanism.kind == "pmw")
     driver.open(stop.spec)
-    whole = many.mixed(1)
-    asked = many.Mixed(whole.questions[:40], whole.truths[:40], whole.rows)
+    whole = tour.mixed(1)
+    asked = tour.Mixed(whole.questions[:40], whole.truths[:40], whole.rows)
     queries = [
         Query.model_validate({"id": str(number), "stream": stop.spec.stream, **question})
         for number, question in enumerate(asked.questions)
@@ -37,21 +36,21 @@ def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
     calibration = driver.grant(CENSUS, stop.spec.stream).calibration
     early = asyncio.run(ask_all(queries))
     assert {answer.outcome for answer in early} == {"answer", "rejected"}
-    seen, held = many.judged(asked, early, stop.spec, calibration.alpha)
+    seen, held = tour.judged(asked, early, stop.spec, calibration.alpha)
     assert "questions without an answer" in seen
     assert not held
 
     answers = asyncio.run(answered(ask_all, queries, sleep))
     assert {answer.outcome for answer in answers} == {"answer"}
-    seen, held = many.judged(asked, answers, stop.spec, calibration.alpha)
+    seen, held = tour.judged(asked, answers, stop.spec, calibration.alpha)
     assert "without an answer" not in seen
     assert held
 
 
 def test_a_stream_that_answers_nothing_is_told_of() -> None:
-    asked = many.Mixed(({"where": "TRUE"},), ((1.0,),), rows=1)
+    asked = tour.Mixed(({"where": "TRUE"},), ((1.0,),), rows=1)
     refused = Answer(id="1", stream="s", outcome="rejected", reason="table: gone")
     spec = next(stop.spec for stop in stops(1) if stop.spec.mechanism.kind == "pmw")
-    seen, held = many.judged(asked, [refused], spec, 1.0)
+    seen, held = tour.judged(asked, [refused], spec, 1.0)
     assert "table: gone" in seen
     assert not held

@@ -13,11 +13,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.alerts.metrics import AlertMetrics
-from stream.kafka.feed_figures import FeedFigures
-from stream.kafka.metrics import Metrics
-from stream.kafka.topics import Inspection
-from stream.monitor.metrics import exposition
+from stream.alerts.delivery import AlertMetrics
+from stream.engine.task_status import Metrics
+from stream.kafka.topics.creation import Inspection
+from stream.monitor.state.monitor_metrics import exposition
+from stream.services.feed_service import FeedFigures
 from tests.unit.monitor.installation import HIGH, Installation, spec
 
 PROJECT = Path(__file__).parents[2]

@@ -11,8 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import StreamSpec
-from stream.cli.documents import lines_of, read_as, read_document
-from stream.cli.output import CommandError
+from stream.cli.output import CommandError, lines_of, read_as, read_document
 from tests.commands import run_sotto
 
 SPEC = '{"source": "s", "stream": "t", "mechanism": {"kind": "laplace"}, "epsilon": 1.0, "expected_queries": 1}'

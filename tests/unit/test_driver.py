@@ -26,13 +26,13 @@ from sotto import (
     SottoError,
     Unknown,
 )
-from stream.asking.live import milliseconds_of
-from stream.asking.questions import as_source, made_settings
-from stream.data.rows import Rows
-from stream.processors.base import Record
+from stream.processing.protocol import Record
+from stream.questions.live_events import milliseconds_of
+from stream.questions.question_forms import as_source, made_settings
 from stream.secret_files import SecretFileError
-from stream.testing import installation as testing
-from stream.testing.requesting import as_frame
+from stream.tables.rows import Rows
+from stream.testing import memory_installation as testing
+from stream.testing.driver_requests import as_frame
 from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 
 FEED: dict[str, Any] = source(epsilon=3.0, delta=1e-5)

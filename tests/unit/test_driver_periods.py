@@ -9,8 +9,8 @@ import pytest
 from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import moment_ms, span_ms, written_moment
 from sotto import Driver, Refused
-from stream.processors.budget.returning import Returning
-from stream.processors.periods import OVER, questions_in_period
+from stream.budget.ledger_return import Returning
+from stream.processing.control_order import OVER, questions_in_period
 from tests.builders import KEY, installation
 from tests.unit.periods import (
     AIRPORTS,
@@ -390,6 +390,6 @@ def test_the_receipt_says_what_the_budget_is_for() -> None:
 
 def test_a_window_over_an_edge_would_tell_of_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check that finds it, on merging that asks such windows of the period that they begin in."""
-    monkeypatch.setattr("stream.processors.feeds.periods.lies_in_one", lambda *_: True)
+    monkeypatch.setattr("stream.feeds.merge_state.lies_in_one", lambda *_: True)
     with pytest.raises(AssertionError):
         test_a_persons_events_of_one_period_move_that_periods_numbers_alone(1)

@@ -18,10 +18,9 @@ from stream.environment import (
     SECRETS,
     without,
 )
-from stream.kafka.processes import RoleName, Service
-from stream.kafka.replicas import Replicas
-from stream.kafka.security import BearerToken
-from stream.noise import NoiseKey
+from stream.kafka.client.security import BearerToken
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import Replicas, RoleName, Service
 from stream.settings import Settings, variable
 
 KEY = "ab" * 32
@@ -55,7 +54,7 @@ class _Child:
 def test_a_service_is_given_its_own_secrets_alone(
     role: RoleName, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.kafka.processes.subprocess.Popen", _Child)
+    monkeypatch.setattr("stream.services.processes.subprocess.Popen", _Child)
     Service(role, Settings(), None if role == "monitor" else tmp_path / "noise.key", tmp_path / "log")
     assert _Child.environment.keys() & SECRETS == kept | KAFKA_CREDENTIALS
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600

@@ -11,7 +11,7 @@ import pytest
 from schemas import Answer, GrantRecord
 from sotto import Driver
 from stream.cli import main
-from stream.estimates import EstimateError, shares_of
+from stream.privacy.planning.response_plans import EstimateError, shares_of
 from tests.builders import KEY
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import answer_codec

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from schemas import EventsSource, moment_ms
 from sotto import Driver, Invalid
-from stream.asking.event_checks import EventCheck
-from stream.asking.replays import Replay
-from stream.cli import events
 from stream.cli.app import app
+from stream.cli.manage import event_commands
 from stream.cli.output import CommandError
+from stream.questions.event_checks import EventCheck
+from stream.questions.live_events import Replay
 from stream.settings import Settings
 from tests import builders
 from tests.commands import Connected, run_connected
@@ -85,7 +85,7 @@ def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written()
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(bytes(32), partitions=2)
-    monkeypatch.setattr(events, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setattr(event_commands, "AsyncClient", lambda: Connected(made))
     monkeypatch.setenv("COLUMNS", "500")
     return made
 
@@ -100,7 +100,7 @@ def test_the_topic_of_a_source_is_made_where_it_is_missing(
         assert declared.source == "flights"
         return partitions, new
 
-    monkeypatch.setattr(events, "create_live_topic", make)
+    monkeypatch.setattr(event_commands, "create_live_topic", make)
     driver.register({**FLIGHTS, "clock": "marks"})
     assert run_connected("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
     driver.register(builders.source())

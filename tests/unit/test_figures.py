@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Answer
-from stream.accounting.promises import Promise
-from stream.asking import shown
-from stream.asking.alerts import estimate_text
-from stream.cli import queries, statements
-from stream.figures import bound, estimate
+from stream.cli.manage import query_commands, statement_command
+from stream.formatting import bound, estimate
+from stream.privacy.planning.promises import Promise
+from stream.questions import result_text
+from stream.questions.alert_states import estimate_text
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def answer(**numbers: object) -> Answer:
 @pytest.mark.parametrize(
     "text",
     [
-        shown.line(answer(estimate=12345678.0)),
-        shown.line(answer(estimates=(12345678.0, 1.0))),
-        shown.table([{"estimate": 12345678.0, "alpha": 4.00004}]),
-        shown.table([{"n": 12345678.0, "n ±": 4.00004}]),
+        result_text.line(answer(estimate=12345678.0)),
+        result_text.line(answer(estimates=(12345678.0, 1.0))),
+        result_text.table([{"estimate": 12345678.0, "alpha": 4.00004}]),
+        result_text.table([{"n": 12345678.0, "n ±": 4.00004}]),
         estimate_text(answer(estimate=12345678.0)),
-        queries._line(answer(estimate=12345678.0)),
-        queries._line(answer(estimates=(12345678.0, 1.0))),
-        statements._cell({"n": 12345678.0, "n ±": 4.00004}, "n"),
+        query_commands._line(answer(estimate=12345678.0)),
+        query_commands._line(answer(estimates=(12345678.0, 1.0))),
+        statement_command._cell({"n": 12345678.0, "n ±": 4.00004}, "n"),
         f"12345678 {Promise('', 4.00004, '', '', 0.95, '', '')}",
     ],
 )

@@ -15,10 +15,10 @@ from benchmarks.live_latency import Usage, first_of, last_of, summary
 from benchmarks.live_restart import Restart
 from benchmarks.live_throughput import Run
 from schemas import EventsSource, RegisterSource
-from stream.processors.base import Record
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.topics import Topics, partition_of
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import FeedDefinitions
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics, partition_of
 
 
 def test_the_second_half_counts() -> None:
@@ -99,7 +99,7 @@ def test_events_are_such_as_a_feed_counts(conditions: int) -> None:
         assert (event["user"].encode(), event["group"] in groups) == (key, True)
     # Nothing is set aside.
     for number in range(3):
-        feed = FeedProcessor(Topics(partitions=3), declared, number, 3, Definitions())
+        feed = FeedProcessor(Topics(partitions=3), declared, number, 3, FeedDefinitions())
         feed.restored()
         mine = [value for partition, _, value in events if partition == number]
         records = [Record("ops", number, offset, 60_600, None, value) for offset, value in enumerate(mine)]

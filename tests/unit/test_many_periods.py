@@ -11,8 +11,7 @@ import pytest
 
 from benchmarks.periods import TOPICS, Year, heard, hosting, restored
 from schemas import EventsSource
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.told import Told
+from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from tests.unit.periods import calls
 
 FEW, MANY = 5, 60
@@ -30,7 +29,7 @@ def years() -> tuple[Year, Year]:
     return found[0], found[1]
 
 
-WORK: list[Callable[[Definitions], Any]] = [
+WORK: list[Callable[[FeedDefinitions], Any]] = [
     lambda definitions: definitions.sources(),
     lambda definitions: definitions.asking_in_periods("live", "busy-0"),
     lambda definitions: definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z"),
@@ -39,7 +38,7 @@ WORK: list[Callable[[Definitions], Any]] = [
 
 @pytest.mark.parametrize("work", WORK)
 def test_what_feeds_do_at_an_edge_does_not_grow(
-    years: tuple[Year, Year], work: Callable[[Definitions], Any]
+    years: tuple[Year, Year], work: Callable[[FeedDefinitions], Any]
 ) -> None:
     few, many = (heard(year.records(TOPICS.control)) for year in years)
     assert calls(lambda: work(few)) == calls(lambda: work(many))
@@ -64,7 +63,7 @@ def test_feeds_keep_no_definition_of_a_stream_whose_period_is_closed(years: tupl
     def kept(year: Year) -> int:
         definitions = heard(year.records(TOPICS.control))
         gc.collect()
-        found = sum(isinstance(one, Told) for one in gc.get_objects())
+        found = sum(isinstance(one, StandingDefinition) for one in gc.get_objects())
         assert definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z")
         assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
         return found

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from schemas import Amount
 from sotto import Driver
-from stream.cli import sources, streams
 from stream.cli.app import app
-from stream.cli.periods import folded, moment
-from stream.cli.top import Frame, picture
-from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.cli.manage import source_commands, stream_commands
+from stream.cli.manage.record_rows import folded, moment
+from stream.cli.run.top_command import Frame, picture
+from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from tests.unit.monitor.frames import frame_of
 from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, played, ready
@@ -56,7 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     InMemory.driver.register(
         {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}
     )
-    for module in (sources, streams):
+    for module in (source_commands, stream_commands):
         monkeypatch.setattr(module, "AsyncClient", InMemory)
 
     monkeypatch.setenv("COLUMNS", "200")

@@ -8,8 +8,8 @@ import pytest
 
 from schemas import Answer
 from stream.cli import output
+from stream.cli.manage.query_commands import _show
 from stream.cli.output import show_table
-from stream.cli.queries import _show
 
 REASON = f"{'the budget of this source is used up; ' * 8}ask another"
 ROW = ["s" * 90, REASON, "ε 1.0"]

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sotto import Driver, Refused
-from stream.accounting.choices import MODELS
-from stream.accounting.wanted import FORMS
 from stream.cli.app import app
+from stream.privacy.planning.choices import MODELS
+from stream.privacy.planning.form_accuracy import FORMS
 
 SMALL = ["--sizes", "8,2"]
 MANY = ["--sizes", "85,2,16,5,2"]

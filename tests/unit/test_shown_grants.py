@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from schemas import Amount, GrantRecord, Position, StreamStatus
-from stream.accounting.costs import PARTS
-from stream.cli.grants import ShownGrant
+from stream.cli.manage.record_rows import ShownGrant
 from stream.cli.output import amount, asked
+from stream.privacy.composition.costs import PARTS
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 
 

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import pytest
 from typer.testing import CliRunner, Result
 
-from stream.cli import plotting
 from stream.cli.app import app
-from stream.data import adult
+from stream.cli.plan import plots
+from stream.tables import adult
 
 STREAM: dict[str, Any] = {
     "stream": "census",
@@ -30,7 +30,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with all that is needed, and no Kafka in reach."""
     for name in ("SOTTO_BOOTSTRAP", "SOTTO_TABLE_ROOTS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("stream.cli.public_data._reachable", lambda _: False)
+    monkeypatch.setattr("stream.cli.plan.public_data._reachable", lambda _: False)
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(STREAM))
     Path("questions.txt").write_text("\n".join(QUESTIONS))
@@ -156,7 +156,7 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     figures: list[Any] = []
-    monkeypatch.setattr(plotting, "_save", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, _path: figures.append(figure))
     promised = told("--synthetic", "1000")["method"]
     simulate("--synthetic", "1000", "--plot", "errors.svg")
     simulate("--synthetic", "10", "--plot", "errors.svg")
@@ -164,7 +164,7 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
     assert wide.get_suptitle().endswith(" 1,000 rows")
     for axes in wide.axes:
         [line] = [one for one in axes.lines if one.get_label() == f"promised α ({promised})"]
-        assert line.get_color() == plotting.style_of(promised)[0]
+        assert line.get_color() == plots.style_of(promised)[0]
     assert not [patch for axes in wide.axes for patch in axes.patches if patch.get_hatch()]
     hatched = [
         (patch.get_y(), axes.get_ylim()[0]) for axes in narrow.axes for patch in axes.patches if patch.get_hatch()

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stream.cli.app import app
-from stream.data.checks import NOTICE
+from stream.tables.checks import NOTICE
 
 SOURCE: dict[str, Any] = {
     "source": "patients",

@@ -16,7 +16,7 @@ from stream.cli import app
 
 PROJECT = Path(__file__).parents[2]
 PRINTING = """
-from stream.cli.standard_streams import take_over
+from stream.cli.app import take_over
 take_over()
 from stream.cli.output import say, show_json, show_table
 say("ε 1 ± 2 → \\udc80")

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused, Result
-from stream.cli import sources, streams
 from stream.cli.app import app
-from stream.cli.queries import _line
+from stream.cli.manage import source_commands, stream_commands
+from stream.cli.manage.query_commands import _line
 from tests.builders import KEY
 from tests.commands import Connected, run_connected
 from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing, window
@@ -21,7 +21,7 @@ from tests.unit.processors.live import GROUP, WINDOW, flights, question, standin
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
-    for module in (sources, streams):
+    for module in (source_commands, stream_commands):
         monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
     monkeypatch.setenv("COLUMNS", "300")
     return made

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 import sotto
-from stream import data
+from stream import tables
 from stream.cli.app import COMMANDS
-from stream.cli.later import Later, _loaded
-from stream.cli.sources import CHECK
-from stream.extras import EXTRAS
+from stream.cli.lazy_commands import Later, _loaded
+from stream.cli.manage.source_commands import CHECK
+from stream.optional_packages import EXTRAS
 from stream.version import VERSION
 
 PROJECT = Path(__file__).parents[2]
@@ -83,7 +83,10 @@ def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
 
 
 def test_services_start_without_what_only_planning_and_tables_need() -> None:
-    done = run(LISTING % "import stream.cli.serving, stream.kafka.keyed, stream.kafka.feeds")
+    done = run(
+        LISTING
+        % "import stream.cli.run.serve_command, stream.services.keyed_services, stream.services.feed_service"
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert "numpy" in told
@@ -91,12 +94,12 @@ def test_services_start_without_what_only_planning_and_tables_need() -> None:
 
 
 def test_a_table_is_read_without_a_parser_of_predicates() -> None:
-    code = "import stream.data.sending; next(stream.data.sending.sheets_of('stream/data/flights/flights.parquet'))"
+    code = "import stream.tables.readers.reading_protocol; next(stream.tables.readers.reading_protocol.sheets_of('stream/tables/flights/flights.parquet'))"
     assert json.loads(run(LISTING % code).stdout) == ["numpy", "polars"]
 
 
 def test_all_that_is_named_of_tables_is_there() -> None:
-    assert [name for name in data.__all__ if getattr(data, name, None) is None] == []
+    assert [name for name in tables.__all__ if getattr(tables, name, None) is None] == []
 
 
 def test_what_is_heavy_is_seen() -> None:
@@ -158,7 +161,7 @@ def test_a_client_alone_checks_a_statement_before_it_is_asked() -> None:
     code = """
 from schemas import Integers
 from stream import sql
-from stream.data import PredicateParser
+from stream.tables import PredicateParser
 
 sql.read("SELECT COUNT(*) FROM t WHERE age > 3")
 PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse("age > 3")
@@ -215,7 +218,11 @@ def test_the_command_and_its_services_do_not_look_into_the_working_folder(tmp_pa
             [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
         )
         assert done.stdout == f"sotto {VERSION}\n", done.stderr
-    for path in ("stream/kafka/processes.py", "stream/kafka/replicas.py", "stream/data/reading.py"):
+    for path in (
+        "stream/services/processes.py",
+        "stream/services/processes.py",
+        "stream/tables/readers/table_reading.py",
+    ):
         text = (PROJECT / path).read_text()
         assert len(re.findall(r'sys\.executable,\s+"-P",\s+"-m"', text)) == text.count("sys.executable") > 0
 
@@ -235,14 +242,14 @@ def test_all_that_the_public_package_names_is_there() -> None:
 
 def test_a_feed_starts_without_what_only_other_services_need() -> None:
     others = [
-        "stream.processors.queries",
-        "stream.processors.budget",
+        "stream.worker",
+        "stream.budget",
         "stream.monitor",
         "stream.alerts",
-        "stream.audit",
+        "stream.dev.audit",
     ]
     result = run(
-        f"import json, sys, stream.cli.serving, stream.kafka.feeds\n"
+        f"import json, sys, stream.cli.run.serve_command, stream.services.feed_service\n"
         f"print(json.dumps([name for name in {others} if name in sys.modules]))"
     )
     assert json.loads(result.stdout) == [], result.stderr
@@ -260,7 +267,7 @@ def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
 def test_services_run_in_uvloop_where_it_is_installed(missing: set[str], module: str) -> None:
     code = """
 import asyncio
-from stream.cli.serving import run_service
+from stream.cli.run.serve_command import run_service
 
 async def service():
     print(type(asyncio.get_running_loop()).__module__)

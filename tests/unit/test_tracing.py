@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stream.processors.base import Record
+from stream.processing.protocol import Record
 from stream.tracing import MAX_LINKS, batch_span, configure, context_headers, span, trace_with
 
 

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.wire import describe
+from stream.environment import VARIABLES, warning
 from stream.settings import Settings, variable
-from stream.variables import VARIABLES, warning
 from tests.commands import run_sotto
 
 PROJECT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from schemas import StreamSpec
-from stream.data import TableStore
-from stream.noise import NoiseKey
-from stream.processors.base import Record
-from stream.processors.queries.shares import Limits
-from stream.processors.topics import Topics
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker.fair_shares import Limits
 from tests.chaos.replay import Installation, Logs
 from tests.simulation.broker import Broker
 from tests.simulation.logs import Entry

@@ -14,9 +14,9 @@ import structlog
 from aiokafka import TopicPartition
 
 from schemas import Answer
-from stream.processors.base import LaterVersionError, Record
-from stream.processors.budget import BudgetProcessor
-from stream.processors.topics import partition_of
+from stream.budget import BudgetProcessor
+from stream.processing.protocol import LaterVersionError, Record
+from stream.processing.topic_names import partition_of
 from tests.chaos.load import Questions
 from tests.simulation.schedule import lazily
 from tests.simulation.world import World, perform

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter
 
 from schemas import Receipt, Request, StreamSpec
 from schemas.rejected import HEADER_PREFIX
-from stream.kafka.processes import RoleName, Service
-from stream.noise import NoiseKey
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.ground import Ground, installation

@@ -14,9 +14,9 @@ from schemas import (
     ValuesSource,
 )
 from schemas.wire import Codec
-from stream.accounting.grants import Grant
-from stream.accounting.ledger import Ledger
-from stream.accounting.restoring import restore
+from stream.privacy.ledger.grants import Grant
+from stream.privacy.ledger.ledger_records import restore
+from stream.privacy.ledger.state_machine import Ledger
 from tests import builders
 
 codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_DEFINITION_BYTES)

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.accounting.accuracy import AccuracyError, Layout, alpha_of, failure_bound
-from stream.accounting.search import stated_split
+from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError, RunLayout, alpha_of, failure_bound
+from stream.privacy.planning.noise_layouts import stated_split
 
 STEPS = 1024
 """Steps per unit of sensitivity on the fine grid of the check values."""
 
 
-def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, monotone: bool = False) -> Layout:
+def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, monotone: bool = False) -> RunLayout:
     """One threshold for the whole run, ε = 1, the given fraction of it on the threshold."""
     width = cutoff if monotone else 2 * cutoff
-    return Layout(
+    return RunLayout(
         one_sided=one_sided,
         threshold_rate=fraction / STEPS,
         query_rate=(1.0 - fraction) / (width * STEPS),
@@ -32,7 +32,7 @@ def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, mon
 class Direct:
     """Sums over the noise as it is defined, without any of the module's shortcuts."""
 
-    def __init__(self, layout: Layout, alpha: int, shift: int) -> None:
+    def __init__(self, layout: RunLayout, alpha: int, shift: int) -> None:
         self.layout, self.alpha, self.shift = layout, alpha, shift
         reach = math.ceil(45.0 / layout.threshold_rate)
         self.values = range(0 if layout.one_sided else -reach, reach)
@@ -90,7 +90,7 @@ class Direct:
 
 
 small_layouts = st.builds(
-    Layout,
+    RunLayout,
     one_sided=st.booleans(),
     threshold_rate=st.floats(0.3, 3.0),
     query_rate=st.floats(0.3, 3.0),
@@ -103,7 +103,7 @@ small_layouts = st.builds(
 @given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12))
 @settings(deadline=None, max_examples=60)
 def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
-    layout: Layout, alpha: int, shift: int
+    layout: RunLayout, alpha: int, shift: int
 ) -> None:
     direct = Direct(layout, alpha, shift).worst_asker()
     assert failure_bound(layout, alpha, shift) == pytest.approx(direct, rel=1e-6, abs=1e-11)
@@ -111,7 +111,7 @@ def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
 
 @given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12), blocks=st.integers(1, 40))
 @settings(deadline=None, max_examples=60)
-def test_coarse_blocks_only_raise_the_bound(layout: Layout, alpha: int, shift: int, blocks: int) -> None:
+def test_coarse_blocks_only_raise_the_bound(layout: RunLayout, alpha: int, shift: int, blocks: int) -> None:
     every_step = failure_bound(layout, alpha, shift, blocks=10**5)
     assert failure_bound(layout, alpha, shift, blocks=blocks) >= every_step * (1.0 - 1e-6)
 
@@ -138,7 +138,7 @@ def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
     shift: int,
     blocks: int,
 ) -> None:
-    layout = Layout(
+    layout = RunLayout(
         one_sided=one_sided,
         threshold_rate=threshold_rate,
         query_rate=query_rate,
@@ -152,7 +152,7 @@ def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
 
 @pytest.mark.parametrize("one_sided", [True, False])
 def test_with_new_thresholds_the_bound_is_its_stated_expectation(*, one_sided: bool) -> None:
-    layout = Layout(one_sided=one_sided, threshold_rate=0.5, query_rate=0.4, fresh=True, tops=2, queries=9)
+    layout = RunLayout(one_sided=one_sided, threshold_rate=0.5, query_rate=0.4, fresh=True, tops=2, queries=9)
     alpha, shift = 11, 3
     direct = Direct(layout, alpha, shift)
     expectation = math.fsum(
@@ -184,7 +184,7 @@ def test_two_sided_check_values(cutoff: int, fraction: float, shift: float, expe
 @pytest.mark.parametrize("one_sided", [True, False])
 def test_a_thousand_times_finer_grid_gives_the_same_error(*, one_sided: bool) -> None:
     coarse = laid_out(0.3, 3, 1000, one_sided=one_sided)
-    fine = Layout(
+    fine = RunLayout(
         one_sided=one_sided,
         threshold_rate=coarse.threshold_rate / 2**20,
         query_rate=coarse.query_rate / 2**20,
@@ -218,7 +218,7 @@ def test_the_error_found_satisfies_beta_at_every_size(
     beta: float,
     lean: float,
 ) -> None:
-    layout = Layout(
+    layout = RunLayout(
         one_sided=one_sided,
         threshold_rate=1.0 / scale,
         query_rate=ratio / scale,
@@ -235,7 +235,7 @@ def test_the_error_found_satisfies_beta_at_every_size(
 
 def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
     # q = e^-1, one query, no block error: at T − α a run fails iff ν >= α + ρ.
-    layout = Layout(one_sided=True, threshold_rate=1.0, query_rate=1.0, fresh=False, tops=1, queries=1)
+    layout = RunLayout(one_sided=True, threshold_rate=1.0, query_rate=1.0, fresh=False, tops=1, queries=1)
     q = math.exp(-1.0)
     false_alarm = sum((1 - q) * q**z * q ** (4 + z) for z in range(60))
     miss = sum((1 - q) * q**z * (1.0 - q ** max(0, z - 4)) for z in range(60))
@@ -243,6 +243,6 @@ def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
 
 
 def test_an_impossible_request_is_refused_with_advice() -> None:
-    layout = Layout(one_sided=True, threshold_rate=1e-17, query_rate=1e-17, fresh=False, tops=1, queries=10)
+    layout = RunLayout(one_sided=True, threshold_rate=1e-17, query_rate=1e-17, fresh=False, tops=1, queries=10)
     with pytest.raises(AccuracyError, match="coarser grid"):
         alpha_of(layout, 0, 1e-9)

@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.accounting.answers import (
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import realised_cost, stream_cost
+from stream.privacy.composition.gaussian_losses import gaussian_delta
+from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.planning.answer_plans import (
     alpha_for,
     candidates,
     choice_alpha,
@@ -21,12 +26,7 @@ from stream.accounting.answers import (
     stated_epsilon,
     vector_sensitivity,
 )
-from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import realised_cost, stream_cost
-from stream.accounting.gaussian import gaussian_delta
-from stream.accounting.losses import is_pure, losses
-from stream.accounting.methods import PlanError
-from stream.accounting.setting import Setting
+from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import parse_spec
 
 FINE = Setting(sensitivity_steps=1 << 20, grid=2.0**-20)

@@ -16,16 +16,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from schemas import AnswersCalibration, Calibration, Population, StreamSpec
-from stream.accounting.accounts import Account, People
-from stream.accounting.charged import charged_answers
-from stream.accounting.costs import DELTA_UNITS, EPSILON_UNITS, Cost, grant_cost, realised_cost, total_budget
-from stream.accounting.extensions import plan_extension
-from stream.accounting.ledger import Ledger
-from stream.accounting.losses import is_pure, losses
-from stream.accounting.methods import PlanError
-from stream.accounting.plans import choose
-from stream.accounting.refusals import RefusedError
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import (
+    DELTA_UNITS,
+    EPSILON_UNITS,
+    Cost,
+    charged_answers,
+    grant_cost,
+    realised_cost,
+    total_budget,
+)
+from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.ledger.accounts import Account, PopulationAccount
+from stream.privacy.ledger.grants import plan_extension
+from stream.privacy.ledger.state_machine import Ledger
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import choose
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import codec, identity, restored, source, spec
 
@@ -128,24 +135,28 @@ class BudgetsMachine(RuleBasedStateMachine):
         for owner in self.owners():
             self.starts[self.name(owner)] = self.ledger.clock
 
-    def owners(self) -> list[Account | People]:
+    def owners(self) -> list[Account | PopulationAccount]:
         return [*self.ledger.accounts.values(), *self.ledger.populations.values()]
 
     @staticmethod
-    def name(owner: Account | People) -> str:
+    def name(owner: Account | PopulationAccount) -> str:
         return f"{type(owner).__name__} {owner.name}"
 
-    def of(self, owner: Account | People) -> list[Known]:
+    def of(self, owner: Account | PopulationAccount) -> list[Known]:
         if isinstance(owner, Account):
             return [one for one in self.grants.values() if one.spec.source == owner.name]
         return [one for one in self.grants.values() if self.members[one.spec.source] == owner.name]
 
-    def sums(self, owner: Account | People, analysts: tuple[str, ...] | None = None) -> tuple[Fraction, ...]:
+    def sums(
+        self, owner: Account | PopulationAccount, analysts: tuple[str, ...] | None = None
+    ) -> tuple[Fraction, ...]:
         mine = [one for one in self.of(owner) if analysts is None or one.analyst in analysts]
         counted = [one.counts(self.name(owner), owner.budget.terms.accountant) for one in mine]
         return tuple(sum((one[place] for one in counted), Fraction(0)) for place in range(3))
 
-    def ceilings(self, owner: Account | People, analyst: str | None) -> list[tuple[tuple[str, ...] | None, Cost]]:
+    def ceilings(
+        self, owner: Account | PopulationAccount, analyst: str | None
+    ) -> list[tuple[tuple[str, ...] | None, Cost]]:
         parts: list[tuple[tuple[str, ...] | None, Cost]] = [
             (members, total)
             for (name, _), (members, total) in self.allotted.items()
@@ -153,7 +164,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         ]
         return [(None, total_budget(owner.budget.terms)), *parts]
 
-    def within(self, owner: Account | People, analyst: str | None) -> bool:
+    def within(self, owner: Account | PopulationAccount, analyst: str | None) -> bool:
         """Whether every ceiling of an analyst's grants holds."""
         for members, total in self.ceilings(owner, analyst):
             counted, most = self.sums(owner, members), as_fractions(total)
@@ -166,13 +177,13 @@ class BudgetsMachine(RuleBasedStateMachine):
         others = [name for name, _ in self.allotted if name == self.name(owner)]
         return analyst is None or not others or len(self.ceilings(owner, analyst)) > 1
 
-    def budgets(self, where: str) -> list[Account | People]:
-        found: list[Account | People] = [self.ledger.accounts[where]]
+    def budgets(self, where: str) -> list[Account | PopulationAccount]:
+        found: list[Account | PopulationAccount] = [self.ledger.accounts[where]]
         if (people := self.members[where]) is not None:
             found.append(self.ledger.populations[people])
         return found
 
-    def begin_periods(self, owners: list[Account | People]) -> None:
+    def begin_periods(self, owners: list[Account | PopulationAccount]) -> None:
         """As the ledger must, before it decides on a budget: once for each period, however many have passed."""
         for owner in owners:
             renews = owner.budget.terms.renews
@@ -294,7 +305,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         else:
             assert fits
 
-    def holds(self, owner: Account | People) -> bool:
+    def holds(self, owner: Account | PopulationAccount) -> bool:
         mine = [entry for (name, _), entry in self.allotted.items() if name == self.name(owner)]
         parts: list[tuple[tuple[str, ...] | None, Cost]] = [(None, total_budget(owner.budget.terms)), *mine]
         accountant = owner.budget.terms.accountant
@@ -311,7 +322,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         epsilon=st.sampled_from([0.1, 0.5, 2.0]),
     )
     def allot(self, where: Any, name: str, epsilon: float) -> None:
-        owner: Account | People = (
+        owner: Account | PopulationAccount = (
             self.ledger.populations[where.population]
             if isinstance(where, Population)
             else self.ledger.accounts[where.source]

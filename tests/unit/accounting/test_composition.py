@@ -12,7 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.accounting.composition import (
+from stream.privacy.composition.pure_rounds import (
     advanced_epsilon,
     basic_epsilon,
     optimal_delta,

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import SparseVectorCalibration
-from stream.accounting.costs import (
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
     NOTHING,
@@ -23,9 +24,8 @@ from stream.accounting.costs import (
     to_amount,
     total_budget,
 )
-from stream.accounting.losses import is_pure, losses
-from stream.accounting.plans import choose
-from stream.accounting.setting import Setting
+from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.planning.plans import choose
 from tests.builders import parse_spec
 from tests.unit.accounting.ledger_parts import source
 

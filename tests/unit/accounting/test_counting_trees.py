@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from stream.accounting.counting_trees import CountingTree, Node, dyadic
+from stream.privacy.accuracy.counting_trees import CountingTree, Node, dyadic
 
 HORIZONS = (1, 2, 3, 4, 5, 7, 8, 9, 20, 21, 63, 64, 65, 127, 200)
 

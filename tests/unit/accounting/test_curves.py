@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from stream.accounting.curves import Against, curve, variations
-from stream.accounting.methods import PlanError
-from stream.accounting.plans import candidates
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning.inverse_plans import Against, curve, variations
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import candidates
 from tests.builders import parse_spec
 
 spec = partial(parse_spec, "above_threshold", cutoff=3, epsilon=0.3)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stream.accounting.choices import MODELS
-from stream.accounting.cutoffs import cutoff_field
+from stream.privacy.planning.choices import MODELS
+from stream.privacy.planning.inverse_plans import cutoff_field
 
 ONCE = {"lazy_histogram", "randomized_response", "running_count", "sparse_project"}
 

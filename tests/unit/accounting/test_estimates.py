@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from schemas import EstimateCalibration, HypothesisCalibration
-from stream.accounting.costs import realised_cost, stream_cost
-from stream.accounting.estimates import candidates, opening
-from stream.accounting.losses import losses
-from stream.accounting.measured import Bounds
-from stream.accounting.methods import PlanError
-from stream.accounting.plans import choose
-from stream.accounting.setting import Setting
-from stream.noise import sampler
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import realised_cost, stream_cost
+from stream.privacy.composition.losses import losses
+from stream.privacy.noise import sampler
+from stream.privacy.planning.estimate_plans import candidates, opening
+from stream.privacy.planning.measurement_accuracy import Bounds
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import choose
 from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN
 

@@ -14,24 +14,25 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from schemas import Calibration, Extension, Extensions, StreamSpec
-from stream.accounting.charged import charged_answers, extended_beta
-from stream.accounting.composition import optimal_delta, optimal_round_epsilon
-from stream.accounting.costs import (
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
     PARTS,
     Cost,
+    charged_answers,
+    extended_beta,
     extension_cost,
     grant_cost,
     realised_cost,
     stream_cost,
     told,
 )
-from stream.accounting.extensions import MOST_EXTENSIONS, plan_extension
-from stream.accounting.losses import losses
-from stream.accounting.methods import PlanError
-from stream.accounting.plans import candidates, choose
-from stream.accounting.setting import Setting
+from stream.privacy.composition.losses import losses
+from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
+from stream.privacy.ledger.grants import MOST_EXTENSIONS, plan_extension
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import candidates, choose
 from tests.builders import parse_spec
 
 ASKED = "0" * 64

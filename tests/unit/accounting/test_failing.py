@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.accounting import accuracy
-from stream.accounting.accuracy import Layout, alpha_of, failure_bound, negligible
-from stream.accounting.failing import Failing
+from stream.privacy.accuracy import sparse_vector_accuracy
+from stream.privacy.accuracy.sparse_vector_accuracy import Failing, RunLayout, alpha_of, failure_bound, negligible
 
 
-def by_halves(layout: Layout, shift: int, beta: float, resolution: int) -> int:
+def by_halves(layout: RunLayout, shift: int, beta: float, resolution: int) -> int:
     def fails(alpha: int) -> bool:
         return failure_bound(layout, alpha, shift, tail=negligible(layout, beta)) > beta
 
@@ -27,10 +26,10 @@ def by_halves(layout: Layout, shift: int, beta: float, resolution: int) -> int:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn) -> RunLayout:
     rate = math.exp(draw(st.floats(-14.0, 2.0)))
     tops = draw(st.integers(1, 50))
-    return Layout(
+    return RunLayout(
         one_sided=draw(st.booleans()),
         threshold_rate=rate,
         query_rate=rate * math.exp(draw(st.floats(-5.0, 1.0))),
@@ -49,7 +48,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     resolution=st.sampled_from((64, 4096, 2**20)),
 )
 def test_the_least_error_is_that_of_a_search_by_halves(
-    layout: Layout, lean: float, beta: float, resolution: int
+    layout: RunLayout, lean: float, beta: float, resolution: int
 ) -> None:
     shift = round(lean * math.log(layout.queries / beta) / layout.query_rate)
     assert alpha_of(layout, shift, beta, resolution=resolution) == by_halves(layout, shift, beta, resolution)
@@ -58,12 +57,12 @@ def test_the_least_error_is_that_of_a_search_by_halves(
 def test_few_bounds_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
 
-    def counted(layout: Layout, alpha: int, *rest: int, blocks: int, tail: float) -> float:
+    def counted(layout: RunLayout, alpha: int, *rest: int, blocks: int, tail: float) -> float:
         computed.append(alpha)
         return failure_bound(layout, alpha, *rest, blocks=blocks, tail=tail)
 
-    monkeypatch.setattr(accuracy, "failure_bound", counted)
-    layout = Layout(one_sided=True, threshold_rate=1e-6, query_rate=5e-6, fresh=False, tops=20, queries=1000)
+    monkeypatch.setattr(sparse_vector_accuracy, "failure_bound", counted)
+    layout = RunLayout(one_sided=True, threshold_rate=1e-6, query_rate=5e-6, fresh=False, tops=20, queries=1000)
     alpha_of(layout, 0, 0.05)
     assert len(computed) == len(set(computed)) <= 20
 

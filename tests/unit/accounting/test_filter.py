@@ -17,13 +17,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import Calibration, EstimateCalibration, StreamSpec
-from stream.accounting.concentrated import largest_rho, least_epsilon
-from stream.accounting.costs import NOTHING, Cost, fits, total_budget
-from stream.accounting.ledger import Ledger
-from stream.accounting.losses import losses
-from stream.accounting.plans import choose
-from stream.accounting.refusals import RefusedError
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import NOTHING, Cost, fits, total_budget
+from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
+from stream.privacy.composition.losses import losses
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.ledger.state_machine import Ledger
+from stream.privacy.planning.plans import choose
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 

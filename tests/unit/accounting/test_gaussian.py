@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from stream.accounting.composition import zcdp_epsilon
-from stream.accounting.gaussian import (
+from stream.privacy.accuracy.noise_laws import reach, sum_alpha, variance_of
+from stream.privacy.composition.gaussian_losses import (
     SMOOTHINGS,
     Moved,
     gaussian_delta,
@@ -21,8 +21,8 @@ from stream.accounting.gaussian import (
     rough_epsilon,
     widened,
 )
-from stream.accounting.laws import reach, sum_alpha, variance_of
-from stream.noise import gaussian, sampler
+from stream.privacy.composition.pure_rounds import zcdp_epsilon
+from stream.privacy.noise import gaussian, sampler
 
 Floats = npt.NDArray[np.float64]
 

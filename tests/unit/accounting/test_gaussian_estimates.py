@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from schemas import EstimateCalibration
-from stream.accounting.costs import NOTHING, Cost, realised_cost, stream_cost
-from stream.accounting.estimate_laws import marginal_law, number_law, opening_law
-from stream.accounting.gaussian import gaussian_delta, gaussian_rho
-from stream.accounting.laws import variance_of
-from stream.accounting.losses import is_pure, losses
-from stream.accounting.measured import Bounds
-from stream.accounting.plans import candidates, choose, name_of
-from stream.accounting.setting import Setting
-from stream.noise import Gaussian, gaussian
+from stream.privacy.accuracy.noise_laws import variance_of
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import NOTHING, Cost, realised_cost, stream_cost
+from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
+from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.noise import Gaussian, gaussian
+from stream.privacy.planning.measurement_accuracy import Bounds, marginal_law, number_law, opening_law
+from stream.privacy.planning.plans import candidates, choose, name_of
 from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN
 

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.accounting.answers import answer_law
-from stream.accounting.hiding import hides
-from stream.noise import NoiseScaleError
+from stream.privacy.noise import NoiseScaleError
+from stream.privacy.noise.scales import hides
+from stream.privacy.planning.answer_plans import answer_law
 
 
 def calibration(method: Literal["basic", "gaussian"], scale: float) -> AnswersCalibration:

@@ -10,11 +10,17 @@ from typing import Any, Literal
 import pytest
 
 from schemas import HypothesisCalibration
-from stream.accounting.composition import optimal_delta
-from stream.accounting.hypotheses import RESOLUTION, candidates, guaranteed_gap, rows_reach, updates_for
-from stream.accounting.losses import losses
-from stream.accounting.methods import PlanError
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.losses import losses
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.planning.hypothesis_plans import (
+    RESOLUTION,
+    candidates,
+    guaranteed_gap,
+    rows_reach,
+    updates_for,
+)
+from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import parse_spec
 
 Neighbors = Literal["add-remove", "replace"]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from schemas import StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
-from stream.accounting import plans
-from stream.accounting.inverse import (
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning import plans
+from stream.privacy.planning.inverse_plans import (
     LARGEST_EPSILON,
     LEAST_EPSILON,
     TOLERANCE,
@@ -21,8 +22,7 @@ from stream.accounting.inverse import (
     needed_rows,
     promised_alpha,
 )
-from stream.accounting.methods import PlanError
-from stream.accounting.setting import Setting
+from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import parse_spec
 
 FINE = Setting(sensitivity_steps=1024, grid=1.0 / 1024)

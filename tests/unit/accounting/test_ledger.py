@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import StreamState
-from stream.accounting.costs import NOTHING, Cost, realised_cost
-from stream.accounting.ledger import Ledger
-from stream.accounting.refusals import RefusedError
+from stream.privacy.composition.costs import NOTHING, Cost, realised_cost
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import (
     identity,

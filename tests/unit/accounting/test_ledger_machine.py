@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from schemas import StreamSpec
-from stream.accounting.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, fits, stream_cost, told
-from stream.accounting.methods import PlanError
-from stream.accounting.refusals import RefusedError
+from stream.privacy.composition.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, fits, stream_cost, told
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import (
     identity,

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
-from stream.accounting.accuracy import exact_alpha, failure_bound, layout_of, rates_of
-from stream.accounting.composition import optimal_delta
-from stream.accounting.numeric import answer_rate, answers_failure, tops_epsilon
-from stream.accounting.planner import PlanError, candidates
-from stream.accounting.plans import choose
-from stream.accounting.setting import Setting
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
+from stream.privacy.composition.losses import answer_rate, answers_failure, tops_epsilon
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.planning.plans import PlanError, choose, split_candidates
 from tests.builders import parse_spec
 
 Numbers = Literal["none", "fresh", "gap"]
@@ -48,7 +47,7 @@ def every(
     answer_ratio: float = 1.0,
 ) -> dict[str, SparseVectorCalibration]:
     """All candidates by method, for queries of sensitivity 1 on a grid of 1/steps."""
-    found = candidates(
+    found = split_candidates(
         mechanism(cutoff, numbers, monotone=monotone),
         epsilon=epsilon,
         delta=delta,

@@ -11,16 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
-from stream.accounting.accuracy import exact_alpha, failure_bound, layout_of, rates_of
-from stream.accounting.composition import optimal_delta
-from stream.accounting.planner import (
-    PlanError,
-    candidates,
-    sensitivity_steps,
-)
-from stream.accounting.plans import TIE, choose
-from stream.accounting.setting import Setting
-from stream.noise import sampler
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.noise import sampler
+from stream.privacy.planning.plans import TIE, PlanError, choose, sensitivity_steps, split_candidates
 from tests.builders import parse_spec
 
 FINE = 1024
@@ -65,7 +60,7 @@ def every(
     steps: int = FINE,
 ) -> dict[str, SparseVectorCalibration]:
     """All candidates by method."""
-    found = candidates(
+    found = split_candidates(
         AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone),
         epsilon=epsilon,
         delta=delta,

@@ -11,14 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration, EstimateCalibration
-from stream.accounting.answers import alpha_for, candidates
-from stream.accounting.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
-from stream.accounting.losses import losses
-from stream.accounting.plans import choose
-from stream.accounting.prices import answer_price, epsilon_left, epsilon_of, estimate_price, rate_of, takes_alpha
-from stream.accounting.setting import Setting
-from stream.accounting.tails import two_sided_reach
-from stream.noise import sampler
+from stream.privacy.accuracy.noise_laws import two_sided_reach
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
+from stream.privacy.composition.losses import losses
+from stream.privacy.noise import sampler
+from stream.privacy.planning.answer_plans import alpha_for, candidates
+from stream.privacy.planning.plans import choose
+from stream.privacy.planning.prices import (
+    answer_price,
+    epsilon_left,
+    epsilon_of,
+    estimate_price,
+    rate_of,
+    takes_alpha,
+)
 from tests.builders import parse_spec
 
 TABLE = Setting(grid=1.0, neighbors="add-remove", disjoint=True)

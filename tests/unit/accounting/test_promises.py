@@ -24,16 +24,15 @@ from schemas import (
     StreamSpec,
 )
 from sotto import Driver
-from stream.accounting.accuracy import lean_of
-from stream.accounting.counted import rows_counted
-from stream.accounting.plans import choose
-from stream.accounting.promises import VACUOUS, Promise, promises
-from stream.accounting.setting import Setting
-from stream.asking.questions import as_source
-from stream.cli import streams as stream_commands
 from stream.cli.app import app
-from stream.figures import bound
-from stream.noise import NoiseKey
+from stream.cli.manage import stream_commands
+from stream.formatting import bound, rows_counted
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
+from stream.privacy.noise import NoiseKey
+from stream.privacy.planning.plans import choose
+from stream.privacy.planning.promises import VACUOUS, Promise, promises
+from stream.questions.question_forms import as_source
 from tests.builders import PEOPLE, installation, parse_spec, source, stream
 from tests.privacy.service import definition_of
 

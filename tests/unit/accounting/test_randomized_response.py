@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from schemas import ReleaseCalibration
-from stream.accounting.composition import optimal_delta
-from stream.accounting.randomized_response import (
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.planning.response_plans import (
     binomial_interval,
     candidates,
     estimate_shares,
@@ -22,7 +23,6 @@ from stream.accounting.randomized_response import (
     response,
     share_alpha,
 )
-from stream.accounting.setting import Setting
 from tests.builders import parse_spec
 
 

@@ -16,25 +16,32 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from schemas import MAX_UNIVERSE, ReleaseCalibration
-from stream.accounting.composition import optimal_delta
-from stream.accounting.costs import realised_cost
-from stream.accounting.gaussian import gaussian_delta
-from stream.accounting.losses import losses
-from stream.accounting.methods import PlanError
-from stream.accounting.plans import choose
-from stream.accounting.projection_accuracy import (
+from stream.privacy.accuracy.noise_laws import (
+    MOST_EXACT_TERMS,
+    laplace_sum_alpha,
+    sum_tail,
+    two_sided_reach,
+    weighted_reach,
+)
+from stream.privacy.accuracy.release_accuracy import (
+    cell_alpha,
     cross_talk_reach,
+    histogram_alpha,
+    lazy_alpha,
     noise_alpha,
     norm_bound,
     projected_noise_reach,
     projection_alpha,
     released_norm,
 )
-from stream.accounting.release_accuracy import cell_alpha, histogram_alpha, lazy_alpha
-from stream.accounting.releases import candidates, theorem_projections
-from stream.accounting.setting import Setting
-from stream.accounting.sums import MOST_EXACT_TERMS, laplace_sum_alpha, weighted_reach
-from stream.accounting.tails import sum_tail, two_sided_reach
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import realised_cost
+from stream.privacy.composition.gaussian_losses import gaussian_delta
+from stream.privacy.composition.losses import losses
+from stream.privacy.composition.pure_rounds import optimal_delta
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import choose
+from stream.privacy.planning.release_plans import candidates, theorem_projections
 from tests.builders import parse_spec
 
 Floats = npt.NDArray[np.float64]

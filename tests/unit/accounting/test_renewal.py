@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from schemas import EdgeTotals
-from stream.accounting.costs import NOTHING
-from stream.accounting.ledger import Ledger
-from stream.accounting.refusals import RefusedError
-from stream.accounting.renewal import behind, length_ms, meaning
+from stream.privacy.composition.costs import NOTHING
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.ledger.grants import behind, length_ms, meaning
+from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
 

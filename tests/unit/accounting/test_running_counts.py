@@ -7,20 +7,19 @@ from functools import partial
 import pytest
 
 from schemas import RunningCountCalibration, StreamSpec
-from stream.accounting.choices import compare
-from stream.accounting.costs import Cost, realised_cost, stream_cost
-from stream.accounting.extensions import plan_extension
-from stream.accounting.gaussian import gaussian_delta
-from stream.accounting.inverse import needed_epsilon
-from stream.accounting.laws import variance_of
-from stream.accounting.losses import losses
-from stream.accounting.methods import PlanError
-from stream.accounting.plans import candidates, choose
-from stream.accounting.promises import promises
-from stream.accounting.running_counts import answer_alpha, node_law, tree_of
-from stream.accounting.setting import Movement, Setting
-from stream.accounting.tails import sum_tail
-from stream.accounting.wanted import Wanted
+from stream.privacy.accuracy.noise_laws import sum_tail, variance_of
+from stream.privacy.accuracy.source_facts import Movement, Setting
+from stream.privacy.composition.costs import Cost, realised_cost, stream_cost
+from stream.privacy.composition.gaussian_losses import gaussian_delta
+from stream.privacy.composition.losses import losses
+from stream.privacy.ledger.grants import plan_extension
+from stream.privacy.planning.choices import compare
+from stream.privacy.planning.form_accuracy import Wanted
+from stream.privacy.planning.inverse_plans import needed_epsilon
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import candidates, choose
+from stream.privacy.planning.promises import promises
+from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
 from tests.builders import parse_spec
 
 spec = partial(parse_spec, "running_count")

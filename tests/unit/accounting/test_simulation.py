@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from schemas import AboveThreshold, SparseVectorCalibration
-from stream.accounting.accuracy import exact_alpha, rates_of
-from stream.accounting.planner import candidates
+from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, rates_of
+from stream.privacy.planning.plans import split_candidates
 
 RUNS = 4000
 QUERIES = 300
@@ -70,7 +70,7 @@ ORDERS = ("high last", "evenly spread", "high first but one", "none high")
 
 def calibrations() -> dict[str, SparseVectorCalibration]:
     mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=CUTOFF)
-    found = candidates(
+    found = split_candidates(
         mechanism,
         epsilon=1.0,
         delta=1e-3,

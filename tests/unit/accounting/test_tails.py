@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.accounting.tails import (
+from stream.privacy.accuracy.noise_laws import (
     each_failure,
     exponential_reach,
     noisy_max_reach,

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from schemas import Answer
-from stream.alerts.messages import Alert
-from stream.asking.openings import Opening
+from stream.alerts.delivery import Alert
+from stream.questions.stream_watch import StreamOpening
 
 NOW = 1_700_000_000.0
-OPENING = Opening("late", "flights", "ab" * 16, "open", None, 0.0)
+OPENING = StreamOpening("late", "flights", "ab" * 16, "open", None, 0.0)
 
 
 def alert(index: int = 0, **fields: Any) -> Alert:

@@ -11,12 +11,10 @@ from aiohttp import web
 
 from schemas import Answer
 from schemas.windows import written_moment
-from stream.alerts.alertmanager import BATCH, RESOLVED_SECONDS, Alertmanager, group_labels
-from stream.alerts.configuration import AlertmanagerTarget
-from stream.alerts.metrics import AlertMetrics
-from stream.alerts.sending import Backoff, Sender
-from stream.asking.alerts import Place, written_time
-from stream.asking.firing import Firing
+from stream.alerts.alert_targets import AlertmanagerTarget
+from stream.alerts.delivery import AlertMetrics, Backoff, TargetSender
+from stream.alerts.targets import BATCH, RESOLVED_SECONDS, Alertmanager, group_labels
+from stream.questions.alert_states import AlertKey, Firing, written_time
 from tests.unit.alerts.receiver import Receiver
 
 HOUR = 3600.0
@@ -38,7 +36,7 @@ class Ground:
         self.metrics = AlertMetrics()
         given = {"name": "am", "kind": "alertmanager", "urls": [f"http://127.0.0.1:{receiver.port}"], **fields}
         self.target = AlertmanagerTarget.model_validate_json(json.dumps(given))
-        self.sender = Sender(5.0)
+        self.sender = TargetSender(5.0)
         self.firing = Firing(limit=3)
         self.alertmanager = Alertmanager(
             self.target,
@@ -201,7 +199,7 @@ async def test_alarms_go_in_batches(ground: Ground) -> None:
 
 
 def test_groups_become_labels_that_prometheus_knows() -> None:
-    place = Place("late", (("origin", "EWR"), ("age-group", "[0, 10)"), ("age group", 3)))
+    place = AlertKey("late", (("origin", "EWR"), ("age-group", "[0, 10)"), ("age group", 3)))
     assert group_labels(place) == {
         "group_origin": "EWR",
         "group_age_group": "[0, 10)",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stream.alerts.configuration import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
-from stream.cli import alerting, starting
+from stream.alerts.alert_targets import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
 from stream.cli.output import CommandError
-from stream.cli.serving import serve
+from stream.cli.run import monitor_process, up_command
+from stream.cli.run.serve_command import serve
 from tests.unit.alerts.events import alert
 from tests.unit.alerts.receiver import SECRET
 
@@ -194,9 +194,9 @@ def test_files_that_others_may_read_names_given_twice_and_repeated_fields_are_re
 def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_ALERTS_FILE", put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
-        alerting.serve(stop_with_stdin=False)
+        monitor_process.serve_alerts(stop_with_stdin=False)
     with pytest.raises(AlertsError, match="targets"):
-        alerting.check_targets(folder / "alerts.json")
+        monitor_process.check_targets(folder / "alerts.json")
     with pytest.raises(CommandError, match="--processes is"):
         serve("alerts", processes=2)  # type: ignore[arg-type]
 
@@ -215,8 +215,8 @@ def test_the_guides_file_is_one_and_names_every_field() -> None:
 def test_an_installation_is_not_started_with_targets_that_are_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.cli.starting.signal.signal", lambda *_: None)
+    monkeypatch.setattr("stream.cli.run.up_command.signal.signal", lambda *_: None)
     file = Path(put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
-        starting.up(workers=1, folder=folder / ".sotto", key_file=None, port=8080, alerts=file, broker_port=None)
+        up_command.up(workers=1, folder=folder / ".sotto", key_file=None, port=8080, alerts=file, broker_port=None)
     assert not (folder / ".sotto" / "broker").exists()

@@ -20,11 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client import generate_latest
 
-from stream.alerts.configuration import WebhookTarget
-from stream.alerts.messages import Alert
-from stream.alerts.metrics import AlertMetrics
-from stream.alerts.sending import Backoff, Sender, judged
-from stream.alerts.webhook import Webhook
+from stream.alerts.alert_targets import WebhookTarget
+from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, judged
+from stream.alerts.targets import Webhook
 from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
 
@@ -59,7 +57,7 @@ class Ground:
 
     async def deliver(self, *alerts: Alert, ours: Callable[[], bool] = lambda: True, **fields: Any) -> list[bool]:
         target = self.target(**fields)
-        async with Sender(target.timeout_seconds) as sender:
+        async with TargetSender(target.timeout_seconds) as sender:
             backoff = Backoff(first=0.01, longest=0.05)
             webhook = Webhook(
                 target,
@@ -263,9 +261,9 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Pa
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     url = f"https://127.0.0.1:{runner.addresses[0][1]}/hook"
     try:
-        async with Sender(5.0) as sender:
+        async with TargetSender(5.0) as sender:
             assert (await sender.post(url, b"{}", {})).failure == "connection"
-        async with Sender(5.0, ssl.create_default_context(cafile=ca)) as sender:
+        async with TargetSender(5.0, ssl.create_default_context(cafile=ca)) as sender:
             assert (await sender.post(url, b"{}", {})).failure is None
             other = url.replace("127.0.0.1", "localhost")  # the certificate is for the address
             assert (await sender.post(other, b"{}", {})).failure == "connection"

@@ -15,12 +15,20 @@ import pytest
 from schemas import TrailHead
 from schemas.trail import Since
 from sotto import Driver, Refused
-from stream.backup import taking
-from stream.backup.checking import check_backup
-from stream.backup.files import BackupError, BackupFile, BackupRecord, BackupWriter, Heading, TopicName, is_backup
-from stream.backup.returning import _parts
-from stream.extras import EXTRAS
-from stream.processors.budget.returning import HALTED, LOST, Returning
+from stream.budget.ledger_return import HALTED, LOST, Returning
+from stream.dev.backup import backup_transfer
+from stream.dev.backup.backup_file import (
+    BackupError,
+    BackupFile,
+    BackupRecord,
+    BackupWriter,
+    Heading,
+    TopicName,
+    check_backup,
+    is_backup,
+)
+from stream.dev.backup.backup_transfer import _parts
+from stream.optional_packages import EXTRAS
 from stream.settings import Settings
 from tests.builders import KEY, source
 from tests.unit.backup.backups import backed_up, installation
@@ -143,8 +151,8 @@ async def test_a_trail_that_is_not_whole_is_not_backed_up(
         for record in found[kept] if name == "trail" else found:
             yield BackupRecord(name, number, record.key or b"", record.value)
 
-    monkeypatch.setattr(taking._Taking, "_read", read)
-    copy = taking._Taking(Settings(), driver.topics, None)
+    monkeypatch.setattr(backup_transfer._Taking, "_read", read)
+    copy = backup_transfer._Taking(Settings(), driver.topics, None)
     heading = Heading(prefix=driver.topics.prefix, partitions=2, began="now", sotto="0")
     writer = BackupWriter(io.BytesIO(), heading)
     head = await copy.ledger(writer)

@@ -12,8 +12,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
-from stream.client import definitions
-from stream.client.definitions import Definitions
+from stream.client import ledger_reader
+from stream.client.ledger_reader import KnownSources
 from tests import builders
 from tests.unit.client.outside import DOCUMENT, ROWS
 
@@ -77,9 +77,9 @@ def ledger() -> Ledger:
     return made
 
 
-def definitions_of(ledger: Ledger) -> Definitions:
+def definitions_of(ledger: Ledger) -> KnownSources:
     connection: Any = ledger
-    return Definitions(connection)
+    return KnownSources(connection)
 
 
 async def test_the_ledger_is_read_once_for_all_and_then_only_what_is_new(ledger: Ledger) -> None:
@@ -109,7 +109,7 @@ async def test_whoever_may_not_read_the_ledger_is_told_nothing_and_asks_once(led
 async def test_a_ledger_that_cannot_be_read_now_is_read_later(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(definitions, "_ABSENT", 0.0)
+    monkeypatch.setattr(ledger_reader, "_ABSENT", 0.0)
     ledger.refusal = OSError("the network is gone")
     known = definitions_of(ledger)
     assert await known.of("first") is None
@@ -118,7 +118,7 @@ async def test_a_ledger_that_cannot_be_read_now_is_read_later(
 
 
 async def test_a_long_ledger_holds_no_question_up(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definitions, "PATIENCE", 0.01)
+    monkeypatch.setattr(ledger_reader, "PATIENCE", 0.01)
     ledger.slow.clear()
     known = definitions_of(ledger)
     assert [await known.of("first") for _ in range(3)] == [None] * 3
@@ -144,8 +144,8 @@ def second_page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> asyncio.Even
             raise ledger.refusal
         yield sources
 
-    monkeypatch.setattr(definitions, "read_to_end", pages)
-    monkeypatch.setattr(definitions, "_ABSENT", 0.0)
+    monkeypatch.setattr(ledger_reader, "read_to_end", pages)
+    monkeypatch.setattr(ledger_reader, "_ABSENT", 0.0)
     return come
 
 

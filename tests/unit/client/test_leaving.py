@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from sotto import AsyncClient, Client, Settings, SottoError
-from stream.client import asynchronous, connection
-from stream.client.connection import Connection
-from stream.client.sending import Sender
-from stream.processors.base import Record
+from stream.client import async_client, kafka_connection
+from stream.client.kafka_connection import Connection, KafkaSender
+from stream.processing.protocol import Record
 from tests.unit.client.readers import Nothing
 
 
@@ -47,7 +46,7 @@ class Reader(Nothing):
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Reader:
     reader = Reader()
-    monkeypatch.setattr(connection, "reader", lambda *_, **__: reader)
+    monkeypatch.setattr(kafka_connection, "reader", lambda *_, **__: reader)
     return reader
 
 
@@ -62,7 +61,7 @@ def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
 
     made.started.set()
     monkeypatch.setattr(Connection, "open", opened)
-    monkeypatch.setattr(asynchronous, "send_requests", never)
+    monkeypatch.setattr(async_client, "send_requests", never)
     return Client()
 
 
@@ -142,7 +141,7 @@ async def test_a_producer_that_connects_while_its_client_leaves_is_ended(monkeyp
         await late.connected.wait()
         return late
 
-    monkeypatch.setattr(Sender, "start", start)
+    monkeypatch.setattr(KafkaSender, "start", start)
     asking = AsyncClient()
     asking._connection.is_open = True
     published = asyncio.create_task(asking.publish("ward", value=1.0))

@@ -8,10 +8,10 @@ import pytest
 
 from schemas import Query, Source
 from sotto import Driver
-from stream.asking.outside import outside
-from stream.asking.questions import as_source
-from stream.data import PredicateParser
-from stream.data.expressions import FALSE, TRUE
+from stream.questions.domain_limits import outside
+from stream.questions.question_forms import as_source
+from stream.tables import PredicateParser
+from stream.tables.expressions import FALSE, TRUE
 from tests.builders import installation, stream
 from tests.unit.client.outside import DOCUMENT, ROWS
 

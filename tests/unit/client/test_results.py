@@ -25,7 +25,7 @@ from sotto import (
     Timeout,
     Unknown,
 )
-from stream.asking.questions import made_settings
+from stream.questions.question_forms import made_settings
 from tests.builders import installation, source, stream
 from tests.unit.processors.installation import HIGH, LOW, spec
 

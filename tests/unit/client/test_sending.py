@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
 from schemas import CloseStream
 from sotto import AsyncClient, Settings, Timeout
-from stream.client import sending
-from stream.client.connection import Connection
+from stream.client import kafka_connection
+from stream.client.kafka_connection import Connection
 from tests.unit.client.broker import Broker
 from tests.unit.client.readers import Nothing
 
@@ -68,7 +68,7 @@ async def test_records_behind_one_that_was_refused_come_before_those_of_the_next
 async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
     broker: Broker, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "END_TIMEOUT", 0.05)
+    monkeypatch.setattr(kafka_connection, "END_TIMEOUT", 0.05)
     loop, said = asyncio.get_running_loop(), []
     loop.set_exception_handler(lambda _, context: said.append(context["message"]))
     await send(connection)
@@ -101,7 +101,7 @@ async def test_a_request_ends_after_its_timeout_whether_kafka_has_it_or_not(
         yield Nothing()
 
     monkeypatch.setattr(Connection, "reader", reader)
-    monkeypatch.setattr(sending, "END_TIMEOUT", 0.05)
+    monkeypatch.setattr(kafka_connection, "END_TIMEOUT", 0.05)
     client = AsyncClient()
     client._connection = connection
     await send(connection)

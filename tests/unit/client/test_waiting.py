@@ -11,8 +11,8 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 
 from sotto import AsyncClient, Invalid, Query, Unreachable
-from stream.client.connection import Connection
-from stream.processors.base import Record
+from stream.client.kafka_connection import Connection
+from stream.processing.protocol import Record
 
 
 class Answers:

@@ -10,20 +10,19 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Notice, Unknown
-from stream.asking.alerts import place_of, window_end, window_text
-from stream.asking.openings import Opening, is_news
-from stream.asking.watching import Watch
-from stream.cli.watching import document, lines
-from stream.monitor.alert_models import AlertQuery
-from stream.monitor.alerts import Alerts
-from stream.monitor.tables import Tables
-from stream.processors.base import Record
+from stream.cli.manage.answer_commands import document, lines
+from stream.monitor.api.service_models import AlertQuery
+from stream.monitor.state.monitor_alerts import Alerts
+from stream.monitor.state.monitor_tables import Tables
+from stream.processing.protocol import Record
+from stream.questions.alert_states import place_of, window_end, window_text
+from stream.questions.stream_watch import StreamOpening, Watch, is_news
 from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.installation import HIGH, LOW
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
 MARKED = {"person": "tailnum", "time": "scheduled", "clock": "marks"}
-OPENING = Opening("late", "flights", "0" * 32, "open", None, 1_600_000_000.0)
+OPENING = StreamOpening("late", "flights", "0" * 32, "open", None, 1_600_000_000.0)
 
 
 def answer(outcome: str, **fields: Any) -> Answer:

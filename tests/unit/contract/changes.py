@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stream.contract.events import EVENTS, side_of
+from stream.dev.contract.contract_events import EVENTS, side_of
 
 Json = dict[str, Any]
 Change = Callable[[Json], None]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stream.contract.asyncapi import document
-from stream.contract.events import CONTRACT_VERSION, EVENTS
-from stream.contract.export import DOCUMENT
-from stream.kafka.layouts import feed_layout, layout
-from stream.processors.topics import Topics
+from stream.dev.contract.asyncapi import document
+from stream.dev.contract.contract_events import CONTRACT_VERSION, EVENTS
+from stream.dev.contract.contract_files import DOCUMENT
+from stream.kafka.topics.layouts import feed_layout, layout
+from stream.processing.topic_names import Topics
 from tests.unit.contract import asyncapi_parser
 
 CONTRACT = Path(__file__).parents[3] / "contract"

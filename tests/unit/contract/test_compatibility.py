@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.contract.asyncapi import document
-from stream.contract.compatibility import UnknownKeywordError, breaks
-from stream.contract.events import CONTRACT_VERSION
-from stream.contract.export import DOCUMENT, VERSIONS, broken
+from stream.dev.contract.asyncapi import document
+from stream.dev.contract.contract_events import CONTRACT_VERSION
+from stream.dev.contract.contract_files import DOCUMENT, VERSIONS, UnknownKeywordError, breaks, broken
 from tests.unit.contract import changes
 from tests.unit.contract.changes import Json, Seed
 

@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Query, Request, form_of
 from schemas.queries import Form
-from stream.contract.events import EVENTS
-from stream.contract.json_schemas import standalone
-from stream.processors.queries.headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
-from stream.processors.topics import partition_of
+from stream.dev.contract.contract_events import EVENTS
+from stream.dev.contract.json_schemas import standalone
+from stream.processing.topic_names import partition_of
+from stream.worker.answer_headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "contract.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)

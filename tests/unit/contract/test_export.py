@@ -9,17 +9,26 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from stream.cli.contracts import app
 from stream.cli.output import CommandError
-from stream.contract.events import CONTRACT_VERSION, EVENTS
-from stream.contract.export import DOCUMENT, VERSIONS, ContractError, broken, drift, export, files, release
+from stream.cli.run.key_commands import contract_app
+from stream.dev.contract.contract_events import CONTRACT_VERSION, EVENTS
+from stream.dev.contract.contract_files import (
+    DOCUMENT,
+    VERSIONS,
+    ContractError,
+    broken,
+    drift,
+    export,
+    files,
+    release,
+)
 
 RELEASED = ".".join(CONTRACT_VERSION.split(".")[:2])
 CONTRACT = Path(__file__).parents[3] / "contract"
 
 
 def contract(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+    return CliRunner().invoke(contract_app, list(map(str, arguments)))
 
 
 @pytest.fixture

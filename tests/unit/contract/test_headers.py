@@ -10,9 +10,9 @@ from jsonschema import Draft7Validator
 from schemas import Answer, RejectedHeaders
 from schemas.wire import Codec
 from sotto import Driver
-from stream.contract.headers import ANSWER_HEADERS, DEAD_LETTER_HEADERS
-from stream.processors.base import Headers, Record
-from stream.processors.queries.headers import (
+from stream.dev.contract.asyncapi import ANSWER_HEADERS, DEAD_LETTER_HEADERS
+from stream.processing.protocol import Headers, Record
+from stream.worker.answer_headers import (
     ANSWER_TYPE,
     MAX_TRACEPARENT,
     MAX_TRACESTATE,

@@ -17,10 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 from schemas import Query, Request
 from schemas.queries import QUESTION_FIELDS
 from sotto import Driver
-from stream.contract.asyncapi import FEED_STATE
-from stream.contract.events import CHANNELS, EVENTS, Channel, EventKind
-from stream.contract.json_schemas import OPEN_WORDS, standalone
-from stream.processors.topics import Topics
+from stream.dev.contract.asyncapi import FEED_STATE
+from stream.dev.contract.contract_events import CHANNELS, EVENTS, Channel, EventKind
+from stream.dev.contract.json_schemas import OPEN_WORDS, standalone
+from stream.processing.topic_names import Topics
 from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.mechanisms import KINDS, SOURCES, ask, driver_with
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas import Domain, Integers
-from stream.data import GuardedReader, ReadingLimits, Rows, UnreadableError
+from stream.tables import GuardedReader, ReadingLimits, Rows, UnreadableError
 
 MIB = 1 << 20
 AGE: dict[str, Domain] = {"age": Integers(minimum=0, maximum=99)}

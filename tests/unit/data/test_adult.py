@@ -4,14 +4,14 @@ import gzip
 
 import pytest
 
-from stream.data import Table, adult, parse
+from stream.tables import PrivateTable, adult, parse
 
 SOURCE = adult.source(epsilon=1.0)
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
-    return Table.load(SOURCE)
+def table() -> PrivateTable:
+    return PrivateTable.load(SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ def table() -> Table:
         ("age = 17 OR age = 90", 595 + 55),
     ],
 )
-def test_the_counts_are_those_of_the_published_dataset(table: Table, text: str, expected: int) -> None:
+def test_the_counts_are_those_of_the_published_dataset(table: PrivateTable, text: str, expected: int) -> None:
     assert table.count(parse(text, SOURCE.attributes)) == expected
 
 
-def test_the_sums_and_groups_are_those_of_the_published_dataset(table: Table) -> None:
+def test_the_sums_and_groups_are_those_of_the_published_dataset(table: PrivateTable) -> None:
     everyone = parse("TRUE", SOURCE.attributes)
     assert round(table.total("age", everyone) / 48_842, 4) == 38.6436
     assert table.total("income>50K", everyone) == 11_687
@@ -38,7 +38,7 @@ def test_the_sums_and_groups_are_those_of_the_published_dataset(table: Table) ->
     assert table.cell_counts(["sex", "income>50K"], [(1, 1), (0, 1)]).tolist() == [9_918, 1_769]
 
 
-def test_the_first_row_is_the_published_one(table: Table) -> None:
+def test_the_first_row_is_the_published_one(table: PrivateTable) -> None:
     first = {name: int(column[0]) for name, column in table.private_codes.items()}
     assert first["age"] + 16 == 39
     assert first["education-num"] + 1 == 13

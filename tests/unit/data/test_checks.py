@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, UnreadableError, adult, csv_files, sheets
-from stream.data.checks import NOTICE, Found, Misfit, Report, check_table, commonest, people, scan
-from stream.data.rows import read_cells
+from stream.tables import DataError, PrivateTable, UnreadableError, adult
+from stream.tables.checks import NOTICE, CheckReport, FoundValue, Misfit, cell_checks, check_table, row_counts
+from stream.tables.readers import csv_files, sheets
+from stream.tables.rows import read_cells
 from tests.unit.data.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
 
 AGE = Integers(minimum=0, maximum=9)
@@ -28,13 +29,13 @@ WARD = Categories(values=("Pädiatrie",))
 OTHER = Categories(values=("F", "M", "?"), other="?")
 
 
-def checked(folder: Path, text: str, attributes: Mapping[str, Domain], person: str | None = None) -> Report:
+def checked(folder: Path, text: str, attributes: Mapping[str, Domain], person: str | None = None) -> CheckReport:
     path = folder / "table.csv"
     path.write_text(text, encoding="utf-8")
     return check_table(source(attributes), path, person)
 
 
-def one(folder: Path, domain: Domain, cells: Sequence[str]) -> Report:
+def one(folder: Path, domain: Domain, cells: Sequence[str]) -> CheckReport:
     """A check of one column; the other keeps empty cells from being blank lines."""
     return checked(folder, "x,y\n" + "".join(f"{cell},\n" for cell in cells), {"x": domain})
 
@@ -65,7 +66,7 @@ def test_rows_are_counted_as_the_declared_rules_read_them(kind: str, table: list
         else:
             pl.DataFrame(texts, schema=dict.fromkeys(ATTRIBUTES, pl.String), orient="row").write_parquet(path)
         report = check_table(source(path=str(path)))
-        loaded = Table.load(source(path=str(path)))
+        loaded = PrivateTable.load(source(path=str(path)))
     read = [(row, read_by_hand(row)) for row in table]
     as_declared = sum(values is not None and is_as_found(row, values) for row, values in read)
     assert report.rows == len(table) == loaded.public_size
@@ -220,7 +221,7 @@ def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
     wanted = "column 'age' of file 'b.parquet' has type List, not numbers, text or booleans; write it as numbers"
     assert report.columns.unusable == {"age": wanted}
     assert (report.rows, report.as_declared, report.fits) == (2, None, False)
-    for read in (lambda: Table.load(declared), lambda: read_cells(declared, declared.path)):
+    for read in (lambda: PrivateTable.load(declared), lambda: read_cells(declared, declared.path)):
         with pytest.raises(DataError) as refused:
             read()
         assert str(refused.value) == wanted
@@ -231,7 +232,7 @@ def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
 def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = ["a", "b", "a", "", "c", "a", "b", " "]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
-    monkeypatch.setattr(people, "_ROWS_A_PASS", 3)  # several passes
+    monkeypatch.setattr(row_counts, "_ROWS_A_PASS", 3)  # several passes
     report = checked(tmp_path, text, {"age": AGE}, "who")
     told = report.people
     assert told is not None
@@ -246,7 +247,7 @@ def test_check_warns_of_one_person_under_several_spellings(
     """Names that differ in leading zeros, case, spaces or composition are counted and shown, wherever they stand."""
     named = ["1", "ann", "7", "01", "1.0", " 7", "Ann", "a nn", "Pa\u0308r", "10", "1", "P\u00e4r", ""]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
-    monkeypatch.setattr(people, "_ROWS_A_PASS", 5)  # several passes
+    monkeypatch.setattr(row_counts, "_ROWS_A_PASS", 5)  # several passes
     report = checked(tmp_path, text, {"age": AGE}, "who")
     told = report.people
     assert told is not None
@@ -311,14 +312,14 @@ def test_a_report_as_json_begins_with_the_notice(tmp_path: Path) -> None:
 def test_values_are_counted_exactly_up_to_a_bound_and_the_commonest_beyond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(commonest, "MAX_VALUES", 20)
-    counted = commonest.Commonest()
+    monkeypatch.setattr(cell_checks, "MAX_VALUES", 20)
+    counted = cell_checks.Commonest()
     law = [f"rare {number}" for number in range(20)]
     counted.add(pl.Series(law))
     assert counted.different() == 20
     counted.add(pl.Series([*["often"] * 9, *["x" * 1000] * 8, None]))
     assert counted.different() is None
-    assert counted.shown()[0] == Found("often", 9)
+    assert counted.shown()[0] == FoundValue("often", 9)
     assert max(map(len, counted)) == 60
     assert len(list(counted)) <= 20
 
@@ -335,9 +336,9 @@ def test_no_more_rows_than_a_batch_are_held_at_a_time(
         text = frame.write_csv().encode()
         path.write_bytes(gzip.compress(text) if kind == "csv.gz" else text)
     heights: list[int] = []
-    read = scan.TableScan.batches
+    read = row_counts.TableScan.batches
 
-    def seen(file: scan.TableScan, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def seen(file: row_counts.TableScan, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         for batch in read(file, names):
             heights.append(batch.height)
             yield batch
@@ -346,7 +347,7 @@ def test_no_more_rows_than_a_batch_are_held_at_a_time(
         raise AssertionError
 
     monkeypatch.setattr(sheets, "BATCH_ROWS", 7)
-    monkeypatch.setattr(scan.TableScan, "batches", seen)
+    monkeypatch.setattr(row_counts.TableScan, "batches", seen)
     monkeypatch.setattr(pl.LazyFrame, "collect", whole)
     report = check_table(source({"x": AGE}), path, "who")
     (above,) = report.misfits

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from stream.data import confinement
-from stream.data.confinement import confine
+from stream.tables.readers import reading_process
+from stream.tables.readers.reading_process import confine
 
-pytestmark = pytest.mark.skipif(not confinement.version(), reason="takes Landlock")
+pytestmark = pytest.mark.skipif(not reading_process.version(), reason="takes Landlock")
 
 TRIES = """
 import os, pathlib, socket, stream, sys
-from stream.data.confinement import confine
+from stream.tables.readers.reading_process import confine
 
 inside, outside, port, who = *map(pathlib.Path, sys.argv[1:3]), *map(int, sys.argv[3:])
 tries = {
@@ -54,9 +54,9 @@ print(*(name for name, tried in tries.items() if done(tried)), sep=",")
 """
 NAMES = set(re.findall(r'^    "(.+?)": lambda', TRIES, re.MULTILINE))
 FREE = {"read inside", "list inside"}
-LENGTHS = {"cut one short"} if confinement.version() < 3 else set()
-NETWORK = {"connect"} if confinement.version() < 4 else set()
-OTHERS = {"signal another"} if confinement.version() < 6 else set()
+LENGTHS = {"cut one short"} if reading_process.version() < 3 else set()
+NETWORK = {"connect"} if reading_process.version() < 4 else set()
+OTHERS = {"signal another"} if reading_process.version() < 6 else set()
 UNHELD = {"change a mode", "set times", "connect by a path", "send a datagram"}
 """What Landlock has no word for, or is not asked about."""
 
@@ -91,12 +91,12 @@ def test_a_confined_process_does_what_is_said_and_nothing_else(folders: tuple[Pa
 
 
 def test_nothing_has_changed_where_the_kernel_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confinement, "version", lambda: 0)
+    monkeypatch.setattr(reading_process, "version", lambda: 0)
     assert not confine([])
     assert Path(__file__).read_text()
 
 
 def test_a_reading_process_is_confined_before_it_has_threads() -> None:
-    program = "import os; import stream.data.reading_process; print(len(os.listdir('/proc/self/task')))"
+    program = "import os; import stream.tables.readers.reading_process; print(len(os.listdir('/proc/self/task')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"

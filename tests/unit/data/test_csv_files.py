@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import Rows, UnreadableError, csv_files
-from stream.data.checks import check_table
-from stream.data.csv_files import SURPLUS, CsvFile
-from stream.data.rows import read_cells
+from stream.tables import Rows, UnreadableError
+from stream.tables.checks import check_table
+from stream.tables.readers import csv_files
+from stream.tables.readers.csv_files import SURPLUS, CsvFile
+from stream.tables.rows import read_cells
 from tests.unit.data.guarded import cause, reader
 from tests.unit.data.small import source, unhurried
 

@@ -15,12 +15,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from schemas import Categories, Domain, Integers
-from stream.data import GuardedReader, ReadingLimits, TableStore, UnreadableError, confinement
-from stream.data.checks import check_table
-from stream.data.delta import newest_parts
-from stream.data.parts import Part, local_parts
-from stream.data.places import sheets_of
-from stream.data.sheets import BATCH_ROWS, FileSheet
+from stream.tables import GuardedReader, ReadingLimits, TableStore, UnreadableError
+from stream.tables.checks import check_table
+from stream.tables.readers import reading_process
+from stream.tables.readers.delta import newest_parts
+from stream.tables.readers.sheets import BATCH_ROWS, FileSheet, sheets_of
+from stream.tables.readers.table_files import TableFile, local_parts
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite, vector_in, with_features, write_vector, z85
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
@@ -195,7 +195,7 @@ def test_which_rows_are_deleted_is_said_by_a_file_of_the_table(visits: Path) -> 
     assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS[:3]
 
 
-@pytest.mark.skipif(not confinement.version(), reason="takes Landlock")
+@pytest.mark.skipif(not reading_process.version(), reason="takes Landlock")
 def test_a_log_that_names_deleted_rows_anywhere_has_nothing_opened_there(visits: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
@@ -240,7 +240,7 @@ def test_a_log_that_says_no_number_of_rows_is_read(visits: Path) -> None:
 @pytest.mark.parametrize("path", ["../a.parquet", "./a.parquet", "year=2024//a.parquet"])
 def test_an_object_whose_name_has_dots_for_a_folder_is_never_a_tables(visits: Path, path: str) -> None:
     rewrite(visits, lambda entry: entry.get("add", {}).update(path=path))
-    listed = {tuple(path.split("/")): Part("", 0, ())}
+    listed = {tuple(path.split("/")): TableFile("", 0, ())}
     with pytest.raises(UnreadableError) as refused:
         newest_parts(str(visits), listed, {})
     assert refused.value.cause == "its log names a file that is not in its folder"

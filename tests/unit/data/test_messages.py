@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, TableStore, cell_codes, cells, fingerprint, parse
+from stream.tables import DataError, PrivateTable, TableStore, cell_codes, cells, fingerprint, parse
 from tests.unit.data.small import source
 
 SENTINEL = "987654321"
@@ -27,15 +27,15 @@ KEY = bytes(32)
 def _file(folder: Path, name: str, content: str) -> Callable[[], object]:
     path = folder / name
     path.write_text(content)
-    return lambda: Table.load(source(ATTRIBUTES, path=str(path)))
+    return lambda: PrivateTable.load(source(ATTRIBUTES, path=str(path)))
 
 
 def _failures(folder: Path) -> dict[str, Callable[[], object]]:
     row = ",".join([SENTINEL] * 3)
     header = ",".join(ATTRIBUTES)
-    table = Table.load(source(ATTRIBUTES), FRAME)
+    table = PrivateTable.load(source(ATTRIBUTES), FRAME)
     other = source({"number": ATTRIBUTES["number"]})
-    having = Table.load(source({"number": Integers(minimum=0, maximum=9), "bin": ATTRIBUTES["bin"]}), FRAME)
+    having = PrivateTable.load(source({"number": Integers(minimum=0, maximum=9), "bin": ATTRIBUTES["bin"]}), FRAME)
     everyone = parse("TRUE", ATTRIBUTES)
     dated = FRAME.with_columns(pl.lit([SENTINEL]).alias("bin"))
     listed = FRAME.with_columns(pl.lit([SENTINEL]).alias("category"))
@@ -46,12 +46,12 @@ def _failures(folder: Path) -> dict[str, Callable[[], object]]:
         "missing column": _file(folder, "d.csv", f"number,other\n{row}\n"),
         "no parquet": _file(folder, "e.parquet", f"{header}\n{row}\n"),
         "unknown suffix": _file(folder, "g.dat", row),
-        "lists for numbers": lambda: Table.load(source(ATTRIBUTES), dated),
-        "lists for text": lambda: Table.load(source(ATTRIBUTES), listed),
-        "lengths differ": lambda: Table.load(
+        "lists for numbers": lambda: PrivateTable.load(source(ATTRIBUTES), dated),
+        "lists for text": lambda: PrivateTable.load(source(ATTRIBUTES), listed),
+        "lengths differ": lambda: PrivateTable.load(
             source(ATTRIBUTES), {**FRAME.to_dict(as_series=False), "bin": [SENTINEL]}
         ),
-        "column lacks in memory": lambda: Table.load(source(ATTRIBUTES), FRAME.drop("bin")),
+        "column lacks in memory": lambda: PrivateTable.load(source(ATTRIBUTES), FRAME.drop("bin")),
         "other data": lambda: TableStore(KEY, overrides={"small": FRAME}).get(source(ATTRIBUTES), "0" * 64),
         "other schema": lambda: fingerprint(table, other, KEY),
         "other predicate": lambda: table.count(parse("x = 1", {"x": ATTRIBUTES["number"]})),
@@ -98,8 +98,8 @@ def test_no_error_tells_a_cell_or_a_number_of_rows(tmp_path: Path, failure: str)
 
 
 def test_cells_that_do_not_fit_are_no_error_at_all() -> None:
-    assert Table.load(source(ATTRIBUTES), FRAME).private_row_count == 0
-    assert SENTINEL not in repr(Table.load(source(ATTRIBUTES), FRAME))
+    assert PrivateTable.load(source(ATTRIBUTES), FRAME).private_row_count == 0
+    assert SENTINEL not in repr(PrivateTable.load(source(ATTRIBUTES), FRAME))
 
 
 def test_the_message_for_a_broken_csv_file_depends_on_its_path_alone(tmp_path: Path) -> None:

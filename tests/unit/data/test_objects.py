@@ -14,12 +14,12 @@ import pytest
 from deltalake import write_deltalake
 
 from schemas import Address, Categories, Domain, Integers, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
-from stream.data import store as store_module
-from stream.data.checks import check_table
-from stream.data.objects import _client
-from stream.data.places import sheets_of, stamp_of
-from stream.data.roots import parse_roots
+from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.tables import store as store_module
+from stream.tables.checks import check_table
+from stream.tables.readers.objects import _client
+from stream.tables.readers.sheets import sheets_of, stamp_of
+from stream.tables.readers.table_files import parse_roots
 from tests.unit.data import guarded
 from tests.unit.data.delta_logs import INLINE, deleting, rewrite
 from tests.unit.data.guarded import rows_of

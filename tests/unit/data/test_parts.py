@@ -14,15 +14,14 @@ import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers
-from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
-from stream.data import growing as growing_module
-from stream.data import parts as parts_module
-from stream.data import sheets as sheets_module
-from stream.data.checks import check_table
-from stream.data.growing import GrowingColumn
-from stream.data.parts import Part, local_parts
-from stream.data.places import sheets_of, stamp_of_parts
-from stream.data.rows import Coded, RowEncoder
+from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore, UnreadableError
+from stream.tables import rows as growing_module
+from stream.tables.checks import check_table
+from stream.tables.readers import sheets as sheets_module
+from stream.tables.readers import table_files as parts_module
+from stream.tables.readers.sheets import sheets_of, stamp_of_parts
+from stream.tables.readers.table_files import TableFile, local_parts
+from stream.tables.rows import Coded, GrowingColumn, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
 
@@ -171,15 +170,15 @@ def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
     ],
 )
 def test_a_stamp_changes_with_whatever_is_known_of_a_file(change: dict[str, Any]) -> None:
-    part = Part("s3://visits/a.parquet", 9, ("e", 1), (("ward", "A"),), (), 2)
-    more = Part("s3://visits/z.parquet", 9, ("e", 1))
+    part = TableFile("s3://visits/a.parquet", 9, ("e", 1), (("ward", "A"),), (), 2)
+    more = TableFile("s3://visits/z.parquet", 9, ("e", 1))
     [*_, told] = stamp_of_parts("s3://visits/", [part, more])
     assert stamp_of_parts("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", told)
 
 
 def test_a_stamp_is_short_however_many_files_there_are() -> None:
     many = [
-        Part(f"s3://visits/{'folder/' * 20}{number}.parquet", 9, ("e", 1))
+        TableFile(f"s3://visits/{'folder/' * 20}{number}.parquet", 9, ("e", 1))
         for number in range(parts_module.MOST_LISTED)
     ]
     assert len(json.dumps(stamp_of_parts("s3://visits/", many))) < 100

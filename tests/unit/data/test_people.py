@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import (
+from stream.privacy.noise import NoiseKey
+from stream.tables import (
     DataError,
     GuardedReader,
+    PrivateTable,
     ReadingLimits,
     Rows,
-    Table,
     TableStore,
     UnreadableError,
     fingerprint,
     parse,
 )
-from stream.data import people as people_module
-from stream.data import sheets as sheets_module
-from stream.data.frames import Frame
-from stream.data.pipes import row_bytes
-from stream.data.siphash import siphash
-from stream.noise import NoiseKey
+from stream.tables import people as people_module
+from stream.tables.encoding import siphash
+from stream.tables.readers import sheets as sheets_module
+from stream.tables.readers.reading_protocol import row_bytes
+from stream.tables.rows import Frame
 from tests.unit.data import small
 from tests.unit.data.small import KEY, unhurried
 
@@ -64,13 +64,13 @@ def rows_of(people: dict[str, list[tuple[int, str]]]) -> list[Row]:
     return [(who, *row) for who, own in people.items() for row in own]
 
 
-def counted(table: Table) -> Counter[tuple[int, ...]]:
+def counted(table: PrivateTable) -> Counter[tuple[int, ...]]:
     """The rows that count, as codes, in no order."""
     return Counter(zip(*(column.tolist() for column in table.private_codes.values()), strict=True))
 
 
-def loaded(rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, key: bytes = KEY) -> Table:
-    return Table.load(source(contribution), frame(rows), key)
+def loaded(rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, key: bytes = KEY) -> PrivateTable:
+    return PrivateTable.load(source(contribution), frame(rows), key)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_which_rows_count_is_the_keys_and_the_sources_choice_and_even() -> None:
     people = [(f"p{number}", x, "a") for number in range(2000) for x in range(4)]
     found = counted(loaded(people, 1))
     assert found != counted(loaded(people, 1, OTHER))
-    assert found != counted(Table.load(source(1, name="others"), frame(people), KEY))
+    assert found != counted(PrivateTable.load(source(1, name="others"), frame(people), KEY))
     # Each of four rows of 2000 people: 500, and 8 standard deviations are 155.
     assert found.total() == 2000
     assert all(abs(count - 500) < 155 for count in found.values())
@@ -177,10 +177,10 @@ def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, t
             cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
             declared = source(1, neighbors="replace", path=str(path))
             rows = GuardedReader(ReadingLimits((tmp_path,), 1 << 20, 1 << 30, 60.0))(declared)
-        table = Table.of(rows, declared, KEY)
+        table = PrivateTable.of(rows, declared, KEY)
         assert table.private_row_count == (3 if last == "dee" else 2)
         sizes.append(table.public_size)
-        sizes.append(Table.of(table.rows(), declared, OTHER).public_size)
+        sizes.append(PrivateTable.of(table.rows(), declared, OTHER).public_size)
         fingerprints.append(fingerprint(table, declared, KEY))
     assert sizes == [3] * 4
     assert len(set(fingerprints)) == 2
@@ -200,9 +200,9 @@ def test_rows_outside_the_domain_use_up_nothing_of_a_persons_contribution() -> N
 
 
 def test_numbers_name_people_as_their_text_does() -> None:
-    def table(names: Sequence[object]) -> Table:
+    def table(names: Sequence[object]) -> PrivateTable:
         cells = {"who": pl.Series(names), "x": pl.Series([1, 2, 3, 4]), "y": pl.Series(["a"] * 4)}
-        return Table.load(source(1), pl.DataFrame(cells), KEY)
+        return PrivateTable.load(source(1), pl.DataFrame(cells), KEY)
 
     tables = [table([1, 1, 2, None]), table([1.0, 1.0, 2.0, float("nan")]), table(["1", "1", "2", None])]
     assert len({fingerprint(one, source(1), KEY) for one in tables}) == 1
@@ -216,10 +216,10 @@ def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str
     cells = pl.DataFrame({"who": names, "x": [1] * len(names), "y": ["a"] * len(names)})
     path = tmp_path / f"visits.{kind}"
     cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
-    table = Table.load(source(1, path=str(path)), key=KEY)
+    table = PrivateTable.load(source(1, path=str(path)), key=KEY)
     assert table.public_size == 8
     assert counted(table) == Counter({(1, 0): 7})
-    floats = Table.load(source(1), cells.with_columns(who=pl.Series([1.0] * 13 + [None])), KEY)
+    floats = PrivateTable.load(source(1), cells.with_columns(who=pl.Series([1.0] * 13 + [None])), KEY)
     assert floats.public_size == 2
 
 
@@ -232,7 +232,7 @@ def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None
         fingerprint(loaded(moved), source(), KEY),
         fingerprint(loaded(rows, 1), source(1), KEY),
         fingerprint(loaded([("cid" if who == "ben" else who, x, y) for who, x, y in rows]), source(), KEY),
-        fingerprint(Table.load(plain, frame(rows)), plain, KEY),
+        fingerprint(PrivateTable.load(plain, frame(rows)), plain, KEY),
     }
     assert len(found) == 5
     with pytest.raises(DataError, match="load it again"):
@@ -264,7 +264,7 @@ def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp
         (tmp_path,), table_bytes=300 * (2 * 2 + 32) + 7 * 44, reading_bytes=1 << 30, seconds=60.0
     )
     here, there = Rows.load(declared), GuardedReader(limits)(declared)
-    made = [fingerprint(Table.of(one, declared, KEY), declared, KEY) for one in (here, there)]
+    made = [fingerprint(PrivateTable.of(one, declared, KEY), declared, KEY) for one in (here, there)]
     assert made[0] == made[1]
     with pytest.raises(DataError, match=r"^person: the table has no column 'pid'"):
         GuardedReader(limits)(source(3, path=str(path), person="pid"))
@@ -280,7 +280,7 @@ def test_a_contribution_needs_a_person_and_a_person_a_column() -> None:
     lacking: Frame
     for lacking in (cells, pl.DataFrame(cells)):
         with pytest.raises(DataError, match=r"^person: the table has no column 'who'; add it, or name the column"):
-            Table.load(source(), lacking)
+            PrivateTable.load(source(), lacking)
 
 
 @unhurried
@@ -304,7 +304,7 @@ def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> No
     path, count = tmp_path / "visits.parquet", 2_000_000
     pl.select(pl.repeat(1, count).alias("who"), pl.repeat(3, count).alias("x"), y=pl.lit("a")).write_parquet(path)
     program = (
-        "import json, resource, sys; from schemas import TableSource; from stream.data import Rows, Table, people; "
+        "import json, resource, sys; from schemas import TableSource; from stream.tables import Rows, Table, people; "
         "people._GROUP_ROWS = 1 << 17; asked = TableSource.model_validate(json.loads(sys.argv[1])); rows = [Rows.load(asked)]; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; begun = most(); "
         "table = Table.of(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"
@@ -326,6 +326,6 @@ def test_people_of_many_batches_and_files_are_the_same_people(
         cells = {name: column[part * 40 : part * 40 + 40] for name, column in whole.items()}
         pl.DataFrame(cells, strict=False).write_parquet(tmp_path / f"{part}.parquet")
     declared = source(2, path=f"{tmp_path}/")
-    table = Table.load(declared, key=KEY)
+    table = PrivateTable.load(declared, key=KEY)
     assert (table.public_size, table.private_row_count) == (43, 6)
-    assert fingerprint(table, declared, KEY) == fingerprint(Table.load(declared, whole, KEY), declared, KEY)
+    assert fingerprint(table, declared, KEY) == fingerprint(PrivateTable.load(declared, whole, KEY), declared, KEY)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from schemas import Address, Bins, Categories, Domain, Integers, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Rows, TableStore
-from stream.data import postgresql as postgresql_module
-from stream.data.checks import check_table
-from stream.data.places import sheets_of, stamp_of
-from stream.data.roots import parse_roots
+from stream.tables import DataError, GuardedReader, ReadingLimits, Rows, TableStore
+from stream.tables.checks import check_table
+from stream.tables.readers import postgresql as postgresql_module
+from stream.tables.readers.sheets import sheets_of, stamp_of
+from stream.tables.readers.table_files import parse_roots
 from tests.unit.data import guarded
 from tests.unit.data.guarded import rows_of
 from tests.unit.data.servers import READER, Database, let_into_the_database

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stream.data import PredicateError, Table, attributes_of, cells, parse
-from stream.data.errors import MAX_MESSAGE_LENGTH
+from stream.tables import PredicateError, PrivateTable, attributes_of, cells, parse
+from stream.tables.table_errors import MAX_MESSAGE_LENGTH
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,
@@ -87,8 +87,8 @@ SQL_SCRAPS = [
 ]
 
 
-def load(table: Rows) -> Table:
-    return Table.load(source(), columns(table))
+def load(table: Rows) -> PrivateTable:
+    return PrivateTable.load(source(), columns(table))
 
 
 def true_count(table: Rows, said: Said) -> int:

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers
-from stream.data import Predicate, PredicateError, parse
-from stream.data.expressions import FALSE, TRUE, AllOf, Codes
-from stream.data.predicates import MAX_LIST_LENGTH, MAX_NESTING, MAX_TOKENS
+from stream.tables import Predicate, PredicateError, parse
+from stream.tables.expressions import FALSE, TRUE, AllOf, Codes
+from stream.tables.predicates import MAX_LIST_LENGTH, MAX_NESTING, MAX_TOKENS
 
 AGE = Integers(minimum=0, maximum=100)
 ATTRIBUTES: dict[str, Domain] = {

@@ -17,17 +17,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from schemas import Categories, TableSource
-from stream.data import DataError, GuardedReader, ReadingLimits, Rows, Table, adult
-from stream.data import reading as reading_module
-from stream.data.parts import local_parts
-from stream.data.sheets import FileSheet
+from stream.tables import DataError, GuardedReader, PrivateTable, ReadingLimits, Rows, adult
+from stream.tables.readers import table_reading as reading_module
+from stream.tables.readers.sheets import FileSheet
+from stream.tables.readers.table_files import local_parts
 from tests.unit.data.guarded import AGE, MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
 
 
 def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:
     declared = adult.source(epsilon=1.0)
-    guarded, plain = reader(adult.PATH.parent)(declared), Table.load(declared)
+    guarded, plain = reader(adult.PATH.parent)(declared), PrivateTable.load(declared)
     assert guarded.file_row_count == plain.public_size == 48_842
     assert list(guarded.private_codes) == list(plain.private_codes)
     for name, column in plain.private_codes.items():
@@ -122,7 +122,7 @@ def test_table_of_equal_rows_takes_its_codes_once(tmp_path: Path) -> None:
     pl.select(pl.repeat(1, 50_000_000, dtype=pl.UInt8).alias("age")).write_parquet(path)
     assert path.stat().st_size < MIB
     program = (
-        "import resource, sys; from pathlib import Path; from stream.data import TableStore; "
+        "import resource, sys; from pathlib import Path; from stream.tables import TableStore; "
         "from tests.unit.data.guarded import AGE, reader; from tests.unit.data.small import source; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; "
         "read = reader(Path(sys.argv[1]).parent, table=64 << 20, reading=1 << 30); "
@@ -203,7 +203,7 @@ def test_credentials_reach_only_the_process_that_reads_by_them(monkeypatch: pyte
 
 def test_drivers_are_imported_by_nothing_but_an_address_that_takes_them() -> None:
     program = (
-        "import sys; import stream.data, stream.kafka.services, stream.data.reading_process, stream.data.sending; "
+        "import sys; import stream.tables, stream.services.runner, stream.tables.readers.reading_process, stream.tables.readers.reading_protocol; "
         "print(sorted({'boto3', 'botocore', 'adbc_driver_manager', 'adbc_driver_postgresql', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

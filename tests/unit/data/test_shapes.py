@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Categories, Domain, Integers
-from stream.data import PredicateError, PredicateParser
-from stream.data.shapes import predicate_of
+from stream.tables import PredicateError, PredicateParser
+from stream.tables.comparisons import predicate_of
 
 ATTRIBUTES: dict[str, Domain] = {
     "age": Integers(kind="integers", minimum=5, maximum=40),

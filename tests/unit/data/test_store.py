@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from schemas import Categories, Domain, Integers, TableSource
-from stream.data import DataError, PredicateError, Rows, Table, TableStore, UnreadableError, fingerprint
-from stream.data import store as store_module
-from stream.data.cache import BoundedCache, RecentCache
-from stream.data.frames import Frame
+from stream.tables import DataError, PredicateError, PrivateTable, Rows, TableStore, UnreadableError, fingerprint
+from stream.tables import store as store_module
+from stream.tables.cache import BoundedCache, RecentCache
+from stream.tables.rows import Frame
 from tests.unit.data.small import KEY, source
 
 ATTRIBUTES: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Categories(values=("a", "b"))}
@@ -30,7 +30,7 @@ def digest(
     name: str = "small",
 ) -> str:
     declared = source(attributes, name=name)
-    return fingerprint(Table.load(declared, {"x": x, "y": y}), declared, key)
+    return fingerprint(PrivateTable.load(declared, {"x": x, "y": y}), declared, key)
 
 
 def test_equal_data_has_an_equal_fingerprint_of_64_hexadecimal_digits() -> None:
@@ -71,7 +71,7 @@ def test_where_the_number_of_rows_is_public_the_fingerprint_covers_those_that_ar
 
     def digests(declared: TableSource) -> list[str]:
         files: list[list[int | None]] = [[2, 3], [2, 3, None], [2, 3, None, None]]
-        return [fingerprint(Table.load(declared, {"x": cells}), declared, KEY) for cells in files]
+        return [fingerprint(PrivateTable.load(declared, {"x": cells}), declared, KEY) for cells in files]
 
     assert len(set(digests(public))) == 3
     assert digests(private) == [digests(public)[0]] * 3
@@ -88,7 +88,7 @@ def test_a_file_of_another_public_number_of_rows_is_other_data_than_registered(t
 
 
 def test_a_fingerprint_is_refused_for_a_table_of_another_schema() -> None:
-    table = Table.load(SOURCE, COLUMNS)
+    table = PrivateTable.load(SOURCE, COLUMNS)
     with pytest.raises(DataError, match="not encoded for source"):
         fingerprint(table, source({"x": ATTRIBUTES["x"]}), KEY)
 

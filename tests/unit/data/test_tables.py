@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, UnreadableError, cells, parse
-from stream.data.frames import Frame
+from stream.tables import DataError, PrivateTable, UnreadableError, cells, parse
+from stream.tables.rows import Frame
 from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
 
 CLAMP = Integers(minimum=0, maximum=9)
@@ -28,7 +28,7 @@ OPEN = Categories(values=("a", "?", "b"), other="?")
 
 def codes(domain: Domain, cells: Sequence[object] | pl.Series) -> list[int]:
     frame: Frame = cells.alias("x").to_frame() if isinstance(cells, pl.Series) else {"x": cells}
-    column: list[int] = Table.load(source({"x": domain}), frame).private_codes["x"].tolist()
+    column: list[int] = PrivateTable.load(source({"x": domain}), frame).private_codes["x"].tolist()
     return column
 
 
@@ -78,7 +78,7 @@ def test_float32_is_read_by_its_shortest_decimal(tmp_path: Path, suffix: str) ->
     path = tmp_path / f"table.{suffix}"
     frame = pl.DataFrame([numbers])
     frame.write_parquet(path) if suffix == "parquet" else frame.write_csv(path)
-    table = Table.load(source({"x": edges}, path=str(path)))
+    table = PrivateTable.load(source({"x": edges}, path=str(path)))
     assert table.private_codes["x"].tolist() == [3, 1, 2, 2, 3]
 
 
@@ -102,7 +102,7 @@ def test_a_column_of_another_type_is_refused_by_the_types_name_alone(
 
 
 def test_a_row_left_out_by_one_attribute_is_left_out_of_all() -> None:
-    table = Table.load(source({"x": CLAMP, "y": REJECT}), {"x": [1, 2, 3], "y": [1, 99, 3]})
+    table = PrivateTable.load(source({"x": CLAMP, "y": REJECT}), {"x": [1, 2, 3], "y": [1, 99, 3]})
     assert table.private_row_count == 2
     assert table.private_codes["x"].tolist() == [1, 3]
 
@@ -113,21 +113,21 @@ def test_a_row_left_out_by_one_attribute_is_left_out_of_all() -> None:
 )
 def test_domains_of_every_size_keep_their_last_value(size: int, width: int) -> None:
     domain = Integers(minimum=5, maximum=size + 4)
-    table = Table.load(source({"x": domain}), {"x": [size + 4, size + 4, 5]})
+    table = PrivateTable.load(source({"x": domain}), {"x": [size + 4, size + 4, 5]})
     assert table.private_codes["x"].itemsize == width
     assert table.count(parse(f"x = {size + 4}", {"x": domain})) == (3 if size == 1 else 2)
     assert table.count(parse("x >= 5", {"x": domain})) == 3
 
 
 def test_a_table_without_rows_counts_nothing() -> None:
-    table = Table.load(source({"x": CLAMP}), {"x": []})
+    table = PrivateTable.load(source({"x": CLAMP}), {"x": []})
     predicates = [parse(text, table.attributes) for text in ("TRUE", "x = 1", "NOT x IN (1, 3, 5, 7, 9)")]
     assert table.counts(predicates).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("height", [1, 63, 64, 65, 128, 1000])
 def test_complements_do_not_count_the_bits_after_the_last_row(height: int) -> None:
-    table = Table.load(source({"x": CLAMP}), {"x": [number % 10 for number in range(height)]})
+    table = PrivateTable.load(source({"x": CLAMP}), {"x": [number % 10 for number in range(height)]})
     for text in ("TRUE", "x >= 0", "NOT x = 3 OR x = 3", "NOT FALSE"):
         assert table.count(parse(text, table.attributes)) == height
     threes = sum(number % 10 == 3 for number in range(height))
@@ -137,27 +137,27 @@ def test_complements_do_not_count_the_bits_after_the_last_row(height: int) -> No
 def test_long_lists_count_like_their_parts() -> None:
     domain = Integers(minimum=0, maximum=999)
     values = list(range(0, 1000, 3))
-    table = Table.load(source({"x": domain}), {"x": values})
+    table = PrivateTable.load(source({"x": domain}), {"x": values})
     listed = parse(f"x IN ({', '.join(map(str, range(0, 400, 2)))})", {"x": domain})
     assert table.count(listed) == sum(value < 400 and value % 2 == 0 for value in values)
 
 
 def test_counts_do_not_hang_on_the_caches() -> None:
     frame = {"x": [number * 7 % 10 for number in range(500)]}
-    small = Table(**_parts(frame), bitmap_cache_bytes=100)
-    usual = Table(**_parts(frame))
+    small = PrivateTable(**_parts(frame), bitmap_cache_bytes=100)
+    usual = PrivateTable(**_parts(frame))
     for text in ("x < 3", "x IN (1, 4, 8)", "x < 3", "x IN (0, 2, 4, 6, 8) AND x <> 4", "x = 9"):
         predicate = parse(text, {"x": CLAMP})
         assert small.count(predicate) == usual.count(predicate) == usual.count(predicate)
 
 
 def _parts(frame: Frame) -> dict[str, Any]:
-    table = Table.load(source({"x": CLAMP}), frame)
+    table = PrivateTable.load(source({"x": CLAMP}), frame)
     return {"attributes": table.attributes, "private_codes": table.private_codes}
 
 
 def test_a_predicate_over_another_schema_is_refused() -> None:
-    table = Table.load(source({"x": CLAMP}), {"x": [1]})
+    table = PrivateTable.load(source({"x": CLAMP}), {"x": [1]})
     with pytest.raises(DataError, match="declares 'y' otherwise"):
         table.count(parse("y = 1", {"y": CLAMP}))
     with pytest.raises(DataError, match="declares 'x' otherwise"):
@@ -167,7 +167,7 @@ def test_a_predicate_over_another_schema_is_refused() -> None:
 
 
 def test_the_codes_cannot_be_changed_and_are_not_shown() -> None:
-    table = Table.load(source({"x": CLAMP}), {"x": [7, 7, 7]})
+    table = PrivateTable.load(source({"x": CLAMP}), {"x": [7, 7, 7]})
     with pytest.raises(ValueError, match="read-only"):
         table.private_codes["x"][0] = 1
     assert repr(table) == "Table(attributes=['x'])"
@@ -180,7 +180,7 @@ FILE = b'extra,x,y\n9,01,5\n9,1,"6"\n9," x",\xff\n9,x\n9,x,8,9\n\n9,x,7'
 def test_csv_cells_are_text_and_ragged_rows_have_empty_cells(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"table.v2{suffix}"
     path.write_bytes(gzip.compress(FILE) if suffix.endswith(".gz") else FILE)
-    table = Table.load(source({"y": CLAMP, "x": CLOSED}, path=str(path)))
+    table = PrivateTable.load(source({"y": CLAMP, "x": CLOSED}, path=str(path)))
     assert table.private_codes["x"].tolist() == [0, 1, 2, 2]
     assert table.private_codes["y"].tolist() == [5, 6, 8, 7]
 
@@ -188,7 +188,7 @@ def test_csv_cells_are_text_and_ragged_rows_have_empty_cells(tmp_path: Path, suf
 def test_an_empty_csv_cell_is_the_empty_category_where_that_is_declared(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text('x,y\n,1\n"",2\na,3\n')
-    table = Table.load(source({"x": Categories(values=("a", ""))}, path=str(path)))
+    table = PrivateTable.load(source({"x": Categories(values=("a", ""))}, path=str(path)))
     assert table.private_codes["x"].tolist() == [1, 1, 0]
 
 
@@ -197,7 +197,7 @@ def test_parquet_gives_the_same_table_as_csv(tmp_path: Path) -> None:
     frame.write_parquet(tmp_path / "table.parquet")
     frame.drop("extra").write_csv(tmp_path / "table.csv")
     parquet, text = (
-        Table.load(source({"x": CLOSED, "y": CLAMP}, path=str(tmp_path / name)))
+        PrivateTable.load(source({"x": CLOSED, "y": CLAMP}, path=str(tmp_path / name)))
         for name in ("table.parquet", "table.csv")
     )
     for name in ("x", "y"):
@@ -222,7 +222,7 @@ def test_missing_unreadable_and_malformed_files_are_refused_by_their_cause(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UnreadableError) as refused:
-        Table.load(source({"x": CLAMP}, path=str(path)))
+        PrivateTable.load(source({"x": CLAMP}, path=str(path)))
     assert message in refused.value.cause
     assert str(refused.value).startswith(f"path: no table can be read there: {refused.value.cause}; ")
 
@@ -231,7 +231,7 @@ def test_a_file_without_a_declared_column_is_refused_by_the_columns_name(tmp_pat
     path = tmp_path / "table.csv"
     path.write_bytes(b"y\n1\n")
     with pytest.raises(DataError, match="no column 'x'"):
-        Table.load(source({"x": CLAMP}, path=str(path)))
+        PrivateTable.load(source({"x": CLAMP}, path=str(path)))
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -246,18 +246,18 @@ def test_a_blank_line_is_a_row_wherever_it_stands_also_in_a_single_column(
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     declared = source({"x": Categories(values=("a", "b", "?"), other="?")}, path=str(path))
-    table = Table.load(declared)
+    table = PrivateTable.load(declared)
     assert table.public_size == 3
     assert table.private_codes["x"].tolist() == [{"a": 0, "b": 1, "": 2}[line] for line in lines]
 
 
 def test_unusable_tables_in_memory_are_named() -> None:
     with pytest.raises(DataError, match="no column 'x'"):
-        Table.load(source({"x": CLAMP}), {"y": [1]})
+        PrivateTable.load(source({"x": CLAMP}), {"y": [1]})
     with pytest.raises(DataError, match="no column 'x'"):
-        Table.load(source({"x": CLAMP}), pl.DataFrame({"y": [1]}))
+        PrivateTable.load(source({"x": CLAMP}), pl.DataFrame({"y": [1]}))
     with pytest.raises(DataError, match="different lengths"):
-        Table.load(source({"x": CLAMP, "y": CLAMP}), {"x": [1], "y": [1, 2]})
+        PrivateTable.load(source({"x": CLAMP, "y": CLAMP}), {"x": [1], "y": [1, 2]})
 
 
 Rows = list[Mapping[str, Cell]]
@@ -275,8 +275,8 @@ def test_one_more_row_moves_no_count_by_more_than_one(
 ) -> None:
     texts = [part.text for part in said if part.text.count("(") < 14]
     parsed = [parse(text, ATTRIBUTES) for text in ["TRUE", *texts]]
-    without = Table.load(source(), columns(table)).counts(parsed)
-    having = Table.load(source(), columns([*table[:place], person, *table[place:]])).counts(parsed)
+    without = PrivateTable.load(source(), columns(table)).counts(parsed)
+    having = PrivateTable.load(source(), columns([*table[:place], person, *table[place:]])).counts(parsed)
     assert set((having - without).tolist()) <= {0, 1}
 
 
@@ -320,7 +320,7 @@ def test_in_a_well_formed_csv_file_no_cell_changes_how_another_row_is_read(
             path = Path(folder, "table.csv")
             with path.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file, lineterminator="\n").writerows([tuple(WIDE), *some])
-            private = Table.load(source(WIDE, path=str(path))).private_codes
+            private = PrivateTable.load(source(WIDE, path=str(path))).private_codes
             return list(zip(*(private[name].tolist() for name in WIDE), strict=True))
 
     everyone = load(table)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import DataError, Table, parse, sum_sensitivity, within
-from stream.data.expressions import FALSE, TRUE
+from stream.tables import DataError, PrivateTable, parse, sum_sensitivity, within
+from stream.tables.expressions import FALSE, TRUE
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,
@@ -35,7 +35,7 @@ SUMMED = st.sampled_from(["age", "education-num"])
     centres=st.lists(st.integers(-(10**20), 10**20), max_size=2),
 )
 def test_a_total_is_that_of_a_row_by_row_sum(table: Rows, said: Said, name: str, centres: list[int]) -> None:
-    loaded, predicate = Table.load(source(), columns(table)), parse(said.text, ATTRIBUTES)
+    loaded, predicate = PrivateTable.load(source(), columns(table)), parse(said.text, ATTRIBUTES)
     values = [int(row[name]) for row in map(read_by_hand, table) if row is not None and said.test(row)]
     assert loaded.total(name, predicate) == sum(values)
     for centre in centres:
@@ -47,7 +47,7 @@ def test_a_total_is_that_of_a_row_by_row_sum(table: Rows, said: Said, name: str,
 def test_totals_over_domains_of_every_size_are_exact(size: int, minimum: int) -> None:
     domain = Integers(minimum=minimum, maximum=minimum + size - 1)
     values = [minimum, *range(minimum, minimum + size, 1 + size // 90), minimum + size - 1]
-    table = Table.load(source({"x": domain}), {"x": values})
+    table = PrivateTable.load(source({"x": domain}), {"x": values})
     assert table.total("x", TRUE) == sum(values)
     assert table.total("x", TRUE, centre=minimum) == sum(value - minimum for value in values)
     assert table.total("x", FALSE) == 0
@@ -57,7 +57,7 @@ def test_totals_do_not_hang_on_the_caches() -> None:
     attributes: dict[str, Domain] = {"x": Integers(minimum=-300, maximum=300)}
     values = [number * 7 % 601 - 300 for number in range(500)]
     codes = {"x": (np.array(values) + 300).astype(np.uint16)}
-    small, usual = Table(attributes, codes, bitmap_cache_bytes=100), Table(attributes, codes)
+    small, usual = PrivateTable(attributes, codes, bitmap_cache_bytes=100), PrivateTable(attributes, codes)
     for limit in (0, 5, 0, 600, -300, 5):
         predicate = parse(f"x < {limit}", attributes)
         expected = sum(value for value in values if value < limit)
@@ -66,7 +66,7 @@ def test_totals_do_not_hang_on_the_caches() -> None:
 
 
 def test_the_sum_over_a_table_without_rows_is_zero() -> None:
-    table = Table.load(source({"x": Integers(minimum=5, maximum=9)}), {"x": []})
+    table = PrivateTable.load(source({"x": Integers(minimum=5, maximum=9)}), {"x": []})
     assert table.total("x", TRUE) == table.total("x", FALSE, centre=7) == 0
 
 
@@ -75,7 +75,7 @@ NOT_SUMMED: list[Domain] = [Categories(values=("1", "2")), Bins(edges=(0.0, 1.0)
 
 @pytest.mark.parametrize("domain", NOT_SUMMED)
 def test_only_integers_have_sums(domain: Domain) -> None:
-    table = Table.load(source({"x": domain}), {"x": ["1"]})
+    table = PrivateTable.load(source({"x": domain}), {"x": ["1"]})
     with pytest.raises(DataError, match="attribute 'x' has no sum; declare it as integers"):
         table.total("x", TRUE)
     with pytest.raises(DataError, match="no sum; declare it as integers"):
@@ -83,7 +83,7 @@ def test_only_integers_have_sums(domain: Domain) -> None:
 
 
 def test_the_sum_of_an_unknown_attribute_or_over_another_schema_is_refused() -> None:
-    table = Table.load(source({"x": Integers(minimum=0, maximum=9)}), {"x": [1]})
+    table = PrivateTable.load(source({"x": Integers(minimum=0, maximum=9)}), {"x": [1]})
     with pytest.raises(DataError, match="name 1 is no attribute of the table"):
         table.total("y", TRUE)
     with pytest.raises(DataError, match="declares 'x' otherwise"):
@@ -108,7 +108,7 @@ def test_the_sensitivity_is_the_largest_difference_between_neighbours(
             "x": [value for value, _ in people],
             "asked": [asked for _, asked in people],
         }
-        return Table.load(source(attributes), frame).total("x", predicate, centre)
+        return PrivateTable.load(source(attributes), frame).total("x", predicate, centre)
 
     # One value beyond each end as well: clamping is part of what is bounded.
     possible = [(value, asked) for value in range(minimum - 1, maximum + 2) for asked in ("yes", "no")]
@@ -130,7 +130,7 @@ def test_neighbours_totals_differ_by_no_more_than_the_sensitivity_whatever_the_c
 ) -> None:
     predicate = parse("sex <> 'F' AND age < 24", ATTRIBUTES)
     without, having, replaced = (
-        Table.load(source(), columns([*table, *more])).total(name, predicate, centre)
+        PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, centre)
         for more in ([], [person], [other])
     )
     assert abs(having - without) <= sum_sensitivity(ATTRIBUTES[name], "add-remove", centre)
@@ -154,7 +154,7 @@ def test_nor_by_more_than_that_of_the_values_which_the_predicate_leaves(
     left = within(domain, name, predicate)
     centre = (left.minimum + left.maximum) // 2 if centred else 0
     without, having, replaced = (
-        Table.load(source(), columns([*table, *more])).total(name, predicate, centre)
+        PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, centre)
         for more in ([], [person], [other])
     )
     assert abs(having - without) <= sum_sensitivity(left, "add-remove", centre)

@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
-from stream.data import CellReader, DataError, PredicateError, Table, attributes_of, cell_codes, cells, parse
-from stream.data.expressions import FALSE, TRUE
+from stream.tables import (
+    CellReader,
+    DataError,
+    PredicateError,
+    PrivateTable,
+    attributes_of,
+    cell_codes,
+    cells,
+    parse,
+)
+from stream.tables.expressions import FALSE, TRUE
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,
@@ -35,8 +44,8 @@ moderate = predicates.filter(lambda said: said.text.count("(") < 14)
 ANY = Said("TRUE", lambda _: True)
 
 
-def load(table: Rows) -> Table:
-    return Table.load(source(), columns(table))
+def load(table: Rows) -> PrivateTable:
+    return PrivateTable.load(source(), columns(table))
 
 
 def counted_by_hand(table: Rows, names: list[str], said: Said = ANY) -> Counter[tuple[int, ...]]:
@@ -72,7 +81,7 @@ def test_a_predicate_over_grouped_attributes_selects_cells(table: Rows, said: Sa
 
 def test_group_counts_are_recalled_per_order_and_predicate_and_cannot_be_changed() -> None:
     attributes: dict[str, Domain] = {"x": Integers(minimum=0, maximum=1), "y": Integers(minimum=0, maximum=2)}
-    table = Table.load(source(attributes), {"x": [0, 1, 1], "y": [2, 0, 0]})
+    table = PrivateTable.load(source(attributes), {"x": [0, 1, 1], "y": [2, 0, 0]})
     for _ in range(2):
         assert table.group_counts(["x", "y"], TRUE).tolist() == [[0, 0, 1], [2, 0, 0]]
         assert table.group_counts(["y", "x"], TRUE).tolist() == [[0, 2], [0, 0], [1, 0]]
@@ -84,7 +93,7 @@ def test_group_counts_are_recalled_per_order_and_predicate_and_cannot_be_changed
 
 def test_the_limit_of_cells_is_held_to_exactly() -> None:
     attributes: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Integers(minimum=0, maximum=2)}
-    table = Table.load(source(attributes), {"x": [4], "y": [1]})
+    table = PrivateTable.load(source(attributes), {"x": [4], "y": [1]})
     assert table.group_counts(["x", "y"], TRUE, max_cells=30).sum() == 1
     with pytest.raises(DataError, match=r"more than 29 cells .*; group by fewer or smaller ones"):
         table.group_counts(["x", "y"], TRUE, max_cells=29)
@@ -92,7 +101,7 @@ def test_the_limit_of_cells_is_held_to_exactly() -> None:
 
 def test_more_axes_than_an_array_has_are_refused() -> None:
     attributes: dict[str, Domain] = {f"x{place}": Integers(minimum=0, maximum=0) for place in range(65)}
-    table = Table.load(source(attributes), {name: [0, 0] for name in attributes})
+    table = PrivateTable.load(source(attributes), {name: [0, 0] for name in attributes})
     assert table.group_counts(list(attributes)[:64], TRUE).sum() == 2
     with pytest.raises(DataError, match="64 attributes; group by fewer"):
         table.group_counts(list(attributes), TRUE)
@@ -132,7 +141,7 @@ def test_cells_with_wide_codes_are_told_apart() -> None:
     }
     people = [(0, 0), (0, 256), (0, 65_535), (0, 65_536), (255, 1), (256, 0), (257, 99_999), (513, 0)]
     columns = dict(zip(attributes, zip(*reversed(people), strict=True), strict=True))
-    table = Table.load(source(attributes), columns)
+    table = PrivateTable.load(source(attributes), columns)
     assert table.cell_counts(["x", "y"], [*people, (0, 1), (1, 0), (256, 1)]).tolist() == [1] * 8 + [0] * 3
 
 
@@ -155,7 +164,7 @@ def test_cells_of_an_astronomical_product_are_told_apart_by_any_single_code(
     assert math.prod(domain.size for domain in HUGE.values()) > 1 << 200
     changed = [(*person[:place], person[place] ^ 1, *person[place + 1 :]) for person in people]
     everyone = [*people, *people, *changed[1:]]
-    table = Table.load(source(HUGE), dict(zip(HUGE, zip(*everyone, strict=True), strict=True)))
+    table = PrivateTable.load(source(HUGE), dict(zip(HUGE, zip(*everyone, strict=True), strict=True)))
     expected = Counter(everyone)
     asked = [*people, *changed]
     assert table.cell_counts(list(HUGE), asked).tolist() == [expected[cell] for cell in asked]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import kubernetes_validate
 import pytest
 
-from stream.kafka.acls import Role, usual_principal
+from stream.kafka.topics.acls import AclRole, usual_principal
 from stream.settings import Settings, variable
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
@@ -34,7 +34,7 @@ class Component:
 
     folder: str
     name: str
-    role: Role
+    role: AclRole
     manifests: list[Manifest]
     """The base, and what the component adds to it."""
 
@@ -45,7 +45,7 @@ class Component:
 
 @pytest.fixture(
     scope="module",
-    params=[("alerts", "alerts", Role.ALERTS), ("live", "feed", Role.FEED)],
+    params=[("alerts", "alerts", AclRole.ALERTS), ("live", "feed", AclRole.FEED)],
     ids=lambda given: given[0],
 )
 def component(request: pytest.FixtureRequest) -> Component:
@@ -69,10 +69,10 @@ def test_the_service_is_the_command_with_its_settings(
     assert set(environment(manifests, workload)) <= {variable(field) for field in Settings.model_fields}
     taken = settings(manifests, workload, monkeypatch)
     assert f"User:{taken.sasl_username}" == usual_principal(component.role, taken)
-    assert taken.instance == (FILLED_IN["metadata.name"] if component.role is Role.FEED else "")
+    assert taken.instance == (FILLED_IN["metadata.name"] if component.role is AclRole.FEED else "")
     mounts = {mount["name"]: mount["mountPath"] for mount in container(workload)["volumeMounts"]}
     assert all(path.startswith("/run/secrets/") for name, path in mounts.items() if name != "tmp")
-    if component.role is Role.ALERTS:
+    if component.role is AclRole.ALERTS:
         assert taken.alerts_file == f"{mounts['alerts']}/alerts.json"
     assert container(workload)["ports"] == [{"name": "metrics", "containerPort": taken.metrics_port}]
     probes = {name: container(workload)[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}

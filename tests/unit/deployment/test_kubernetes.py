@@ -15,11 +15,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from stream.engine.health import ServiceHealth
 from stream.environment import KEY_FILE_VARIABLE
-from stream.kafka.acls import Role, usual_principal
-from stream.kafka.broker_config import free_port
-from stream.kafka.health import Health
-from stream.monitor.routes import ROUTES
+from stream.kafka.broker.properties import free_port
+from stream.kafka.topics.acls import AclRole, usual_principal
+from stream.monitor.api.routes import ROUTES
 from stream.settings import Settings, variable
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (
@@ -108,7 +108,7 @@ def test_every_variable_is_a_setting_and_its_value_is_taken(
     taken = settings(manifests, workload, monkeypatch)
     assert taken.security_protocol == "SASL_SSL"
     if name != "topics":
-        assert f"User:{taken.sasl_username}" == usual_principal(Role(name), taken)
+        assert f"User:{taken.sasl_username}" == usual_principal(AclRole(name), taken)
     assert (KEY_FILE_VARIABLE in environment(manifests, workload)) == (name in SERVING)
     assert taken.instance == (FILLED_IN["metadata.name"] if name in SERVING else "")
 
@@ -206,7 +206,7 @@ def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
 def health() -> str:
     """The address of a service's real probes."""
     port = free_port()
-    service = Health("worker")
+    service = ServiceHealth("worker")
     service.tell("")
     service.serve("127.0.0.1", port)
     return f"http://127.0.0.1:{port}"

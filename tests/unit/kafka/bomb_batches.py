@@ -9,9 +9,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
 
-from stream.processors.unread import (
-    MAX_RECORDS,
-)
+from stream.processing.dead_letters import MAX_RECORDS
 from tests import bombs
 
 PLACE = TopicPartition("queries", 0)

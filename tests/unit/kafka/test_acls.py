@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.cli.output import CommandError
-from stream.cli.topics import app
-from stream.kafka.acls import Operation, Resource, Role, command, grants, usual_principal
-from stream.kafka.layouts import STAMPED, durability, layout
-from stream.processors.topics import Topics
+from stream.cli.run.topics_command import app
+from stream.kafka.topics.acls import AclRole, Operation, Resource, command, grants, usual_principal
+from stream.kafka.topics.layouts import STAMPED, durability, layout
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
 DOCUMENTS = Path(__file__).parents[3] / "docs"
@@ -27,7 +27,7 @@ def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def row(role: Role) -> list[str]:
+def row(role: AclRole) -> list[str]:
     """A role's row of the documented table."""
     given = grants(Settings(prefix="sotto"))[role]
 
@@ -51,8 +51,8 @@ def row(role: Role) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_the_document_has_each_roles_row_as_the_code_has_it(role: Role) -> None:
+@pytest.mark.parametrize("role", AclRole)
+def test_the_document_has_each_roles_row_as_the_code_has_it(role: AclRole) -> None:
     lines = (DOCUMENTS / "security.md").read_text().splitlines()
     (documented,) = [line for line in lines if line.startswith(f"| {role} |") and line.count("|") == 9]
     assert [cell.strip() for cell in documented.strip("|").split("|")] == row(role)
@@ -81,23 +81,23 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
         for one in layout(Topics("sotto"))
     }
     assert writers == {
-        "sotto.queries": {Role.PRODUCER, Role.FEED},
-        "sotto.control": {Role.BUDGET},
-        "sotto.answers": {Role.WORKER},
-        "sotto.state": {Role.WORKER},
-        "sotto.requests": {Role.OPERATOR, Role.MONITOR, Role.FEED},
-        "sotto.charges": {Role.WORKER},
-        "sotto.ledger": {Role.BUDGET},
-        "sotto.trail": {Role.BUDGET},
-        "sotto.partials": {Role.FEED},
-        "sotto.merges": {Role.FEED},
-        "sotto.rejected": {Role.WORKER, Role.BUDGET, Role.FEED},
-        "sotto.status": {Role.WORKER, Role.BUDGET, Role.FEED},
+        "sotto.queries": {AclRole.PRODUCER, AclRole.FEED},
+        "sotto.control": {AclRole.BUDGET},
+        "sotto.answers": {AclRole.WORKER},
+        "sotto.state": {AclRole.WORKER},
+        "sotto.requests": {AclRole.OPERATOR, AclRole.MONITOR, AclRole.FEED},
+        "sotto.charges": {AclRole.WORKER},
+        "sotto.ledger": {AclRole.BUDGET},
+        "sotto.trail": {AclRole.BUDGET},
+        "sotto.partials": {AclRole.FEED},
+        "sotto.merges": {AclRole.FEED},
+        "sotto.rejected": {AclRole.WORKER, AclRole.BUDGET, AclRole.FEED},
+        "sotto.status": {AclRole.WORKER, AclRole.BUDGET, AclRole.FEED},
     }
 
 
 def test_a_monitor_that_asks_may_write_queries_and_read_answers_and_no_other_may() -> None:
-    quiet, asking = (set(grants(Settings(monitor_asks=asks))[Role.MONITOR]) for asks in (False, True))
+    quiet, asking = (set(grants(Settings(monitor_asks=asks))[AclRole.MONITOR]) for asks in (False, True))
     assert quiet < asking
     assert {(one.operation, one.name.rpartition(".")[2]) for one in asking - quiet} == {
         (Operation.WRITE, "queries"),
@@ -111,14 +111,14 @@ def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> No
     given = grants(Settings(prefix="sotto"))
     for role, granted in given.items():
         for one in (one for one in granted if one.prefixed):
-            assert one.resource is not Resource.TOPIC or (role, one.name) == (Role.FEED, "sotto.feed.")
-            others = [other.name for another in Role if another is not role for other in given[another]]
+            assert one.resource is not Resource.TOPIC or (role, one.name) == (AclRole.FEED, "sotto.feed.")
+            others = [other.name for another in AclRole if another is not role for other in given[another]]
             assert not [name for name in others if name.startswith(one.name)]
 
 
 def test_the_commands_name_every_grant_once_and_are_safe_in_a_shell() -> None:
     settings = Settings(prefix="sotto")
-    granted = grants(settings)[Role.BUDGET]
+    granted = grants(settings)[AclRole.BUDGET]
     lines = [shlex.split(line) for line in command("User:CN=a b,O='x'", granted, "kafka:9093")]
     assert all(
         line[0] == "kafka-acls.sh" and line[line.index("--allow-principal") + 1] == "User:CN=a b,O='x'"
@@ -137,11 +137,11 @@ def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() ->
     shown = runner.invoke(app, ["acl", "--role", "worker", "--json"])
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.output)
-    assert {entry["principal"] for entry in printed} == {usual_principal(Role.WORKER, Settings())}
-    assert len(printed) == len(grants(Settings())[Role.WORKER])
+    assert {entry["principal"] for entry in printed} == {usual_principal(AclRole.WORKER, Settings())}
+    assert len(printed) == len(grants(Settings())[AclRole.WORKER])
     every = runner.invoke(app, ["acl", "--commands"])
     assert {line.split()[0] for line in every.output.splitlines()} == {"kafka-acls.sh"}
-    for role in Role:
+    for role in AclRole:
         assert f"User:sotto-{role}" in every.output
 
 
@@ -167,7 +167,7 @@ def test_feeds_alone_may_create_topics_and_only_their_own_changelogs_and_read_th
     creating = {
         (role, one.name) for role, granted in given.items() for one in granted if one.operation is Operation.CREATE
     }
-    assert creating == {(Role.FEED, "sotto.feed.")}
+    assert creating == {(AclRole.FEED, "sotto.feed.")}
     reading = {role for role, granted in given.items() for one in granted if one.name == "ops.departures"}
-    assert reading == {Role.FEED}
+    assert reading == {AclRole.FEED}
     assert Topics("sotto").feed_state("a/b").startswith("sotto.feed.")

@@ -11,11 +11,11 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 
-from stream.kafka import arrivals as module
-from stream.kafka.arrivals import Arrivals
-from stream.kafka.clients import Consumer
-from stream.kafka.starting import Stopped
-from stream.processors.base import Record
+from stream.engine import prefetch as module
+from stream.engine.prefetch import Prefetch
+from stream.kafka.client.adapter import Consumer
+from stream.kafka.client.availability import Stopped
+from stream.processing.protocol import Record
 from stream.settings import Settings
 
 QUERIES, CONTROL = TopicPartition("queries", 0), TopicPartition("control", 0)
@@ -59,9 +59,9 @@ class Client:
 @asynccontextmanager
 async def filled(
     client: Client, stopping: asyncio.Event | None = None, *, ahead: bool = True
-) -> AsyncIterator[Arrivals]:
+) -> AsyncIterator[Prefetch]:
     """An arrivals that has had time for all that its client gives."""
-    arrivals = Arrivals(
+    arrivals = Prefetch(
         cast(Consumer, client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event(), ahead=ahead
     )
     async with arrivals:

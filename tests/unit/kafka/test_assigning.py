@@ -8,9 +8,8 @@ from aiokafka import TopicPartition
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from stream.kafka.assigning import KnownRanges
-from stream.kafka.engine import Engine
-from stream.kafka.roles import Role
+from stream.engine.group_engine import Engine, KnownRanges
+from stream.engine.task_status import EngineRole
 from stream.settings import Settings
 
 TOPICS = ["control", "queries"]
@@ -52,7 +51,7 @@ def test_a_topic_that_is_not_known_yet_is_assigned_to_nobody() -> None:
 
 
 def engine() -> Engine:
-    role = Role("worker", "group", "status", lambda _: None)  # type: ignore[arg-type, return-value]  # nothing begins
+    role = EngineRole("worker", "group", "status", lambda _: None)  # type: ignore[arg-type, return-value]  # nothing begins
     return Engine(role, Settings(), TOPICS, partitions=4)
 
 

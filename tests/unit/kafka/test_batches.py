@@ -18,10 +18,10 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kafka import batches, clients
-from stream.kafka.batches import TURN_RECORDS
-from stream.kafka.framing import parse
-from stream.processors.unread import (
+from stream.kafka.client import adapter, batch_reader
+from stream.kafka.client.batch_frames import parse
+from stream.kafka.client.batch_reader import TURN_RECORDS
+from stream.processing.dead_letters import (
     MAX_HEADERS,
     MAX_RECORD_BYTES,
     MAX_RECORDS,
@@ -57,11 +57,11 @@ def built_of(listed: Iterable[Any], codec: str) -> bytes:
 def test_every_consumer_of_the_process_reads_bounded_and_another_library_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert clients.KAFKA.consumer is not None
-    assert fetcher.MemoryRecords is batches.BoundedRecords
+    assert adapter.KAFKA.consumer is not None
+    assert fetcher.MemoryRecords is batch_reader.BoundedRecords
     monkeypatch.delattr(fetcher, "MemoryRecords")
     with pytest.raises(RuntimeError, match="no MemoryRecords"):
-        batches.install()
+        batch_reader.install()
 
 
 @settings(deadline=None)
@@ -285,7 +285,7 @@ def test_a_window_of_128_megabytes_is_not_filled() -> None:
     """Zstandard says itself how much memory it wants; the frame is made by hand: blocks of one byte, repeated."""
     block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
     frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
-    assert batches.unfold(4, memoryview(frame)) is None
+    assert batch_reader.unfold(4, memoryview(frame)) is None
     built = bytearray(bombs.batch([frame], 1, "none"))
     built[22] |= 4
     assert isinstance(first_of(_checked(built)).value, Unread)
@@ -293,7 +293,7 @@ def test_a_window_of_128_megabytes_is_not_filled() -> None:
 
 _PEAK = """
 import resource, sys
-from stream.kafka import clients
+from stream.kafka.client import adapter as clients
 from tests.unit.kafka.bomb_batches import read
 made = [open(name, "rb").read() for name in sys.argv[1:]]
 read(made[0])

@@ -13,8 +13,8 @@ import uvloop
 from aiokafka import conn, errors
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.kafka.clients import KAFKA
-from stream.kafka.connections import Connection
+from stream.kafka.client.adapter import KAFKA
+from stream.kafka.client.client_patches import BrokerConnection
 
 AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: a connection is reset when it is closed."""
@@ -25,7 +25,7 @@ async def sent_over_a_cut_connection() -> list[type[BaseException]]:
     accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     async with await asyncio.start_server(lambda _, writer: accepted.put(writer), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        connection = Connection("127.0.0.1", port, request_timeout_ms=5000)
+        connection = BrokerConnection("127.0.0.1", port, request_timeout_ms=5000)
         connection._reader, connection._writer = await asyncio.open_connection("127.0.0.1", port)
         connection._versions = {MetadataRequest.API_KEY: (0, 1)}
         # Nobody reads: what tells of the end is the transport alone.
@@ -57,4 +57,4 @@ def test_whoever_sends_over_a_cut_connection_is_told_by_an_error_of_kafkas(
 
 def test_every_client_connects_so() -> None:
     assert KAFKA.consumer is not None
-    assert conn.AIOKafkaConnection is Connection
+    assert conn.AIOKafkaConnection is BrokerConnection

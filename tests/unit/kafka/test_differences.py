@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stream.kafka.differences import Difference, losses, told, uneven
-from stream.kafka.layouts import feed_layout, layout, shared_partitions
-from stream.processors.topics import Topics
+from stream.kafka.topics.layouts import Difference, feed_layout, layout, losses, shared_partitions, told, uneven
+from stream.processing.topic_names import Topics
 
 TOPICS = Topics("q", 2)
 LAYOUT = {one.name.removeprefix("q."): one for one in layout(TOPICS)}

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from stream.data.events import flaws
-from stream.kafka.feed_figures import CODES, FeedFigures, seconds_behind
-from stream.processors import rejections, unread
-from stream.processors.feeds import clocks, intake
-from stream.processors.rejections import Rejection
+from stream.events import event_fields
+from stream.feeds import event_clock, intake
+from stream.processing import dead_letters
+from stream.processing.dead_letters import Rejection
+from stream.services.feed_service import CODES, FeedFigures, seconds_behind
 from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, source, start, told
 
 
 def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> None:
-    modules = (flaws, rejections, unread, clocks, intake)
-    told = [one for module in modules for one in vars(module).values() if isinstance(one, Rejection | flaws.Flaw)]
-    codes = {one.code for one in (*told, flaws.unknown_category("a"), flaws.no_number("a"))}
+    modules = (event_fields, dead_letters, dead_letters, event_clock, intake)
+    told = [
+        one
+        for module in modules
+        for one in vars(module).values()
+        if isinstance(one, Rejection | event_fields.Flaw)
+    ]
+    codes = {one.code for one in (*told, event_fields.unknown_category("a"), event_fields.no_number("a"))}
     assert set(CODES) == codes
     registry = CollectorRegistry()
     FeedFigures(registry)

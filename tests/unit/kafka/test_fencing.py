@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from stream.kafka import writer
-from stream.kafka.clients import Clients
-from stream.kafka.writer import Writer
+from stream.engine import writer
+from stream.engine.writer import Writer
+from stream.kafka.client.adapter import Clients
 from stream.settings import Settings
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.kafka.gathering import GATHERED_BYTES, Gathering
-from stream.kafka.positions import GroupOffsets
-from stream.processors.base import Outputs
+from stream.engine.input_positions import GATHERED_BYTES, GroupOffsets, OutputBuffer
+from stream.processing.protocol import Outputs
 
 CHANGELOG = TopicPartition("counts", 3)
 INPUT = TopicPartition("visits", 3)
@@ -30,9 +29,9 @@ def written(found: tuple[Outputs, object] | None) -> list[tuple[str, bytes | Non
     ]
 
 
-def gathering(patience: float = PATIENCE) -> tuple[Gathering, GroupOffsets]:
+def gathering(patience: float = PATIENCE) -> tuple[OutputBuffer, GroupOffsets]:
     offsets = GroupOffsets()
-    return Gathering(CHANGELOG, offsets, patience), offsets
+    return OutputBuffer(CHANGELOG, offsets, patience), offsets
 
 
 def test_what_only_the_changelog_has_waits_and_is_committed_in_time_the_latest_of_each_key() -> None:

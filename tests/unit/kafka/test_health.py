@@ -12,14 +12,19 @@ from urllib.request import urlopen
 
 import pytest
 
-from stream.kafka import health, supervision
-from stream.kafka.broker_config import HOST, free_port
-from stream.kafka.health import HUNG_SECONDS, Health
-from stream.kafka.listening import ListenError, require_free
-from stream.kafka.membership import Membership, MembershipLostError
-from stream.kafka.partition import PartitionTask
-from stream.kafka.steps import PartitionHealth, Step, StepName
-from stream.kafka.supervision import FAILING_SECONDS, STALLED_SECONDS, StalledError, Supervision
+from stream.engine import health, supervision
+from stream.engine.health import HUNG_SECONDS, ListenError, ServiceHealth, require_free
+from stream.engine.partition_task import PartitionTask
+from stream.engine.supervision import (
+    FAILING_SECONDS,
+    STALLED_SECONDS,
+    Membership,
+    MembershipLostError,
+    StalledError,
+    Supervision,
+)
+from stream.engine.task_status import PartitionHealth, StepName, TaskStep
+from stream.kafka.broker.properties import HOST, free_port
 
 WAIT = 20.0
 """Seconds after which a test gives up."""
@@ -40,7 +45,7 @@ class Task:
 
     def __init__(self, partition: int, name: StepName, since: float, failing_since: float | None = None) -> None:
         self.partition = partition
-        self.step = Step()
+        self.step = TaskStep()
         self.step.name, self.step.since = name, since
         self.health = PartitionHealth()
         self.health.failing_since = failing_since
@@ -67,13 +72,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def look(member: Member, *tasks: Task) -> Health:
-    told = Health("worker")
+def look(member: Member, *tasks: Task) -> ServiceHealth:
+    told = ServiceHealth("worker")
     Supervision("worker", cast(Membership, member), told).look(cast(list[PartitionTask], tasks))
     return told
 
 
-def figure(told: Health, name: str) -> Any:
+def figure(told: ServiceHealth, name: str) -> Any:
     return told.metrics.registry.get_sample_value(f"sotto_worker_{name}")
 
 
@@ -147,7 +152,7 @@ def test_a_wait_for_kafka_that_does_not_end_ends_the_process_unless_kafka_is_awa
 
 
 def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
-    told = Health("budget")
+    told = ServiceHealth("budget")
     assert told.answer("/readyz")[1] == "has not reached Kafka yet"
     assert told.answer("/livez") == ("200 OK", "ok")
     told.tell("")
@@ -159,7 +164,7 @@ def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
 
 
 def test_probes_and_figures_are_served_on_one_port() -> None:
-    told, port = Health("worker"), free_port()
+    told, port = ServiceHealth("worker"), free_port()
     told.serve(HOST, port)
     told.tell("this worker leaves")
     with urlopen(f"http://{HOST}:{port}/metrics") as response:
@@ -201,7 +206,7 @@ def test_a_connection_is_cut_off_at_its_deadline_however_often_something_comes(
 ) -> None:
     monkeypatch.setattr(health, "REQUEST_SECONDS", 0.1)
     port = free_port()
-    Health("worker").serve(HOST, port)
+    ServiceHealth("worker").serve(HOST, port)
     with begun(port) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
         trickle(connection)
     assert "Traceback" not in "".join(capfd.readouterr())
@@ -211,7 +216,7 @@ def test_beyond_so_many_connections_the_oldest_makes_room_for_a_probe(monkeypatc
     monkeypatch.setattr(health, "MOST_REQUESTS", 3)
     monkeypatch.setattr(health, "REQUEST_SECONDS", 10 * WAIT)
     port = free_port()
-    Health("worker").serve(HOST, port)
+    ServiceHealth("worker").serve(HOST, port)
     with begun(port) as oldest, begun(port) as second, begun(port):
         with urlopen(f"http://{HOST}:{port}/livez", timeout=WAIT) as response:
             assert response.read() == b"ok\n"
@@ -224,7 +229,7 @@ def test_a_connection_that_breaks_is_one_line_of_the_log_without_its_address(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     port, told = free_port(), ""
-    Health("worker").serve(HOST, port)
+    ServiceHealth("worker").serve(HOST, port)
     with begun(port) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset at its end
     until = time.monotonic() + WAIT
@@ -245,14 +250,14 @@ def taken() -> Iterator[int]:
 
 def test_a_port_in_use_is_told_with_the_setting_that_names_it(taken: int) -> None:
     with pytest.raises(ListenError, match=rf"^SOTTO_METRICS_PORT: port {taken} of {HOST} is in use; give another"):
-        Health("worker").serve(HOST, taken)
+        ServiceHealth("worker").serve(HOST, taken)
     with pytest.raises(ListenError, match=rf"^SOTTO_MONITOR_PORT \(--port\): port {taken} of {HOST} is in use"):
         require_free("monitor", HOST, taken)
 
 
 def test_an_address_that_is_not_this_machines_is_told_with_its_setting() -> None:
     with pytest.raises(ListenError, match=r"^SOTTO_METRICS_HOST: cannot listen on '192\.0\.2\.1'"):
-        Health("worker").serve("192.0.2.1", free_port())
+        ServiceHealth("worker").serve("192.0.2.1", free_port())
     with pytest.raises(ListenError, match=r"^SOTTO_MONITOR_HOST \(--host\): cannot listen on 'nowhere\.invalid'"):
         require_free("monitor", "nowhere.invalid", free_port())
 

@@ -12,10 +12,10 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from schemas import MemberStatus
-from stream.kafka import heartbeats as module
-from stream.kafka.heartbeats import heartbeats, resident_bytes
-from stream.kafka.roles import Role
-from stream.kafka.security import SecurityError
+from stream.engine.task_status import EngineRole
+from stream.kafka.client.security import SecurityError
+from stream.services import runner as module
+from stream.services.runner import heartbeats, resident_bytes
 from stream.settings import Settings
 from stream.version import VERSION
 
@@ -50,7 +50,7 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
     Producer.sent, Producer.failures = [], failures
     monkeypatch.setattr(module, "AIOKafkaProducer", Producer)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
-    role = Role("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
+    role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
     telling = asyncio.create_task(heartbeats(Settings(), role, started := time.time()))
     while len(Producer.sent) < 3 and not telling.done():
         await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
     monkeypatch.setattr(module, "AIOKafkaProducer", Producer)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     monkeypatch.setattr(module, "connection", connection)
-    role = Role("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
+    role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
     telling = asyncio.create_task(heartbeats(Settings(), role, time.time()))
     while not (Producer.sent or telling.done()):
         await asyncio.sleep(0.01)

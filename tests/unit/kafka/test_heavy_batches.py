@@ -9,13 +9,11 @@ from typing import Any, cast
 
 from aiokafka import TopicPartition
 
-from stream.kafka.answering import Answering
-from stream.kafka.gathering import Gathering
-from stream.kafka.lives import Life
-from stream.kafka.positions import GroupOffsets
-from stream.kafka.refusals import Refusals
-from stream.kafka.steps import PartitionHealth, Step
-from stream.processors.base import Outputs, Processor
+from stream.engine.batch_loop import BatchLoop
+from stream.engine.input_positions import GroupOffsets, OutputBuffer
+from stream.engine.session import PartitionSession, Refusals
+from stream.engine.task_status import PartitionHealth, TaskStep
+from stream.processing.protocol import Outputs, Processor
 from tests.unit.kafka.tasks import equipment_of_a_worker
 
 STEP_SECONDS = 0.2
@@ -41,11 +39,11 @@ class SlowProcessor:
 
 async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     """How often others get their turn while one event is answered."""
-    answering = Answering(0, equipment_of_a_worker(), asyncio.Event(), Step(), PartitionHealth())
+    answering = BatchLoop(0, equipment_of_a_worker(), asyncio.Event(), TaskStep(), PartitionHealth())
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()
-    gathering = Gathering(TopicPartition("state", 0), offsets, patience=0.0)
-    life = Life(
+    gathering = OutputBuffer(TopicPartition("state", 0), offsets, patience=0.0)
+    life = PartitionSession(
         processor, cast(Any, None), {}, offsets, gathering, cast(Any, None), Refusals("worker", 0), cast(Any, None)
     )
     heartbeats = 0

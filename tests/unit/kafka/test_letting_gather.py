@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from aiokafka import TopicPartition
 
-from stream.kafka import partition
-from stream.kafka.partition import CLOSING_SECONDS, FEW_EVENTS
-from stream.processors.base import Timed
+from stream.engine import partition_task
+from stream.engine.partition_task import CLOSING_SECONDS, FEW_EVENTS
+from stream.processing.protocol import Timed
 from tests.unit.kafka.tasks import task_of_a_worker
 
 TURNS = 20
@@ -37,7 +37,7 @@ async def turns() -> None:
 async def test_nothing_and_many_events_are_followed_by_the_next_step_at_once(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
+    monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
     letting = asyncio.create_task(task._let_gather(processor(), fetched(count)))
     await turns()
@@ -48,7 +48,7 @@ async def test_nothing_and_many_events_are_followed_by_the_next_step_at_once(
 async def test_a_few_events_are_followed_by_a_wait_that_an_order_to_stop_ends(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
+    monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
     letting = asyncio.create_task(task._let_gather(processor(), fetched(count)))
     await turns()
@@ -58,7 +58,7 @@ async def test_a_few_events_are_followed_by_a_wait_that_an_order_to_stop_ends(
 
 
 async def test_a_wait_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "GATHERING_SECONDS", 0.05)
+    monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 0.05)
     letting = asyncio.create_task(task_of_a_worker()._let_gather(processor(), fetched(1)))
     await turns()
     assert not letting.done()
@@ -73,7 +73,7 @@ async def test_a_wait_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_nothing_gathers_while_the_event_that_closes_a_window_may_come(
     monkeypatch: pytest.MonkeyPatch, closes: float, waits: bool
 ) -> None:
-    monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
+    monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker(lambda: NOW)
     letting = asyncio.create_task(task._let_gather(processor(closes), fetched(1)))
     await turns()
@@ -83,7 +83,7 @@ async def test_nothing_gathers_while_the_event_that_closes_a_window_may_come(
 
 
 async def test_a_wait_is_no_longer_than_until_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "GATHERING_SECONDS", 3600.0)
+    monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     letting = asyncio.create_task(task_of_a_worker(lambda: NOW)._let_gather(processor(0.05), fetched(1)))
     await turns()
     assert not letting.done()

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.folders import LOCK, VIEWER_FILE, held
-from stream.cli.monitor_address import monitor_of
+from stream.cli.run.monitor_process import LOCK, VIEWER_FILE, held, monitor_of
 from stream.errors import Unreachable
-from stream.kafka.broker_process import start_mark
-from stream.kafka.broker_state import BrokerState, read_own_state, write_state
-from stream.kafka.nearby import local_address, settings_here, whence
-from stream.monitor.tokens import TokenError
+from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
+from stream.kafka.client.local_address import local_address, settings_here, whence
+from stream.monitor.api.tokens import TokenError
 from stream.secret_files import SecretFileError
 from stream.settings import Settings
 

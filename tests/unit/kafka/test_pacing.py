@@ -9,9 +9,9 @@ from aiokafka.producer import producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.kafka import pacing
-from stream.kafka.clients import KAFKA
-from stream.kafka.pacing import Pace
+from stream.kafka.client import client_patches
+from stream.kafka.client.adapter import KAFKA
+from stream.kafka.client.client_patches import RateLimit
 from tests.simulation.clock import VirtualLoop
 
 
@@ -22,7 +22,7 @@ def test_in_no_stretch_of_time_there_are_more_and_nobody_waits_who_need_not(
     begun: list[float] = []
 
     async def ask() -> None:
-        loop, pace = asyncio.get_running_loop(), Pace(most, seconds)
+        loop, pace = asyncio.get_running_loop(), RateLimit(most, seconds)
         for pause in after:
             await asyncio.sleep(pause)
             came, waited = loop.time(), sum(one > loop.time() - seconds for one in begun)
@@ -39,7 +39,7 @@ def test_in_no_stretch_of_time_there_are_more_and_nobody_waits_who_need_not(
 
 def test_those_who_ask_at_once_take_turns() -> None:
     async def ask() -> list[float]:
-        loop, pace = asyncio.get_running_loop(), Pace(2, 1.0)
+        loop, pace = asyncio.get_running_loop(), RateLimit(2, 1.0)
 
         async def one() -> float:
             await pace.keep()
@@ -54,15 +54,18 @@ def test_those_who_ask_at_once_take_turns() -> None:
 
 def test_every_consumer_and_producer_keeps_to_the_paces() -> None:
     assert KAFKA.consumer is not None
-    assert (consumer.AIOKafkaClient, producer.AIOKafkaClient) == (pacing.PacedClient, pacing.PacedClient)
-    assert consumer.Fetcher is pacing.PacedFetcher
+    assert (consumer.AIOKafkaClient, producer.AIOKafkaClient) == (
+        client_patches.PacedClient,
+        client_patches.PacedClient,
+    )
+    assert consumer.Fetcher is client_patches.PacedFetcher
 
 
 def test_fetcher_close_cancels_no_caller() -> None:
     """A consumer is stopped without CancelledError while its fetches pause after errors, as they do in an outage."""
 
     async def stop() -> str:
-        fetcher = object.__new__(pacing.PacedFetcher)
+        fetcher = object.__new__(client_patches.PacedFetcher)
         pausing = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]
         fetcher._pending_tasks, fetcher._fetch_task = set(pausing), asyncio.create_task(asyncio.sleep(60))
         fetcher._fetch_waiters = {waiter := asyncio.get_running_loop().create_future()}

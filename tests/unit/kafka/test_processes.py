@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stream.kafka.processes import Service
+from stream.services.processes import Service
 from stream.settings import Settings
 
 

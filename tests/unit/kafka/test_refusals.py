@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from stream.kafka.refusals import Refusals
-from stream.processors.queries.processor import QueryProcessor
+from stream.engine.session import Refusals
+from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.unit.processors.installation import spec, worker_of
 

@@ -13,10 +13,10 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, TopicAuthorizationFailedError
 from pydantic import SecretStr, ValidationError
 
-from stream.kafka import security
-from stream.kafka.broker_config import Ports, server_properties
-from stream.kafka.broker_process import java_environment
-from stream.kafka.security import BearerToken, SecurityError, advice, connection
+from stream.kafka.broker.broker_process import java_environment
+from stream.kafka.broker.properties import Ports, server_properties
+from stream.kafka.client import security
+from stream.kafka.client.security import BearerToken, SecurityError, advice, connection
 from stream.secret_files import write_secret
 from stream.settings import SECURITY_FIELDS, Settings
 from tests.kafka.secured import Authority

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka import processes
-from stream.kafka.processes import Service
+from stream.services import processes
+from stream.services.processes import Service
 from stream.settings import Settings
 
 

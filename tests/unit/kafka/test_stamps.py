@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stream.kafka import stamps
-from stream.kafka.stamps import SET_BACK, UNSTAMPED, Stamps
+from stream.engine import writer
+from stream.engine.writer import SET_BACK, UNSTAMPED, Stamps
 
 
 class Clocks:
@@ -25,7 +25,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    monkeypatch.setattr(stamps, "time", made)
+    monkeypatch.setattr(writer, "time", made)
     return made
 
 

@@ -15,17 +15,17 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from stream.kafka import starting
-from stream.kafka.broker_config import HOST, free_port
-from stream.kafka.clients import KAFKA
-from stream.kafka.security import ClosedError, SecurityError
-from stream.kafka.starting import ASKED, Stopped, from_any_broker, patiently
+from stream.kafka.broker.properties import HOST, free_port
+from stream.kafka.client import availability
+from stream.kafka.client.adapter import KAFKA
+from stream.kafka.client.availability import ASKED, Stopped, from_any_broker, patiently
+from stream.kafka.client.security import ClosedError, SecurityError
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "BACKOFF", (0.0, 0.001))
-    monkeypatch.setattr(starting, "ASKED_AGAIN", 0.0)
+    monkeypatch.setattr(availability, "BACKOFF", (0.0, 0.001))
+    monkeypatch.setattr(availability, "ASKED_AGAIN", 0.0)
 
 
 class Kafka:
@@ -77,7 +77,7 @@ async def test_what_no_waiting_mends_is_raised_at_once(error: Exception) -> None
 
 @pytest.mark.parametrize("hangs", [True, False])
 async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
-    monkeypatch.setattr(starting, "BACKOFF", (3600.0,))
+    monkeypatch.setattr(availability, "BACKOFF", (3600.0,))
     stopping, kafka = asyncio.Event(), Kafka(KafkaConnectionError("no broker"), 1000)
 
     async def hang() -> str:
@@ -101,12 +101,12 @@ async def test_a_dead_broker_among_live_ones_is_not_taken_for_all_of_them() -> N
 def test_a_service_that_has_failed_ends_though_a_batch_hangs() -> None:
     script = """
 import asyncio, time
-from stream.kafka.services import end_soon
+from stream.services.runner import force_exit_after
 
 async def fail():
     hanging = asyncio.ensure_future(asyncio.to_thread(time.sleep, 3600))
     await asyncio.sleep(0)
-    end_soon(0.5)
+    force_exit_after(0.5)
     raise RuntimeError
 
 asyncio.run(fail())
@@ -119,12 +119,12 @@ asyncio.run(fail())
 def test_a_service_that_is_told_to_stop_ends_though_its_stopping_hangs(order: str) -> None:
     script = f"""
 import asyncio, os, signal
-from stream.kafka import services
+from stream.services import runner as services
 
 services.STOP_SECONDS = 0.25
 
 async def serve():
-    services.stop_when_told(lambda: None, stop_with_stdin={order == "the end of its input"})
+    services.install_stop_handlers(lambda: None, stop_with_stdin={order == "the end of its input"})
     if {order.startswith("SIG")}:
         os.kill(os.getpid(), getattr(signal, {order!r}))
     await asyncio.Event().wait()
@@ -142,14 +142,14 @@ def test_a_service_that_has_left_is_not_killed_by_another_order(order: str, loop
     script = f"""
 import asyncio, os, signal
 import {loops} as loops
-from stream.kafka import services
+from stream.services import runner as services
 
 async def serve():
     stopping = asyncio.Event()
-    services.stop_when_told(stopping.set, stop_with_stdin=False)
+    services.install_stop_handlers(stopping.set, stop_with_stdin=False)
     os.kill(os.getpid(), signal.{order})
     await stopping.wait()
-    services.heed_no_more()
+    services.ignore_stop_signals()
     os.kill(os.getpid(), signal.{order})
 
 with asyncio.Runner(loop_factory=loops.new_event_loop) as runner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.kafka.steps import TRIES, PartitionHealth, Place
+from stream.engine.task_status import TRIES, InputPlace, PartitionHealth
 
 SOURCE = TopicPartition("queries", 3)
 
@@ -14,7 +14,7 @@ def test_partition_health_names_a_record_that_always_fails() -> None:
     health = PartitionHealth()
     for number in range(TRIES):
         assert health.refusal == ""
-        health.failed(float(number), "ZeroDivisionError in work.py:7", at=Place(SOURCE, 12))
+        health.failed(float(number), "ZeroDivisionError in work.py:7", at=InputPlace(SOURCE, 12))
     assert health.refusal.startswith(
         "queries partition 3 offset 12: processing fails with ZeroDivisionError in work.py:7"
     )
@@ -28,7 +28,7 @@ def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
     """Commits of earlier records, as after a restore, and of other inputs leave the back-off as it is."""
     health = PartitionHealth()
     for tries in range(1, 2 * TRIES):
-        health.failed(1.0, "ValueError in tally.py:9", at=Place(SOURCE, 100))
+        health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
         health.went_on(SOURCE, 50)
         health.went_on(SOURCE, 100)
         health.went_on(TopicPartition("charges", 3), 1000)
@@ -70,7 +70,7 @@ def test_partition_health_keeps_a_failing_record_through_errors_of_kafka() -> No
     """An outage between two failures at one record neither hides the record nor starts its count again."""
     health = PartitionHealth()
     for _ in range(TRIES):
-        health.failed(1.0, "ValueError in tally.py:9", at=Place(SOURCE, 100))
+        health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
         health.failed(2.0, "KafkaConnectionError", is_kafka=True)
         health.went_on(SOURCE, 100)
     assert "queries partition 3 offset 100" in health.refusal

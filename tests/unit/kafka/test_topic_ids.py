@@ -11,17 +11,17 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
 
 from schemas import EventsSource
-from stream.kafka import topic_ids
-from stream.kafka.clients import Consumer
-from stream.kafka.metrics import Metrics
-from stream.kafka.topic_ids import InputRecreatedError, TopicIds
-from stream.processors.base import InputRefusedError, Processor, Record
-from stream.processors.budget import BudgetProcessor
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.merging import MergeProcessor
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.budget import BudgetProcessor
+from stream.engine import input_positions
+from stream.engine.input_positions import InputRecreatedError, TopicIds
+from stream.engine.task_status import Metrics
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import FeedDefinitions
+from stream.feeds.merge_processor import MergeProcessor
+from stream.kafka.client.adapter import Consumer
+from stream.processing.protocol import InputRefusedError, Processor, Record
+from stream.processing.topic_names import Topics
+from stream.worker import QueryProcessor
 from tests.builders import KEY
 from tests.unit.processors.installation import table_store
 from tests.unit.processors.live import flights
@@ -34,8 +34,8 @@ MAKERS: dict[str, Callable[[], Processor]] = {
     "budget": lambda: BudgetProcessor(
         TOPICS, 0, key_id=KEY.key_id, tables=table_store(), mint=lambda _: bytes(16)
     ),
-    "merging": lambda: MergeProcessor(TOPICS, 0, Definitions()),
-    "feed": lambda: FeedProcessor(TOPICS, LIVE, 0, 4, Definitions()),
+    "merging": lambda: MergeProcessor(TOPICS, 0, FeedDefinitions()),
+    "feed": lambda: FeedProcessor(TOPICS, LIVE, 0, 4, FeedDefinitions()),
 }
 
 
@@ -122,7 +122,7 @@ async def test_confirm_raises_once_the_topic_is_another() -> None:
 
 async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors that pass are waited out; one that does not, or that lasts too long, is raised."""
-    monkeypatch.setattr(topic_ids, "PAUSE", 0.0)
+    monkeypatch.setattr(input_positions, "PAUSE", 0.0)
     broker = Broker("a", NodeNotReadyError(), NodeNotReadyError())
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)

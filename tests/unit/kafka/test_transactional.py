@@ -14,8 +14,8 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from stream.kafka import transactional, wire
-from stream.kafka.transactional import TransactionalProducer
+from stream.kafka.client import transactional_producer, wire_requests
+from stream.kafka.client.transactional_producer import TransactionalProducer
 
 ANSWERS, STATE = TopicPartition("answers", 0), TopicPartition("state", 0)
 ENDING = errors.ConcurrentTransactions.errno
@@ -44,7 +44,9 @@ class Kafka:
 
     async def _get_conn(self, node: int, *, group: int) -> Any:
         del node, group
-        return SimpleNamespace(_versions={api: (0, version) for api, version in (*wire.SECOND, wire.API_VERSIONS)})
+        return SimpleNamespace(
+            _versions={api: (0, version) for api, version in (*wire_requests.SECOND, wire_requests.API_VERSIONS)}
+        )
 
     async def force_metadata_update(self) -> None:
         if self.moved:
@@ -72,10 +74,10 @@ class Kafka:
                 "producer_epoch": 0,
                 "errors": [("answers", [(0, code)])],
             }
-            return {wire.TRANSACTION_VERSION: 1} if name == "features" else SimpleNamespace(**told)
+            return {wire_requests.TRANSACTION_VERSION: 1} if name == "features" else SimpleNamespace(**told)
         return {
-            "features": {wire.TRANSACTION_VERSION: 2},
-            "end": wire.Ended(code, *self.identity),
+            "features": {wire_requests.TRANSACTION_VERSION: 2},
+            "end": wire_requests.Ended(code, *self.identity),
             "offsets": [(ANSWERS, code)],
             "produce": [(place, code) for place in batches_in(request)] if name == "produce" else None,
         }[name]
@@ -85,10 +87,12 @@ class Kafka:
 
 
 def kind_of(request: Any) -> str:
-    if isinstance(request, wire.Request):
-        return {wire.PRODUCE: "produce", wire.END: "end", wire.API_VERSIONS: "features"}.get(
-            request._api, "offsets"
-        )
+    if isinstance(request, wire_requests.Request):
+        return {
+            wire_requests.PRODUCE: "produce",
+            wire_requests.END: "end",
+            wire_requests.API_VERSIONS: "features",
+        }.get(request._api, "offsets")
     kinds = {InitProducerIdRequest: "init", ProduceRequest: "produce", EndTxnRequest: "end"}
     return kinds.get(type(request), "join")
 
@@ -97,7 +101,7 @@ def batches_in(request: Any) -> dict[TopicPartition, bytes]:
     """The batches that a request brings."""
     if isinstance(request, ProduceRequest):
         return {TopicPartition(t, p): bytes(data) for t, parts in request._topics for p, data in parts}
-    cursor = wire.Cursor(request.encode())
+    cursor = wire_requests.Cursor(request.encode())
     cursor.text()
     cursor.data(6)
     found = {}
@@ -116,10 +120,10 @@ Connect = Callable[[Kafka], TransactionalProducer]
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Connect:
-    monkeypatch.setattr(transactional, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(transactional_producer, "PAUSE_SECONDS", 0.001)
 
     def connect(kafka: Kafka) -> TransactionalProducer:
-        monkeypatch.setattr(transactional, "AIOKafkaClient", kafka.connect)
+        monkeypatch.setattr(transactional_producer, "AIOKafkaClient", kafka.connect)
         return TransactionalProducer(transactional_id="w-0", transaction_timeout_ms=60_000, max_batch_size=1000)
 
     return connect
@@ -375,7 +379,7 @@ async def test_news_of_the_cluster_that_never_come_hold_nobody_up(
         async def force_metadata_update(self) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(transactional, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(transactional_producer, "REFRESH_SECONDS", 0.01)
     kafka = Silent(second=second)
     kafka.told["produce"] = deque([errors.NotLeaderForPartitionError.errno, errors.KafkaConnectionError()])
     producer = connected(kafka)

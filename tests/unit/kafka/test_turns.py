@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.kafka.turns import AT_WORK_SECONDS, TURN_SECONDS, Turns
+from stream.engine.session import AT_WORK_SECONDS, TURN_SECONDS, PartitionTurns
 
 
 def test_a_partition_that_is_alone_never_waits() -> None:
-    turns = Turns()
+    turns = PartitionTurns()
     assert turns.wait(0, 100.0) == 0.0
     turns.begin(0, 100.0)
     assert turns.wait(0, 100.0) == 0.0
 
 
 def test_each_of_the_others_gets_a_turn_before_the_next_step() -> None:
-    turns = Turns()
+    turns = PartitionTurns()
     for partition in range(4):
         turns.begin(partition, 100.0 + partition / 1000)
     assert turns.wait(0, 100.003) == pytest.approx(3 * TURN_SECONDS - 0.003)
@@ -26,7 +26,7 @@ def test_each_of_the_others_gets_a_turn_before_the_next_step() -> None:
 
 
 def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait() -> None:
-    turns = Turns()
+    turns = PartitionTurns()
     for partition in range(1, 4):
         turns.begin(partition, 100.0)
     later = 100.0 + 1.1 * AT_WORK_SECONDS
@@ -37,7 +37,7 @@ def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait()
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 0.1)), max_size=60))
 def test_nobody_waits_for_longer_than_a_turn_of_each_other(steps: list[tuple[int, float]]) -> None:
-    turns, now = Turns(), 0.0
+    turns, now = PartitionTurns(), 0.0
     for partition, after in steps:
         now += after
         assert 0.0 <= turns.wait(partition, now) <= 9 * TURN_SECONDS + 1e-9

@@ -13,7 +13,7 @@ from aiokafka.protocol.types import CompactString, Int16, Int32, Int64, TaggedFi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.kafka import wire
+from stream.kafka.client import wire_requests
 
 names = st.text(min_size=1, max_size=200)
 places = st.builds(TopicPartition, names, st.integers(0, 2**31 - 1))
@@ -44,7 +44,7 @@ def topics_of(body: BytesIO) -> int:
 def test_a_request_to_write_says_what_goes_where(
     transactional_id: str, timeout: int, batches: dict[TopicPartition, bytes]
 ) -> None:
-    body = BytesIO(wire.produce(transactional_id, timeout, batches).encode())
+    body = BytesIO(wire_requests.produce(transactional_id, timeout, batches).encode())
     assert CompactString("utf-8").decode(body) == transactional_id
     assert Int16.decode(body) == -1, "not from all replicas in sync"
     assert Int32.decode(body) == timeout
@@ -65,7 +65,7 @@ def test_a_request_to_write_says_what_goes_where(
 def test_a_request_to_commit_offsets_says_whose_and_which(
     transactional_id: str, group: str, offsets: dict[TopicPartition, int]
 ) -> None:
-    body = BytesIO(wire.commit_offsets(transactional_id, group, (2**40, 7), offsets).encode())
+    body = BytesIO(wire_requests.commit_offsets(transactional_id, group, (2**40, 7), offsets).encode())
     string = CompactString("utf-8")
     assert (string.decode(body), string.decode(body)) == (transactional_id, group)
     assert (Int64.decode(body), Int16.decode(body)) == (2**40, 7)
@@ -84,7 +84,7 @@ def test_a_request_to_commit_offsets_says_whose_and_which(
 
 
 def test_a_request_to_end_commits() -> None:
-    body = BytesIO(wire.end("worker-0", (2**40, 32_000)).encode())
+    body = BytesIO(wire_requests.end("worker-0", (2**40, 32_000)).encode())
     assert CompactString("utf-8").decode(body) == "worker-0"
     assert (Int64.decode(body), Int16.decode(body)) == (2**40, 32_000)
     assert body.read() == b"\1\0"
@@ -105,7 +105,7 @@ def test_what_became_of_each_batch_is_read_whatever_else_is_told(
         for place, code in told.items()
     ]
     body = several(topics) + Int32.encode(0) + tagged(extra)
-    request = wire.produce("worker-0", 1, {})
+    request = wire_requests.produce("worker-0", 1, {})
     assert dict(request.decode(BytesIO(body))) == told
 
 
@@ -116,13 +116,13 @@ def test_what_became_of_each_offset_is_read(told: dict[TopicPartition, int], ext
         for place, code in told.items()
     ]
     body = Int32.encode(0) + several(topics) + tagged(extra)
-    request = wire.commit_offsets("worker-0", "workers", (1, 1), {})
+    request = wire_requests.commit_offsets("worker-0", "workers", (1, 1), {})
     assert dict(request.decode(BytesIO(body))) == told
 
 
 def test_the_next_transaction_s_identity_is_read() -> None:
     body = struct.pack(">ihqh", 0, 51, 2**40, 3) + b"\0"
-    assert wire.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire.Ended(51, 2**40, 3)
+    assert wire_requests.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire_requests.Ended(51, 2**40, 3)
 
 
 @given(st.dictionaries(names, st.integers(0, 30)), tags)
@@ -136,18 +136,18 @@ def test_features_are_read_among_all_that_a_broker_tells(
     apis = several([struct.pack(">hhh", 0, 0, 12) + tagged(extra)])
     fields = {0: supported, 1: struct.pack(">q", 7), 2: finalized, **extra}
     body = Int16.encode(0) + apis + Int32.encode(0) + tagged(fields)
-    assert wire.ask_features().decode(BytesIO(body)) == features
+    assert wire_requests.ask_features().decode(BytesIO(body)) == features
 
 
 def test_a_cluster_that_tells_no_features_has_none() -> None:
     body = Int16.encode(0) + several([]) + Int32.encode(0) + b"\0"
-    assert wire.ask_features().decode(BytesIO(body)) == {}
+    assert wire_requests.ask_features().decode(BytesIO(body)) == {}
 
 
 @given(st.lists(names, min_size=1, unique=True))
 def test_ask_topic_ids_names_topics_and_creates_none(topics: list[str]) -> None:
     """A metadata request of version 10 names topics without ids, and asks for neither creation nor authorizations."""
-    body = BytesIO(wire.ask_topic_ids(topics).encode())
+    body = BytesIO(wire_requests.ask_topic_ids(topics).encode())
     found = []
     for _ in range(topics_of(body)):
         assert body.read(16) == bytes(16)
@@ -180,7 +180,7 @@ def test_topic_ids_are_read_as_kafka_s_tools_show_them(
     body = (
         Int32.encode(0) + brokers + text("cluster") + Int32.encode(1) + described + Int32.encode(-1) + tagged({})
     )
-    assert wire.ask_topic_ids(list(topics)).decode(BytesIO(body)) == {
+    assert wire_requests.ask_topic_ids(list(topics)).decode(BytesIO(body)) == {
         name: (code, base64.urlsafe_b64encode(topic_id).decode()[:22] if any(topic_id) else "")
         for name, (code, topic_id) in topics.items()
     }
@@ -188,16 +188,16 @@ def test_topic_ids_are_read_as_kafka_s_tools_show_them(
 
 @given(tags)
 def test_headers_are_as_kafka_lays_them_out(extra: dict[int, bytes]) -> None:
-    header = wire.end("worker-0", (1, 1)).build_request_header(correlation_id=77, client_id="sotto")
+    header = wire_requests.end("worker-0", (1, 1)).build_request_header(correlation_id=77, client_id="sotto")
     assert header.encode() == struct.pack(">hhih", 26, 5, 77, 5) + b"sotto\0"
     answered = BytesIO(Int32.encode(77) + tagged(extra) + b"rest")
-    assert wire.end("worker-0", (1, 1)).parse_response_header(answered).correlation_id == 77
+    assert wire_requests.end("worker-0", (1, 1)).parse_response_header(answered).correlation_id == 77
     assert answered.read() == b"rest"
 
 
 def test_the_answer_about_features_has_the_oldest_header() -> None:
     answered = BytesIO(Int32.encode(77) + b"rest")
-    assert wire.ask_features().parse_response_header(answered).correlation_id == 77
+    assert wire_requests.ask_features().parse_response_header(answered).correlation_id == 77
     assert answered.read() == b"rest"
 
 
@@ -207,4 +207,4 @@ def test_an_answer_that_is_cut_short_is_no_answer() -> None:
     )
     for end in range(len(body)):
         with pytest.raises((ValueError, IndexError, struct.error)):
-            wire.produce("worker-0", 1, {}).decode(BytesIO(body[:end]))
+            wire_requests.produce("worker-0", 1, {}).decode(BytesIO(body[:end]))

@@ -16,17 +16,18 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kafka import clients, filling, reading
-from stream.kafka.filling import framed
+from stream.engine import writer
+from stream.engine.writer import framed
+from stream.kafka.client import adapter, column_reader
 from stream.kernel import Spans, spans_of, use
-from stream.processors.base import Message, Messages
-from stream.processors.columns import MessageColumns, RecordColumns, are_alike, one_behind_another
-from stream.processors.unread import Unread
+from stream.processing.dead_letters import Unread
+from stream.processing.protocol import Message, Messages
+from stream.processing.record_columns import MessageColumns, RecordColumns, are_alike, one_behind_another
 from tests import bombs
 from tests.kernels import kernel
 
 PLACE = TopicPartition("queries", 0)
-assert clients.KAFKA, "bounded reading is under every consumer"
+assert adapter.KAFKA, "bounded reading is under every consumer"
 
 content = st.none() | st.binary(max_size=40)
 plain_events: st.SearchStrategy[list[Any]] = st.lists(
@@ -78,10 +79,10 @@ def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
 @settings(deadline=None, max_examples=150)
 def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most: int) -> None:
     data, position = fetched
-    theirs = fetch(reading._PartitionRecords, data, position)
+    theirs = fetch(column_reader._PartitionRecords, data, position)
     expected = list(theirs)
     with use(kernel()):
-        ours, found, positions = fetch(reading.ColumnRecords, data, position), [], []
+        ours, found, positions = fetch(column_reader.ColumnRecords, data, position), [], []
         while taken := ours.take(most):
             assert len(taken) <= most
             found += told(taken)
@@ -100,7 +101,7 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
 ) -> None:
     data, position = fetched
     with use(kernel()):
-        source, parts = fetch(reading.ColumnRecords, data, position), []
+        source, parts = fetch(column_reader.ColumnRecords, data, position), []
         while taken := source.take(most):
             parts.append(taken)
     batches: list[list[Any]] = []
@@ -121,7 +122,7 @@ def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> No
     """Services seldom look for garbage: nothing that was fetched may wait for that."""
     events: list[Any] = [(b"key", b"value", headers)] * 5
     with use(kernel()), no_garbage():
-        ours = fetch(reading.ColumnRecords, placed(built_of(events, "none"), 0), 0)
+        ours = fetch(column_reader.ColumnRecords, placed(built_of(events, "none"), 0), 0)
         assert len(ours.take(9)) == 5
         assert ours.is_over
         gone = weakref.ref(ours)
@@ -155,9 +156,9 @@ def test_who_stamped_a_record_is_told_in_columns_too(
         memory = fetcher.MemoryRecords(bytes(marked))
         return base(PLACE, memory, [], position, None, None, False, fetcher.READ_COMMITTED)
 
-    expected = {one.offset: (one.timestamp_type, one.timestamp) for one in kind(reading._PartitionRecords)}
+    expected = {one.offset: (one.timestamp_type, one.timestamp) for one in kind(column_reader._PartitionRecords)}
     with use(kernel()):
-        ours, found = kind(reading.ColumnRecords), {}
+        ours, found = kind(column_reader.ColumnRecords), {}
         while taken := ours.take(most):
             for one in taken:
                 stamper = taken.timestamp_type if isinstance(taken, RecordColumns) else one.timestamp_type
@@ -181,9 +182,9 @@ def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int
             PLACE, fetcher.MemoryRecords(bytes(broken)), [], position, None, None, False, fetcher.READ_COMMITTED
         )
 
-    expected = told(kind(reading._PartitionRecords))
+    expected = told(kind(column_reader._PartitionRecords))
     with use(kernel()):
-        ours, found = kind(reading.ColumnRecords), []
+        ours, found = kind(column_reader.ColumnRecords), []
         while taken := ours.take(7):
             found += told(taken)
     assert found == expected
@@ -196,10 +197,10 @@ def test_no_record_is_passed_over_for_its_attributes(attributes: int) -> None:
     size = (len(built) - 61) // 5
     built[61 + 2 * size + 1] = attributes
     data = placed(bytes(built), 0)
-    for kind in (reading._PartitionRecords, reading.ColumnRecords):
+    for kind in (column_reader._PartitionRecords, column_reader.ColumnRecords):
         with use(kernel()):
             records = kind(PLACE, fetcher.MemoryRecords(data), [], 0, None, None, False, fetcher.READ_COMMITTED)
-            found = records.take(9) if isinstance(records, reading.ColumnRecords) else list(records)
+            found = records.take(9) if isinstance(records, column_reader.ColumnRecords) else list(records)
         assert [(one.offset, one.value) for one in found] == [(place, b"value") for place in range(5)]
 
 
@@ -207,7 +208,7 @@ def test_records_of_ordinary_batches_come_in_columns_and_several_batches_togethe
     batch: list[Any] = [(b"key", b"value", [])] * 5
     data = placed(built_of(batch, "none"), 0) + placed(built_of(batch, "none"), 5)
     with use(kernel()):
-        taken = fetch(reading.ColumnRecords, data, 2).take(100)
+        taken = fetch(column_reader.ColumnRecords, data, 2).take(100)
     assert isinstance(taken, RecordColumns)
     assert [one.offset for one in taken] == list(range(2, 10))
     assert taken[-1].key == b"key"
@@ -258,20 +259,20 @@ def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[
         batches = list(framed(joined(parts), 5, limit))
         built = b"".join(placed(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
-    read = list(fetch(reading._PartitionRecords, built, 0))
+    read = list(fetch(column_reader._PartitionRecords, built, 0))
     given = [message for part in parts for message in part]
     assert [(one.key, one.value, tuple(one.headers)) for one in read] == given
 
 
 def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "_COPIED_AT_ONCE", 3)
+    monkeypatch.setattr(writer, "_COPIED_AT_ONCE", 3)
     copied: list[int] = []
 
     def noted(texts: list[bytes]) -> Spans:
         copied.append(len(texts))
         return spans_of(texts)
 
-    monkeypatch.setattr(filling, "spans_of", noted)
+    monkeypatch.setattr(writer, "spans_of", noted)
     given = Messages()
     for number in range(8):
         given.add((b"%d" % number, b"value", ()))
@@ -288,4 +289,4 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
 def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "PartitionRecords", object)
     with use(kernel()), pytest.raises(RuntimeError, match="takes fetches apart in another way"):
-        reading.install()
+        column_reader.install()

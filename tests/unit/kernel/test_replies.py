@@ -12,9 +12,9 @@ import pytest
 from schemas import MAX_EVENT_BYTES, Amount, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import Codec
 from stream.kernel import use
-from stream.processors.base import Outputs
-from stream.processors.queries.life import STATES
-from stream.processors.queries.replies import Replies
+from stream.processing.protocol import Outputs
+from stream.worker.answer_encoding import Replies
+from stream.worker.hosted_streams import STATES
 from tests.kernels import kernel
 from tests.unit.processors.batches import DRIVER, new_worker
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import LINE_BYTES, Layout, empty_rows, use, with_room, zeros
+from stream.kernel import LINE_BYTES, RowLayout, empty_rows, use, with_room, zeros
 from stream.kernel.library import compiled
-from stream.noise import NoiseKey
-from stream.processors.queries.columns import StreamColumns
-from stream.processors.queries.families.rounds import Rounds
-from stream.processors.queries.hosted import HostedStreams
+from stream.privacy.noise import NoiseKey
+from stream.worker.families.sparse_vector_family import Rounds
+from stream.worker.hosted_streams import HostedStreams
+from stream.worker.stream_columns import StreamColumns
 from tests.kernels import kernel
 
 RECORD = np.dtype(
@@ -29,7 +29,7 @@ RECORD = np.dtype(
 )
 
 
-LAYOUT = Layout(RECORD)
+LAYOUT = RowLayout(RECORD)
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 400_000, 700_001])
@@ -47,7 +47,7 @@ def test_a_kernel_without_large_pages_gives_the_others(monkeypatch: pytest.Monke
         def madvise(self, *_: int) -> None:
             raise OSError(errno.EINVAL, "no large pages")
 
-    monkeypatch.setattr("stream.kernel.columns.mmap.mmap", Without)
+    monkeypatch.setattr("stream.kernel.byte_columns.mmap.mmap", Without)
     assert zeros((1 << 20,), np.int64).sum() == 0
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query
-from schemas.repeats import repeats_a_field
+from schemas.json_limits import repeats_a_field
 from schemas.wire import encode, struct
 from stream.kernel import (
     Column,
     Keys,
-    Names,
+    SlotNames,
     Spans,
     added,
     bounded,
@@ -29,7 +29,7 @@ from stream.kernel import (
     use,
 )
 from stream.kernel.library import SOURCES, digest_of, load
-from stream.noise import NoiseKey, Role, event_words, round_words, stream_subkey, stream_subkeys
+from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey, stream_subkeys
 from tests.kernels import kernel
 
 texts = st.lists(st.binary(max_size=200), min_size=1, max_size=30)
@@ -70,7 +70,7 @@ def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: in
     key, digests = NoiseKey(bytes(range(32))), [bytes([place % 256]) * 32 for place in range(rows)]
     incarnations = [f"{place:032x}" for place in range(rows)]
     alone = [
-        stream_subkey(key, incarnation=incarnation, definition=digest, role=Role.QUERY)
+        stream_subkey(key, incarnation=incarnation, definition=digest, role=DrawRole.QUERY)
         for incarnation, digest in zip(incarnations, digests, strict=True)
     ]
     with use(kernel()):
@@ -78,7 +78,7 @@ def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: in
             key,
             incarnations=spans_of([one.encode() for one in incarnations]),
             definitions=spans_of(digests),
-            role=Role.QUERY,
+            role=DrawRole.QUERY,
         )
         assert list(subkeys) == alone
         words, low = event_words(subkeys, "queries", 3, column(list(range(rows))), spans_of(payloads), count)
@@ -160,7 +160,7 @@ def events(draw: st.DrawFn) -> bytes:
 @given(log=st.lists(events(), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=300)
 def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[bytes]) -> None:
-    names = Names()
+    names = SlotNames()
     names.extend([name.encode() for name in STREAMS])
     with use(kernel()):
         found = names.scan(spans_of(log), MAX_EVENT_BYTES)
@@ -177,7 +177,7 @@ def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[byt
 
 
 def test_a_text_is_plain_unless_any_of_its_bytes_is_not_wherever_it_stands() -> None:
-    names = Names()
+    names = SlotNames()
     names.extend([b"alarms"])
     size = 18
     texts = [
@@ -197,7 +197,7 @@ def test_a_text_is_plain_unless_any_of_its_bytes_is_not_wherever_it_stands() -> 
 
 @pytest.mark.parametrize("threshold", ["", ',"threshold":7.5'])
 def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> None:
-    names = Names()
+    names = SlotNames()
     names.extend([name.encode() for name in STREAMS])
     log = [
         f'{{"id":"query-{number}","stream":"{name}","value":{number / 10}{threshold}}}'.encode()
@@ -242,7 +242,7 @@ def test_constants_beside_one_another_and_of_nothing() -> None:
 
 def test_every_name_is_found_where_many_want_the_same_line() -> None:
     for count in (2, 4, 128, 1000, 4096):
-        names = Names()
+        names = SlotNames()
         names.extend([b"n%d" % number for number in range(count)])
         log = [b'{"id":"1","stream":"n%d","value":1}' % number for number in range(2 * count)]
         with use(kernel()):
@@ -378,7 +378,7 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
 
 def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
     known = ["n" * size for size in (1, 7, 8, 9, 64, 127, 128, 129, 254, 255, 256, 400)]
-    names = Names()
+    names = SlotNames()
     with use(kernel()):
         for name in known:
             names.extend([name.encode()])

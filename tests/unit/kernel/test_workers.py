@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.kernel import spans_of, use
-from stream.processors.base import Outputs, Record, RecordLike
-from stream.processors.columns import MessageColumns, RecordColumns
+from stream.processing.protocol import Outputs, Record, RecordLike
+from stream.processing.record_columns import MessageColumns, RecordColumns
 from tests.kernels import kernel
 from tests.unit.processors.batches import FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import HIGH, LOW, query, records

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.mechanisms.above_threshold import ABOVE, BELOW, HALTED, Decisions, decide
+from stream.privacy.mechanisms.above_threshold import ABOVE, BELOW, HALTED, Decisions, decide
 
 
 @dataclass

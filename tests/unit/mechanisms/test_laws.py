@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from schemas import SparseVectorCalibration
-from stream.mechanisms.above_threshold import query_sampler, threshold_sampler
-from stream.noise import Geometric, TwoSidedGeometric
+from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
+from stream.privacy.noise import Geometric, TwoSidedGeometric
 
 CALIBRATION = SparseVectorCalibration(
     method="one_sided",

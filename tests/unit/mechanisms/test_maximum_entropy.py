@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 from blake3 import blake3
 
-from stream.mechanisms import maximum_entropy
-from stream.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, ordered_sum, summed
+from stream.privacy.mechanisms import maximum_entropy
+from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, combined, fit, ordered_sum, summed
 
 Floats = npt.NDArray[np.float64]
 SHAPE = (7, 3, 5)

@@ -15,9 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.accounting.hypotheses import RESOLUTION, guaranteed_gap, updates_for
-from stream.mechanisms import multiplicative_weights
-from stream.mechanisms.multiplicative_weights import Step, Strength, TensorHypothesis, exponentials, run
+from stream.privacy.mechanisms import multiplicative_weights
+from stream.privacy.mechanisms.multiplicative_weights import (
+    HypothesisAnswer,
+    Strength,
+    TensorHypothesis,
+    exponentials,
+    run,
+)
+from stream.privacy.planning.hypothesis_plans import RESOLUTION, guaranteed_gap, updates_for
 
 Integers = npt.NDArray[np.int64]
 
@@ -236,10 +242,10 @@ class Scripted:
 
 def one_by_one(
     asked: Sequence[Question], private: Sequence[int], noise: Scripted, threshold: int, cutoff: int
-) -> list[Step]:
+) -> list[HypothesisAnswer]:
     """The rule as it is written down, a question at a time."""
     hypothesis = built(())
-    steps: list[Step] = []
+    steps: list[HypothesisAnswer] = []
     tops = 0
     for place, question in enumerate(asked):
         if tops == cutoff:
@@ -249,12 +255,12 @@ def one_by_one(
         if abs(private[place] - estimate) + nu >= threshold + noise.barrier(tops):
             value = private[place] + noise.answer(tops, place)
             times = STRENGTH.times(abs(value - estimate))
-            steps.append(Step(above=True, value=value, up=value > estimate, times=times))
+            steps.append(HypothesisAnswer(above=True, value=value, up=value > estimate, times=times))
             for _ in range(times):
                 hypothesis.update(question, up=value > estimate)
             tops += 1
         else:
-            steps.append(Step(above=False, value=estimate))
+            steps.append(HypothesisAnswer(above=False, value=estimate))
     return steps
 
 
@@ -289,7 +295,7 @@ def test_where_a_batch_is_cut_changes_nothing(
 ) -> None:
     cut = data.draw(st.integers(0, len(case)))
     hypothesis = built(())
-    steps: list[Step] = []
+    steps: list[HypothesisAnswer] = []
     for start, part in ((0, case[:cut]), (cut, case[cut:])):
         private = np.array([value for _, value in part], dtype=np.int64)
         tops = sum(step.above for step in steps)

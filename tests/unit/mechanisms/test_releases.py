@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
-from stream.accounting.release_accuracy import release_law
-from stream.mechanisms.releases import cell_names, marginal, weighted_sum
-from stream.mechanisms.weights import weight_steps
-from stream.noise import TwoSidedGeometric
+from stream.privacy.accuracy.release_accuracy import release_law
+from stream.privacy.mechanisms.releases import cell_names, marginal, weighted_sum
+from stream.privacy.mechanisms.sparse_weights import weight_steps
+from stream.privacy.noise import TwoSidedGeometric
 
 
 def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> None:

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.mechanisms.projection import columns, inner_products, matrix_seed, project
-from stream.mechanisms.releases import cell_names
+from stream.privacy.mechanisms.releases import cell_names, columns, inner_products, matrix_seed, project
 
 SEED = matrix_seed("0" * 32)
 

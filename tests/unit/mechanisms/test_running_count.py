@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from stream.accounting.counting_trees import CountingTree, dyadic
-from stream.mechanisms.running_count import following, window_number
+from stream.privacy.accuracy.counting_trees import CountingTree, dyadic, following, window_number
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 8, 33, 200])

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.accounting.totals import LARGEST_TOTAL
-from stream.mechanisms.selection import (
+from stream.privacy.composition.refusals import LARGEST_TOTAL
+from stream.privacy.mechanisms.selection import (
     GAP_DIGITS,
     UNIFORM_BITS,
     WEIGHT_BITS,
@@ -24,7 +24,7 @@ from stream.mechanisms.selection import (
     selection_rate,
     weights,
 )
-from stream.noise import Geometric, TwoSidedGeometric
+from stream.privacy.noise import Geometric, TwoSidedGeometric
 
 uniforms = st.integers(0, (1 << UNIFORM_BITS) - 1)
 score_lists = st.lists(st.integers(-LARGEST_TOTAL, LARGEST_TOTAL), min_size=1, max_size=12)

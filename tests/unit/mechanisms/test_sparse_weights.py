@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stream.accounting.hypotheses import places
-from stream.mechanisms.multiplicative_weights import Aim, Strength
-from stream.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
+from stream.privacy.mechanisms.multiplicative_weights import Aim, Strength
+from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
+from stream.privacy.planning.hypothesis_plans import places
 
 RESOLUTION = 1024
 ROWS = 100_000

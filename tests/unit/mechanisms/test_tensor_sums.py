@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from stream.mechanisms.estimate_questions import extent_of
-from stream.mechanisms.tensor_sums import (
+from stream.privacy.mechanisms.estimate_questions import extent_of
+from stream.privacy.mechanisms.tensor_sums import (
     MOST_PLACES_A_CELL,
-    Cells,
+    TensorCells,
     added,
     box_sums,
     can_cumulate,
@@ -31,7 +31,7 @@ def test_any_weighting_of_any_tensor(data: st.DataObject) -> None:
     tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-(1 << 41), 1 << 41)))
     weights = data.draw(arrays(np.int64, shape, elements=st.integers(-1024, 1024)))
     more = data.draw(arrays(np.int64, shape, elements=st.integers(0, 1)))
-    cells, exact = Cells(tensor), int((tensor * weights).sum())
+    cells, exact = TensorCells(tensor), int((tensor * weights).sum())
     assert corners(weights).value(cells) == exact
     both = added([(3, corners(weights)), (-2, corners(more))])
     assert both.value(cells) == 3 * exact - 2 * int((tensor * more).sum())
@@ -48,7 +48,7 @@ def test_products_of_weightings(data: st.DataObject) -> None:
     for factor in factors:
         product = np.multiply.outer(product, factor)
     tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-1000, 1000)))
-    assert product_corners(factors).value(Cells(tensor)) == int((tensor * product).sum())
+    assert product_corners(factors).value(TensorCells(tensor)) == int((tensor * product).sum())
 
 
 def test_a_range_of_every_axis_has_few_corners() -> None:
@@ -63,7 +63,7 @@ def test_a_range_of_every_axis_has_few_corners() -> None:
 @pytest.mark.parametrize("shape", [(2,) * 14, (3,) * 9, (4,) * 8])
 def test_a_weighting_takes_no_more_places_than_there_are_cells_where_axes_are_many(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(7)
-    cells = Cells(random.integers(-(2**40), 2**40, shape))
+    cells = TensorCells(random.integers(-(2**40), 2**40, shape))
     weights, few = random.integers(-5, 6, shape), np.zeros(shape, dtype=np.int64)
     few.reshape(-1)[::101] = 1
     found = values([weighting(weights), weighting(few)], cells)
@@ -94,5 +94,5 @@ def test_many_boxes_of_one_tensor_at_once(data: st.DataObject) -> None:
         st.lists(st.tuples(*(st.tuples(*[st.integers(0, size)] * 2).map(sorted) for size in shape)), min_size=1)
     )
     lows, highs = np.array(ends).transpose(2, 0, 1)
-    found = box_sums(lows, highs, Cells(tensor)).tolist()
+    found = box_sums(lows, highs, TensorCells(tensor)).tolist()
     assert found == [int(tensor[tuple(slice(*side) for side in box)].sum()) for box in ends]

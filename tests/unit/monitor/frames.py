@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from schemas import Amount
-from stream.cli.top import Frame
-from stream.monitor.models import Overview, Rate, SourcePage, SourceRow, StreamCounts, StreamPage, StreamRow, View
-from stream.monitor.rejected_models import RejectedReason, RejectedView
-from stream.monitor.worker_models import MemberRow, WorkersView
+from stream.cli.run.top_command import Frame
+from stream.monitor.api.models import (
+    Overview,
+    Rate,
+    SourcePage,
+    SourceRow,
+    StreamCounts,
+    StreamPage,
+    StreamRow,
+    View,
+)
+from stream.monitor.api.service_models import MemberRow, RejectedReason, RejectedView, WorkersView
 
 Made = TypeVar("Made", bound=View)
 SOURCE = "patients-of-2026-of-all-hospitals"

@@ -15,23 +15,23 @@ from schemas import PartitionStatus, Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
 from schemas.windows import written_moment
 from sotto import Driver
-from stream.asking import Result
-from stream.monitor.alerts import Alerts
-from stream.monitor.asking import Asker
-from stream.monitor.connections import Runner
-from stream.monitor.models import Readiness
-from stream.monitor.monitor import Monitor
-from stream.monitor.server import APPLICATION_OPTIONS, add_api
-from stream.monitor.tables import Tables
-from stream.monitor.tokens import Names, Token, TokenError
-from stream.processors.base import Record
+from stream.monitor.api.connections import Runner
+from stream.monitor.api.models import Readiness
+from stream.monitor.api.monitor_state import Monitor
+from stream.monitor.api.question_routes import Asker
+from stream.monitor.api.server import APPLICATION_OPTIONS, add_api
+from stream.monitor.api.tokens import Token, TokenError, TokenFile
+from stream.monitor.state.monitor_alerts import Alerts
+from stream.monitor.state.monitor_tables import Tables
+from stream.processing.protocol import Record
+from stream.questions import Result
 from stream.settings import Settings
 from tests import builders
 
 OPERATOR = "sotto_00000000000a_" + "0" * 43
 VIEWER = "sotto_00000000000b_" + "1" * 43
 ANALYST = "sotto_00000000000c_" + "2" * 43
-NAMES = Names(
+NAMES = TokenFile(
     tokens=(
         Token.of(ANALYST, "ana", "analyst", created=0),
         Token.of(OPERATOR, "olga", "operator", created=0),
@@ -62,7 +62,7 @@ class Installation:
     now: float = 1_000_000.0
     requested: list[LedgerRequest] = field(default_factory=list)
     asks: list[Query] = field(default_factory=list)
-    names: Names | None = NAMES
+    names: TokenFile | None = NAMES
     readiness: Readiness = field(default_factory=lambda: Readiness(ready=True, behind=0))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -88,7 +88,7 @@ class Installation:
         )
         self._shown = 0
 
-    def _names(self) -> Names:
+    def _names(self) -> TokenFile:
         if self.names is None:
             raise TokenError("cannot read the file")
         return self.names

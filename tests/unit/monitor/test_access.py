@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from schemas import MAX_DEFINITION_BYTES
-from stream.monitor.models import Readiness
-from stream.monitor.routes import ROUTES
+from stream.monitor.api.models import Readiness
+from stream.monitor.api.routes import ROUTES
 from stream.settings import Settings
 from tests.unit.monitor.installation import (
     FEED,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from schemas import Answer
 from schemas.windows import written_moment
-from stream.asking.firing import Alarm, Firing
-from stream.monitor.alert_models import AlertQuery
-from stream.monitor.alerts import KEPT, Alerts
-from stream.monitor.models import Readiness
-from stream.processors.base import Record
+from stream.monitor.api.models import Readiness
+from stream.monitor.api.service_models import AlertQuery
+from stream.monitor.state.monitor_alerts import KEPT, Alerts
+from stream.processing.protocol import Record
+from stream.questions.alert_states import Alarm, Firing
 from tests.unit.monitor.installation import ANALYST, FEED, HIGH, LOW, OPERATOR, VIEWER, Installation, get, spec
 
 HOUR = 3600

@@ -12,9 +12,9 @@ import structlog
 from typer.testing import CliRunner
 
 from stream.cli.app import app
-from stream.cli.monitoring import make_first_names
 from stream.cli.output import CommandError
-from stream.monitor.tokens import TokenError
+from stream.cli.run.monitor_process import make_first_names
+from stream.monitor.api.tokens import TokenError
 from tests.commands import run_sotto
 
 

@@ -20,7 +20,7 @@ from aiohttp.test_utils import TestServer
 
 from schemas import MAX_DEFINITION_BYTES
 from stream import log
-from stream.monitor import connections, server
+from stream.monitor.api import connections, server
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation
 
 WAIT = 30.0
@@ -215,7 +215,7 @@ async def test_whoever_hangs_up_amid_a_body_is_no_failure(
 
 async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MAX_WAITING", 5)
-    monkeypatch.setattr(connections.Waiting.__init__, "__defaults__", (5,))
+    monkeypatch.setattr(connections.WaitingConnections.__init__, "__defaults__", (5,))
     installation = Installation()
     async with port_of(installation) as port:
         live, writer = await asyncio.open_connection("127.0.0.1", port)

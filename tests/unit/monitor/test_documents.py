@@ -9,9 +9,9 @@ import pytest
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.monitor.openapi import document
-from stream.monitor.routes import ROUTES
-from stream.monitor.worker_models import MemberRow, PartitionRow, WorkersView
+from stream.monitor.api.openapi import document
+from stream.monitor.api.routes import ROUTES
+from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.sql import StatementError, read
 from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
 

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestServer
 
-from stream.monitor import events, live_views
-from stream.monitor.models import Readiness
-from stream.monitor.tokens import Names
+from stream.monitor.api import live_events_stream
+from stream.monitor.api.models import Readiness
+from stream.monitor.api.tokens import TokenFile
 from stream.settings import Settings
 from tests.unit.monitor.installation import (
     HIGH,
@@ -33,8 +33,8 @@ WAIT = 20.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_views, "INTERVAL", 0.02)
-    monkeypatch.setattr(events, "KEEPALIVE", 0.05)
+    monkeypatch.setattr(live_events_stream, "INTERVAL", 0.02)
+    monkeypatch.setattr(live_events_stream, "KEEPALIVE", 0.05)
 
 
 async def read(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -188,7 +188,7 @@ async def test_a_token_that_ends_takes_its_live_connections_with_it_and_no_other
             installation.names = None
         else:
             at = int(installation.now)
-            installation.names = Names(
+            installation.names = TokenFile(
                 tokens=tuple(
                     token.model_copy(update={how.replace("expired", "expires"): at})
                     if token.name == "vera"

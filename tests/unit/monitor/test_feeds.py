@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.windows import moment_ms, written_moment
-from stream.monitor.worker_models import MemberRow, WorkersView
+from stream.monitor.api.service_models import MemberRow, WorkersView
 from tests.unit.monitor.installation import Installation, get
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from schemas import Amount, GrantRecord
-from stream.monitor.listing import SourceQuery, SourceSort, StreamQuery, StreamSort, list_sources, list_streams
-from stream.monitor.models import StreamRow
-from stream.processors.base import Record
+from stream.monitor.api.listing import SourceQuery, SourceSort, StreamQuery, StreamSort, list_sources, list_streams
+from stream.monitor.api.models import StreamRow
+from stream.processing.protocol import Record
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
 
 MANY = 10_000

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from stream.monitor import events, live_views
-from stream.monitor.budget_models import TrailPage, TrailQuery
-from stream.monitor.live_views import LiveView, LiveViews
-from stream.monitor.models import Health
-from stream.monitor.trail_listing import list_trail
-from stream.monitor.trails import Trail
+from stream.monitor.api import live_events_stream
+from stream.monitor.api.budget_models import TrailPage, TrailQuery
+from stream.monitor.api.live_events_stream import LiveView, LiveViews
+from stream.monitor.api.models import Health
+from stream.monitor.api.trail_views import list_trail
+from stream.monitor.state.budget_history import TrailState
 from tests.unit.monitor.installation import VIEWER, Installation, bearer
 
 WAIT = 20.0
@@ -21,8 +21,8 @@ WAIT = 20.0
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No view is made again for the time alone, however busy the machine is."""
-    monkeypatch.setattr(live_views, "INTERVAL", 3600.0)
-    monkeypatch.setattr(live_views, "REFRESH", 3600.0)
+    monkeypatch.setattr(live_events_stream, "INTERVAL", 3600.0)
+    monkeypatch.setattr(live_events_stream, "REFRESH", 3600.0)
 
 
 class Watched:
@@ -56,7 +56,7 @@ async def test_a_view_is_made_once_for_all_who_watch_it_and_no_more_often_than_a
         await asyncio.gather(*(watched.live.refresh([view], "vera") for view in views))
         watched.change()
     assert watched.made == ["a"]
-    monkeypatch.setattr(live_views, "INTERVAL", 0.0)
+    monkeypatch.setattr(live_events_stream, "INTERVAL", 0.0)
     view = views[0]
     while len(watched.made) < 2:
         await asyncio.gather(*(watched.live.refresh([view], who) for who in ("vera", "olga")))
@@ -129,7 +129,7 @@ async def test_a_fault_in_a_view_ends_those_who_watch_it_and_is_tried_again_for_
         await watched.live.refresh([view], "vera")
     watched.then = lambda: None
     watched.change()
-    monkeypatch.setattr(live_views, "INTERVAL", 0.0)
+    monkeypatch.setattr(live_events_stream, "INTERVAL", 0.0)
     assert watched.watch("a") is view
     async with asyncio.timeout(WAIT):
         while not view.text:
@@ -139,11 +139,11 @@ async def test_a_fault_in_a_view_ends_those_who_watch_it_and_is_tried_again_for_
 async def test_connections_with_the_same_query_share_what_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def listed(trail: Trail, query: TrailQuery) -> TrailPage:
+    def listed(trail: TrailState, query: TrailQuery) -> TrailPage:
         made.append(query.search)
         return list_trail(trail, query)
 
-    monkeypatch.setattr(events, "list_trail", listed)
+    monkeypatch.setattr(live_events_stream, "list_trail", listed)
     installation = Installation()
     installation.open()
     async with asyncio.timeout(WAIT), installation.web() as client:

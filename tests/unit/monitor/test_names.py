@@ -11,17 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.cli.monitoring import make_first_names
-from stream.monitor.models import AccessRole
-from stream.monitor.names_file import REREAD_SECONDS, RETRY_SECONDS, NamesFile, change_names, read_names
-from stream.monitor.tokens import Bearer, Names, Token, TokenError, new_text
+from stream.cli.run.monitor_process import make_first_names
+from stream.monitor.api.models import AccessRole
+from stream.monitor.api.tokens import (
+    REREAD_SECONDS,
+    RETRY_SECONDS,
+    Bearer,
+    NamesFile,
+    Token,
+    TokenError,
+    TokenFile,
+    change_names,
+    new_text,
+    read_names,
+)
 from stream.secret_files import SecretFileError
 from tests.unit.monitor.installation import NAMES, OPERATOR, VIEWER
 
 NOW = 1_000_000
 
 
-def added(names: Names, name: str, role: AccessRole = "viewer", expires: int | None = None) -> tuple[Names, str]:
+def added(
+    names: TokenFile, name: str, role: AccessRole = "viewer", expires: int | None = None
+) -> tuple[TokenFile, str]:
     changed, _, text = names.with_token(name, role, now=NOW, expires=expires)
     return changed, text
 
@@ -31,7 +43,7 @@ def in_file(path: Path, name: str, role: AccessRole = "viewer") -> str:
 
 
 def test_a_token_opens_for_its_name_until_it_expires() -> None:
-    names, text = added(Names(), "ana", expires=NOW + 10)
+    names, text = added(TokenFile(), "ana", expires=NOW + 10)
     token = names.tokens[0]
     assert names.bearer(text, NOW + 9.9) == Bearer("ana", "viewer", token.id, NOW + 10)
     assert names.bearer(text, NOW + 10) is None
@@ -39,7 +51,7 @@ def test_a_token_opens_for_its_name_until_it_expires() -> None:
 
 
 def test_a_name_may_have_several_tokens_and_each_is_taken_back_by_its_id_or_all_by_the_name() -> None:
-    names, first = added(Names(), "ana")
+    names, first = added(TokenFile(), "ana")
     names, second = added(names, "ana")
     names, other = added(names, "ben", "operator")
     holder = names.bearer(first, NOW)
@@ -58,7 +70,7 @@ def test_a_name_may_have_several_tokens_and_each_is_taken_back_by_its_id_or_all_
 
 
 def test_a_name_has_one_role_at_a_time() -> None:
-    names, text = added(Names(), "ana")
+    names, text = added(TokenFile(), "ana")
     with pytest.raises(TokenError, match="ana is a viewer already; run 'sotto token revoke ana' first"):
         added(names, "ana", "operator")
     names, _ = names.without("ana", NOW)
@@ -213,7 +225,7 @@ def test_two_entries_of_one_id_or_two_roles_of_one_name_are_refused() -> None:
     one = NAMES.tokens[0]
     for other in (one, Token.of(VIEWER, one.name, "viewer", created=0)):
         with pytest.raises(ValueError, match="two"):
-            Names(tokens=(one, other))
+            TokenFile(tokens=(one, other))
 
 
 def test_a_first_start_makes_both_names_once_and_what_was_revoked_stays_so(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from schemas import ExtendStream, OpenStream
-from stream.monitor.budget_models import TrailQuery
-from stream.monitor.routes import ROUTES
-from stream.monitor.trail_listing import list_trail
+from stream.monitor.api.budget_models import TrailQuery
+from stream.monitor.api.routes import ROUTES
+from stream.monitor.api.trail_views import list_trail
 from tests.unit.monitor.installation import (
     ANALYST,
     FEED,

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.periods import TOPICS, Year, shown
 from schemas import EventsSource
 from schemas.windows import moment_ms
-from stream.monitor import views
-from stream.monitor.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.metrics import exposition
-from stream.monitor.tables import Tables
+from stream.monitor.api import views
+from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
+from stream.monitor.state.monitor_metrics import exposition
+from stream.monitor.state.monitor_tables import Tables
 from tests.unit.monitor.installation import get
 from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, calls

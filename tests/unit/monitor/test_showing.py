@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from stream.monitor import routes, server
-from stream.monitor.budget_models import TrailPage, TrailQuery
-from stream.monitor.metrics import exposition
-from stream.monitor.monitor import Monitor
-from stream.monitor.trail_listing import list_trail
-from stream.monitor.trails import Trail
+from stream.monitor.api import routes, server
+from stream.monitor.api.budget_models import TrailPage, TrailQuery
+from stream.monitor.api.monitor_state import Monitor
+from stream.monitor.api.trail_views import list_trail
+from stream.monitor.state.budget_history import TrailState
+from stream.monitor.state.monitor_metrics import exposition
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation, bearer, get
 
 WAIT = 20.0
@@ -23,7 +23,7 @@ async def test_a_burst_of_searches_lets_others_in_between_and_other_names_before
     turns = 0
     seen: list[tuple[str, int]] = []
 
-    def listed(trail: Trail, query: TrailQuery) -> TrailPage:
+    def listed(trail: TrailState, query: TrailQuery) -> TrailPage:
         seen.append((query.search, turns))
         return list_trail(trail, query)
 

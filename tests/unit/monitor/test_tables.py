@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
-from stream.monitor import views
-from stream.monitor.listing import RejectedQuery, list_rejected
-from stream.monitor.metrics import exposition
-from stream.monitor.tables import MAX_CODES, RECENT_REJECTED, Tables
-from stream.processors.base import Record
-from stream.processors.letters import dead_letter
-from stream.processors.rejections import Rejection
-from stream.processors.topics import Topics
-from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from stream.monitor.api import views
+from stream.monitor.api.listing import RejectedQuery, list_rejected
+from stream.monitor.state.monitor_metrics import exposition
+from stream.monitor.state.monitor_tables import MAX_CODES, RECENT_REJECTED, Tables
+from stream.processing.dead_letters import TOO_LARGE, Rejection, Unread, UnreadBatch, dead_letter
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 

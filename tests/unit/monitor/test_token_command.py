@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 
 from stream.cli.app import app
 from stream.cli.output import CommandError
-from stream.monitor.names_file import read_names
-from stream.monitor.tokens import TokenError
+from stream.monitor.api.tokens import TokenError, read_names
 
 
 @pytest.fixture(autouse=True)

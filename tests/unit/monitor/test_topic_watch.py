@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.kafka.differences import Difference
-from stream.kafka.topics import Inspection
-from stream.monitor.metrics import exposition
-from stream.monitor.topic_watch import TopicWatch
+from stream.kafka.topics.creation import Inspection
+from stream.kafka.topics.layouts import Difference
+from stream.monitor.state.monitor_metrics import TopicWatch, exposition
 from stream.settings import Settings
 from tests.unit.monitor.installation import Installation
 

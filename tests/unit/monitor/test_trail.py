@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.monitor.budget_models import Forecast, TrailQuery
-from stream.monitor.history import DAY, PACE_WINDOWS
-from stream.monitor.metrics import exposition
-from stream.monitor.tables import Tables
-from stream.monitor.trail_listing import list_trail
-from stream.processors.base import Record
+from stream.monitor.api.budget_models import Forecast, TrailQuery
+from stream.monitor.api.trail_views import list_trail
+from stream.monitor.state.budget_history import DAY, PACE_WINDOWS
+from stream.monitor.state.monitor_metrics import exposition
+from stream.monitor.state.monitor_tables import Tables
+from stream.processing.protocol import Record
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec
 from tests.unit.monitor.survey import PEOPLE, ROWS

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import ClientResponse, web
 
 from schemas import OpenStream, StreamSpec
-from stream.monitor import server, trail_export
-from stream.monitor.tokens import Names, Token
-from stream.monitor.trail_export import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_EACH
+from stream.monitor.api import server, trail_views
+from stream.monitor.api.tokens import Token, TokenFile
+from stream.monitor.api.trail_views import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_EACH
 from tests.unit.monitor.installation import NAMES, VIEWER, Installation, WebClient, bearer, spec
 from tests.unit.monitor.trail_history import lived
 
@@ -87,11 +87,11 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
     async def held_up(*_: Any) -> None:
         await go_on.wait()
 
-    monkeypatch.setattr(trail_export, "_send", held_up)
+    monkeypatch.setattr(trail_views, "_send", held_up)
     installation = long_trail(1)
     tokens = [f"sotto_{number:012x}_{'9' * 43}" for number in range(MAX_EXPORTS // MAX_EXPORTS_EACH)]
     readers = [Token.of(one, f"reader-{one[6:18]}", "viewer", created=0) for one in tokens]
-    installation.names = Names(tokens=(*NAMES.tokens, *readers))
+    installation.names = TokenFile(tokens=(*NAMES.tokens, *readers))
 
     async def ask(client: WebClient, token: str) -> ClientResponse:
         return await client.get("/api/trail.csv", headers=bearer(token))
@@ -142,7 +142,7 @@ async def test_an_answer_that_breaks_off_is_followed_by_no_other_and_a_reader_wh
         raise error
 
     log = Log()
-    monkeypatch.setattr(trail_export, "write", begin)
+    monkeypatch.setattr(trail_views, "write", begin)
     monkeypatch.setattr(server, "log", log)
     read = b""
     async with asyncio.timeout(WAIT), long_trail(10).web() as client:

@@ -10,11 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from schemas import StreamSpec
-from stream.accounting.curves import Against
 from stream.errors import Refused
-from stream.monitor import planning, views
-from stream.monitor.problems import ProblemError
-from stream.monitor.turns import GoneError, Turns
+from stream.monitor.api import forms, views
+from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns
+from stream.privacy.planning.inverse_plans import Against
 from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
 from tests.unit.monitor.survey import surveyed
 
@@ -28,7 +27,7 @@ def here() -> bool:
 class Queue:
     """Waiters who note when their turn comes, and give it back when told."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: RequestTurns) -> None:
         self.turns = turns
         self.had: list[str] = []
 
@@ -43,7 +42,7 @@ class Queue:
 
 
 async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_one() -> None:
-    queue = Queue(Turns(most=9, each=5))
+    queue = Queue(RequestTurns(most=9, each=5))
     async with queue.turns.turn("ana", here):
         tasks = [await queue.wait("vera", f"v{number}") for number in range(5)]
         tasks += [await queue.wait("ana", "a"), await queue.wait("olga", "o1"), await queue.wait("olga", "o2")]
@@ -53,7 +52,7 @@ async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_o
 
 
 async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
-    queue = Queue(Turns(most=3, each=2))
+    queue = Queue(RequestTurns(most=3, each=2))
     async with queue.turns.turn("ana", here):
         tasks = [await queue.wait("vera", "v") for _ in range(2)]
         with pytest.raises(ProblemError) as refused:
@@ -67,7 +66,7 @@ async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
 
 
 async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None:
-    queue = Queue(Turns(most=2, each=2))
+    queue = Queue(RequestTurns(most=2, each=2))
     left = asyncio.Event()
     async with queue.turns.turn("ana", here):
         gone = [await queue.wait("vera", "gone", left.is_set) for _ in range(2)]
@@ -83,7 +82,7 @@ async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None
 
 
 async def test_one_who_is_stopped_as_the_turn_comes_passes_it_on() -> None:
-    queue = Queue(Turns(most=2, each=2))
+    queue = Queue(RequestTurns(most=2, each=2))
     async with queue.turns.turn("ana", here):
         stopped, after = await queue.wait("vera", "stopped"), await queue.wait("olga", "after")
     stopped.cancel()
@@ -99,7 +98,7 @@ async def test_after_a_turn_nobody_has_one_for_a_multiple_of_its_length(monkeypa
         pauses.append(pause)
 
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", later)
-    async with Turns(most=1, each=1, rest=3.0, clock=lambda: next(times)).turn("ana", here):
+    async with RequestTurns(most=1, each=1, rest=3.0, clock=lambda: next(times)).turn("ana", here):
         assert pauses == []
     assert pauses == [0.75]
 
@@ -116,7 +115,7 @@ async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_no
         go_on.wait(WAIT)
         raise Refused("as planned")
 
-    monkeypatch.setattr(planning, "plan_for", plan_for)
+    monkeypatch.setattr(forms, "plan_for", plan_for)
     installation = surveyed()
     async with asyncio.timeout(WAIT), installation.web() as client:
 
@@ -150,6 +149,6 @@ async def test_a_curve_goes_no_further_than_somebody_waits_for() -> None:
     installation = surveyed()
     source = views.definition(installation.tables, installation.tables.sources["people"])
     wanted = StreamSpec.model_validate(spec("new", source="people"))
-    found = await planning.plan_curve(wanted, source, Against.EPSILON, lambda: True)
+    found = await forms.plan_curve(wanted, source, Against.EPSILON, lambda: True)
     assert not found.complete
     assert {len(line.points) for line in found.lines} == {1}

@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 
 from schemas import Query
-from stream.accounting.curves import Against, curve
-from stream.accounting.setting import Setting
-from stream.asking import Result
 from stream.errors import Timeout
-from stream.monitor import planning
-from stream.monitor.asking import MAX_WAITING, Asker
-from stream.monitor.problems import ProblemError
+from stream.monitor.api import forms
+from stream.monitor.api.problems import ProblemError
+from stream.monitor.api.question_routes import MAX_WAITING, Asker
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning.inverse_plans import Against, curve
+from stream.questions import Result
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, WebClient, get, post, spec
 from tests.unit.monitor.survey import PEOPLE, ROWS, surveyed
@@ -115,13 +115,13 @@ async def test_a_curve_tells_where_a_promise_is_vacuous() -> None:
 
 
 async def test_the_work_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "CURVE_SECONDS", 0.0)
+    monkeypatch.setattr(forms, "CURVE_SECONDS", 0.0)
     installation = surveyed()
     async with installation.web() as client:
         found = await post(client, "/api/curves", {"stream": spec("new", source="people")}, VIEWER)
     assert not found["complete"]
     assert {len(line["points"]) for line in found["lines"]} == {1}
-    assert len(list(curve_of_feed())) <= planning.CURVE_POINTS
+    assert len(list(curve_of_feed())) <= forms.CURVE_POINTS
 
 
 def curve_of_feed() -> list[float]:
@@ -129,7 +129,7 @@ def curve_of_feed() -> list[float]:
 
     return [
         one.value
-        for one in curve(StreamSpec.model_validate(spec("s")), Setting(), Against.EPSILON, planning.CURVE_POINTS)
+        for one in curve(StreamSpec.model_validate(spec("s")), Setting(), Against.EPSILON, forms.CURVE_POINTS)
     ]
 
 

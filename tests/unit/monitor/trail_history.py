@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.monitor.history import DAY
+from stream.monitor.state.budget_history import DAY
 from tests.unit.monitor.installation import HIGH, LOW, Installation, spec
 
 DAYS = float(DAY)

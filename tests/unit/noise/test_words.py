@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stream.noise import Role, event_words, round_words, stream_subkey
+from stream.privacy.noise import DrawRole, event_words, round_words, stream_subkey
 from tests.builders import KEY, OTHER_KEY
 
 SUBKEY = bytes(range(32, 64))
@@ -79,7 +79,7 @@ definitions = st.fixed_dictionaries(
     {
         "incarnation": st.text("0a", max_size=3),
         "definition": st.binary(max_size=2),
-        "role": st.sampled_from(Role),
+        "role": st.sampled_from(DrawRole),
     }
 )
 
@@ -92,14 +92,14 @@ def test_a_subkey_belongs_to_one_stream_and_one_role(first: dict[str, Any], seco
 
 def test_another_noise_key_gives_another_subkey() -> None:
     other = OTHER_KEY
-    assert stream_subkey(KEY, incarnation="a", definition=b"", role=Role.QUERY) != stream_subkey(
-        other, incarnation="a", definition=b"", role=Role.QUERY
+    assert stream_subkey(KEY, incarnation="a", definition=b"", role=DrawRole.QUERY) != stream_subkey(
+        other, incarnation="a", definition=b"", role=DrawRole.QUERY
     )
 
 
 def test_noise_is_the_same_for_ever() -> None:
     # What is pinned here must never change: streams that are open would fork their noise at an upgrade.
-    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"definition", role=Role.QUERY)
+    subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"definition", role=DrawRole.QUERY)
     assert subkey.hex()[:16] == "aa71b470eb115e2d"
     assert words_of(("sotto.queries", 3, 7, b'{"id":"a"}'), 2, subkey) == [
         16863144302969601167,

@@ -9,9 +9,9 @@ from blake3 import blake3
 
 from schemas import MAX_DEFINITION_BYTES, GrantRecord, LedgerProgress, LedgerRecord, Receipt, Request
 from schemas.wire import Codec
-from stream.processors.base import PROGRESS_KEY, Outputs, Record
-from stream.processors.budget import BudgetProcessor
-from stream.processors.topics import Topics
+from stream.budget import BudgetProcessor
+from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
+from stream.processing.topic_names import Topics
 from tests.builders import KEY, source
 from tests.unit.processors.installation import spec, table_store, written
 

@@ -9,11 +9,11 @@ from typing import Any
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Charge, Checkpoint
 from schemas.wire import Codec
 from sotto import Driver
-from stream.data import TableStore
-from stream.noise import NoiseKey
-from stream.processors.base import Outputs, Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Outputs, Record
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
 from tests.builders import KEY, stream
 
 HIGH, LOW = 1e9, -1e9

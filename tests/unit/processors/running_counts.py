@@ -20,13 +20,13 @@ from schemas import (
     Windows,
     written_moment,
 )
-from stream.accounting.running_counts import candidates, tree_of
-from stream.accounting.setting import Movement, Setting
-from stream.labels import cells_of
-from stream.mechanisms.running_count import following
-from stream.processors.base import Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.formatting import cells_of
+from stream.privacy.accuracy.counting_trees import following
+from stream.privacy.accuracy.source_facts import Movement, Setting
+from stream.privacy.planning.running_count_plans import candidates, tree_of
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
+from stream.worker import QueryProcessor
 from tests.builders import KEY, parse_source, source
 from tests.unit.processors.installation import answers_in, records, table_store
 

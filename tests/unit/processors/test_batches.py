@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Amount, Answer, Checkpoint
-from stream.processors.base import Outputs, Record
-from stream.processors.queries import QueryProcessor
+from stream.processing.protocol import Outputs, Record
+from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.unit.processors.batches import DRIVER, FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import (

@@ -10,7 +10,7 @@ import pytest
 
 from schemas import EstimateCalibration, GrantRecord, SparseVectorCalibration
 from sotto import Driver, Refused
-from stream.processors.base import PROGRESS_KEY
+from stream.processing.protocol import PROGRESS_KEY
 from tests.builders import installation, source, stream
 from tests.unit.processors.budget_service import (
     TOPICS,

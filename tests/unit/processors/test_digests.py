@@ -7,9 +7,9 @@ import json
 from schemas import MAX_EVENT_BYTES, StreamStatus
 from schemas.wire import Codec
 from sotto import Driver
-from stream.processors.base import Outputs
-from stream.processors.queries.processor import STATUS_INTERVAL, QueryProcessor
-from stream.processors.topics import Topics
+from stream.processing.protocol import Outputs
+from stream.processing.topic_names import Topics
+from stream.worker.worker_processor import STATUS_INTERVAL, QueryProcessor
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.unit.processors.installation import (
     HIGH,

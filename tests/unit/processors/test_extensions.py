@@ -10,11 +10,11 @@ import pytest
 
 from schemas import Answer, ExtendStream, GrantRecord, StreamOpened
 from sotto import Driver, Refused
-from stream.accounting.charged import charged_answers
-from stream.processors import receipts
-from stream.processors.base import Record
-from stream.processors.budget.verification import TrailCheck
-from stream.processors.queries import QueryProcessor
+from stream.budget.trail_verification import TrailCheck
+from stream.privacy.composition.costs import charged_answers
+from stream.processing import receipts
+from stream.processing.protocol import Record
+from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import HIGH, LOW, query, spec, table_store, written

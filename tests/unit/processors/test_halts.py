@@ -6,9 +6,9 @@ import pytest
 
 from schemas import Amount, HaltStream
 from sotto import Refused
-from stream.processors.base import Outputs, Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.processing.protocol import Outputs, Record
+from stream.processing.topic_names import Topics
+from stream.worker import QueryProcessor
 from tests.builders import KEY, OTHER_KEY, PEOPLE, installation, source
 from tests.unit.processors.installation import (
     HIGH,

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from schemas import Answer, AnswersCalibration, Control
 from sotto import Driver, Invalid
-from stream.noise import NoiseKey, Role, event_words, gaussian, sampler, stream_subkey
+from stream.privacy.noise import DrawRole, NoiseKey, event_words, gaussian, sampler, stream_subkey
 from tests.builders import KEY, source, stream
 
 AGES = [index % 100 for index in range(2000)]
@@ -216,7 +216,7 @@ def test_a_vectors_noise_is_that_of_the_events_words_one_draw_after_the_other() 
         NoiseKey(KEY) if isinstance(KEY, bytes) else KEY,
         incarnation=definition.identity.incarnation,
         definition=bytes.fromhex(definition.identity.digest),
-        role=Role.ANSWER,
+        role=DrawRole.ANSWER,
     )
     [event] = driver.records(driver.topics.queries)
     words, low = event_words([subkey], event.topic, 0, [event.offset], [event.value or b""], 3 * law.words)
@@ -267,7 +267,7 @@ def gaussian_noise(driver: Driver, variances: Sequence[int | Fraction]) -> list[
         KEY,
         incarnation=definition.identity.incarnation,
         definition=bytes.fromhex(definition.identity.digest),
-        role=Role.ANSWER,
+        role=DrawRole.ANSWER,
     )
     laws = [gaussian(Fraction(calibration.deviation) ** 2 * variance) for variance in variances]
     [event] = driver.records(driver.topics.queries)

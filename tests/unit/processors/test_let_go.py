@@ -6,7 +6,7 @@ import gc
 from weakref import ref
 
 from sotto import Driver
-from stream.data import Table
+from stream.tables import PrivateTable
 from tests.builders import KEY, parse_source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 
@@ -55,6 +55,6 @@ def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None
     assert told[0].reason == "closed on request"
 
 
-def _held(driver: Driver) -> Table:
+def _held(driver: Driver) -> PrivateTable:
     """The table that new streams would be over."""
     return driver._tables.get(parse_source(SOURCE))

@@ -9,8 +9,8 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import Driver
-from stream.asking.questions import DEFAULT_MAX_PRICE, with_limit
 from stream.errors import Invalid, Rejected
+from stream.questions.question_forms import DEFAULT_MAX_PRICE, with_limit
 from tests.builders import KEY, source, stream
 
 COUNT: dict[str, Any] = {"where": "age >= 3"}

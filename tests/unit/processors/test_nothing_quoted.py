@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 
 from schemas.rejected import HEADER_PREFIX
 from sotto import Driver
-from stream.monitor.listing import RejectedQuery, list_rejected
-from stream.monitor.tables import Tables
-from stream.processors.budget.openings import UNPLANNED
+from stream.budget.openings import UNPLANNED
+from stream.monitor.api.listing import RejectedQuery, list_rejected
+from stream.monitor.state.monitor_tables import Tables
 from tests.builders import installation, source
 from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register
 from tests.unit.processors.installation import spec, written
@@ -150,7 +150,7 @@ def test_planner_errors_refuse_without_their_message(
     def breaks(*_: object) -> None:
         raise error(MARKER)
 
-    monkeypatch.setattr("stream.processors.budget.openings.choose", breaks)
+    monkeypatch.setattr("stream.budget.openings.choose", breaks)
     with capture_logs() as lines:
         outputs = ready().send(opening("1", "alarms"))
     [receipt] = receipts_in(outputs)
@@ -167,6 +167,6 @@ def test_a_fault_beside_the_planner_refuses_no_request(monkeypatch: pytest.Monke
     def breaks(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("stream.processors.budget.desk.definition_digest", breaks)
+    monkeypatch.setattr("stream.budget.request_handler.definition_digest", breaks)
     with pytest.raises(ZeroDivisionError):
         ready().send(opening("1", "alarms"))

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from sotto import Driver, Invalid, Refused
-from stream.alerts.messages import Alert
-from stream.asking.openings import Opening
-from stream.data.checks import check_table
-from stream.simulation import read_questions, simulate, synthetic
+from stream.alerts.delivery import Alert
+from stream.dev.simulation import read_questions, simulate, synthetic
+from stream.questions.stream_watch import StreamOpening
+from stream.tables.checks import check_table
 from tests.builders import KEY, parse_source, source, stream
 
 MORE = [("ann", "F"), ("ann", "M"), ("ann", "M"), ("ben", "M"), ("cid", "F"), ("cid", "F")]
@@ -210,7 +210,7 @@ def test_alerts_of_a_bounded_source_carry_how_many_rows_count() -> None:
     [notice] = made.watch(from_beginning=True)
     assert (notice.is_alert, notice.counted) == (True, ROWS_OF_ONE)
     assert notice.answer is not None
-    opening = Opening("s", "visits", "0" * 32, "open", None, 0.0)
+    opening = StreamOpening("s", "visits", "0" * 32, "open", None, 0.0)
     message = json.loads(Alert("sotto", opening, notice.answer, notice.time, counted=notice.counted).body)
     assert message["data"]["counted"] == ROWS_OF_ONE
 

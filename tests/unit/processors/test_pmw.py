@@ -12,8 +12,8 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Refused
-from stream.processors.queries.families import estimates
-from stream.processors.queries.updates import UPDATE_PREFIX
+from stream.worker.families import estimate_family
+from stream.worker.mechanism_updates import UPDATE_PREFIX
 from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
 
@@ -144,8 +144,8 @@ def test_crashes_batches_and_lost_memory_change_no_answer(monkeypatch: pytest.Mo
         pieces += parts.ask_many(questions[start : start + 17])
         parts.crash()
     assert pieces == whole
-    monkeypatch.setattr(estimates, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(estimates, "PRIVATE_BYTES", 0)
+    monkeypatch.setattr(estimate_family, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(estimate_family, "PRIVATE_BYTES", 0)
     forgetful = driver(spec(mechanism=mechanism))
     assert [*forgetful.ask_many(questions[:30]), *forgetful.ask_many(questions[30:])] == whole
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from stream.data import TableStore
-from stream.processors.base import Outputs, Record
-from stream.processors.queries import QueryProcessor
-from stream.processors.topics import Topics
+from stream.processing.protocol import Outputs, Record
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker import QueryProcessor
 from tests.builders import KEY
 
 WRITTEN = json.loads(Path(__file__).with_name("pmw_before_estimates.json").read_text())

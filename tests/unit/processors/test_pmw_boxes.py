@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from schemas import Answer
-from stream.mechanisms.estimate_questions import Box
-from stream.processors.queries.families import estimate_boxes
+from stream.privacy.mechanisms.estimate_questions import Box
 from stream.testing import Driver
+from stream.worker.families import estimate_reader
 from tests.builders import KEY, source, stream
 
 SIZES = {"a": 12, "b%d": 7, "é": 5}
@@ -78,6 +78,6 @@ def test_ranges_are_read_as_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
             made.append(args)
             super().__init__(*args)
 
-    monkeypatch.setattr(estimate_boxes, "Box", Counted)
+    monkeypatch.setattr(estimate_reader, "Box", Counted)
     answers("replace", {}, questions(5))
     assert len(made) > ASKED / 4

@@ -11,8 +11,8 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Refused
-from stream.processors.queries.families import hypothesis
-from stream.processors.queries.updates import UPDATE_PREFIX
+from stream.worker.families import hypothesis_family
+from stream.worker.mechanism_updates import UPDATE_PREFIX
 from tests.builders import installation, source, stream
 
 ROWS = 4000
@@ -144,7 +144,7 @@ def test_hypotheses_that_were_dropped_from_memory_are_built_again_the_same(
 ) -> None:
     asked = questions(120)
     whole = driver(spec()).ask_many(asked)
-    monkeypatch.setattr(hypothesis, "HYPOTHESIS_CACHE_BYTES", 0)
+    monkeypatch.setattr(hypothesis_family, "HYPOTHESIS_CACHE_BYTES", 0)
     forgetful = driver(spec())
     assert [forgetful.ask_many([one])[0] for one in asked] == whole
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stream.accounting.ledger import Ledger
-from stream.processors.base import Record
-from stream.processors.budget.portions import PLANS_AT_ONCE, REQUESTS_AT_ONCE, requests_at_once
-from stream.processors.unread import TOO_LARGE, Unread, UnreadBatch
+from stream.budget.budget_processor import PLANS_AT_ONCE, REQUESTS_AT_ONCE, requests_at_once
+from stream.privacy.ledger.state_machine import Ledger
+from stream.processing.dead_letters import TOO_LARGE, Unread, UnreadBatch
+from stream.processing.protocol import Record
 from tests.builders import installation, parse_source, source
 from tests.unit.processors.budget_service import TOPICS, Service, ending, opening, receipts_in, register
 from tests.unit.processors.installation import written
@@ -95,7 +95,7 @@ def test_what_may_take_long_is_handled_a_few_at_once(values: list[bytes]) -> Non
 def test_how_requests_are_cut_into_steps_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     def written(most: int) -> list[list[Any]]:
         monkeypatch.setattr(
-            "stream.processors.budget.processor.requests_at_once", lambda records, _: min(most, len(records))
+            "stream.budget.budget_processor.requests_at_once", lambda records, _: min(most, len(records))
         )
         driver = installation(sources=[source(epsilon=4.0)], partitions=2)
         requests = [opening(f"r-{number % 9}", f"s-{number}", threshold=float(number)) for number in range(20)]

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from schemas import Answer, Query
 from sotto import Driver
-from stream.accounting.costs import PARTS
-from stream.accounting.refusals import RefusedError
 from stream.cli.app import app
+from stream.dev.simulation import simulate
 from stream.errors import Exhausted
-from stream.processors.queries.updates import UPDATE_PREFIX
-from stream.simulation import simulate
+from stream.privacy.composition.costs import PARTS
+from stream.privacy.composition.refusals import RefusedError
+from stream.worker.mechanism_updates import UPDATE_PREFIX
 from tests.builders import KEY, installation, parse_stream, source, stream
 from tests.unit.processors.people import AGES, PEOPLE, ROWS, SEXES, TABLE, TOWNS, Row
 

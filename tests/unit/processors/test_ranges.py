@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from sotto import Driver, Refused, Unknown
-from stream.processors.base import Record
-from stream.processors.budget import desk, openings
+from stream.budget import openings, request_handler
+from stream.processing.protocol import Record
 from tests.builders import KEY, installation, parse_source, source, stream
 
 FINE = source(sensitivity=1e-9, grid=1e-12)
@@ -132,7 +132,7 @@ def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_stre
 ) -> None:
     driver = Driver(KEY, partitions=1)
     with monkeypatch.context() as before:
-        for module in (desk, openings):
+        for module in (request_handler, openings):
             before.setattr(module, "require_reach", lambda _: None)
         driver.register({**FINE, **EXACT})
         driver.open(alarms(1000.0))

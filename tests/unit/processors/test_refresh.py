@@ -10,10 +10,10 @@ import pytest
 from schemas import Control, RefreshSource
 from schemas.wire import Codec
 from sotto import Driver, Refused
-from stream.data import DataError, TableStore
-from stream.noise import NoiseKey, Role
-from stream.processors.base import Record
-from stream.processors.queries import QueryProcessor
+from stream.privacy.noise import DrawRole, NoiseKey
+from stream.processing.protocol import Record
+from stream.tables import DataError, TableStore
+from stream.worker import QueryProcessor
 from tests.builders import KEY, source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, QUESTIONS, SOURCE, ask, service, spec
 
@@ -156,7 +156,9 @@ def test_a_threshold_is_that_of_all_versions_and_the_noise_of_questions_is_not()
     def noise() -> tuple[bytes, ...]:
         [streams] = [one.streams for one in driver._workers if "above_threshold" in one.streams.slots]
         slot = streams.slots["above_threshold"]
-        return tuple(streams.noise.subkey(slot, role) for role in (Role.THRESHOLD, Role.QUERY, Role.ANSWER))
+        return tuple(
+            streams.noise.subkey(slot, role) for role in (DrawRole.THRESHOLD, DrawRole.QUERY, DrawRole.ANSWER)
+        )
 
     ask(driver, "above_threshold")
     before = noise()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from schemas import MAX_EVENT_BYTES, Answer, Query
 from schemas.wire import Codec, MalformedEventError
 from sotto import Driver
-from stream.processors.base import Record
-from stream.processors.queries.decoding import malformed
-from stream.processors.rejections import Rejection, address_of
-from stream.processors.topics import partition_of
+from stream.processing.dead_letters import Rejection, address_of
+from stream.processing.protocol import Record
+from stream.processing.topic_names import partition_of
+from stream.worker.query_decoding import malformed
 from tests.builders import PEOPLE, installation, source
 from tests.unit.processors.installation import LOW, answers_in, query, records, spec, worker_of, written
 from tests.unit.schemas.json_events import mutilated, repeats_a_name

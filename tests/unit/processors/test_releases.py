@@ -13,10 +13,9 @@ import pytest
 
 from schemas import Answer, ReleaseCalibration
 from sotto import Driver
-from stream.accounting.release_accuracy import release_law
-from stream.mechanisms.projection import columns, matrix_seed, project
-from stream.mechanisms.releases import cell_names
-from stream.noise import Role, cell_words
+from stream.privacy.accuracy.release_accuracy import release_law
+from stream.privacy.mechanisms.releases import cell_names, columns, matrix_seed, project
+from stream.privacy.noise import DrawRole, cell_words
 from tests.builders import KEY, source, stream
 from tests.unit.processors.installation import worker_of
 
@@ -78,7 +77,7 @@ def whole_noise(driver: Driver, stream: str, names: Sequence[bytes]) -> np.ndarr
     calibration = streams.terms_at(slot).calibration
     assert isinstance(calibration, ReleaseCalibration)
     law = release_law(calibration)
-    return law.draw(*cell_words(streams.noise.subkey(slot, Role.RELEASE), names, law.words))
+    return law.draw(*cell_words(streams.noise.subkey(slot, DrawRole.RELEASE), names, law.words))
 
 
 def whole_histogram(driver: Driver, stream: str) -> np.ndarray[Any, np.dtype[np.int64]]:

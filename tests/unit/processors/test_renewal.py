@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sotto import Driver, Refused
-from stream.processors.base import Outputs
-from stream.processors.budget.clock import Clock
+from stream.budget.budget_processor import LedgerClock
+from stream.processing.protocol import Outputs
 from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.budget_service import Service, opening, receipts_in, register
 from tests.unit.processors.installation import HIGH, LOW, spec
@@ -211,7 +211,7 @@ class TestTheServicesOwnClock:
     """Between two events the clock moves on as a monotonic clock does, and never by the machine's date."""
 
     def test_it_runs_from_the_latest_event(self) -> None:
-        clock = Clock()
+        clock = LedgerClock()
         assert clock.now(5000, 100.0) == 5000
         assert clock.now(5000, 101.5) == 6500
         assert clock.now(9000, 102.0) == 9000

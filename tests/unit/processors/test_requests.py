@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
 from sotto import Refused
-from stream.processors import receipts
-from stream.processors.receipts import request_digest
+from stream.processing import receipts
+from stream.processing.receipts import request_digest
 from tests.builders import KEY, installation, source
 from tests.unit.processors.budget_service import (
     TOPICS,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from stream.data import TableStore
-from stream.noise import NoiseKey
-from stream.processors.base import Record, TableMissedError
-from stream.processors.queries import QueryProcessor, restoring
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Record, TableMissedError
+from stream.tables import TableStore
+from stream.worker import QueryProcessor, worker_restore
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.chaos.load import ROWS
 from tests.chaos.replay import differences
@@ -43,8 +43,8 @@ def restored(*logs: Sequence[Record]) -> QueryProcessor:
 def taken_in_every(count: int) -> Iterator[None]:
     """Restores that take in what they have collected as soon as it is so much."""
     with (
-        patch.object(restoring, "DEFINITIONS_AT_ONCE", count),
-        patch.object(restoring, "CHECKPOINTS_AT_ONCE", count),
+        patch.object(worker_restore, "DEFINITIONS_AT_ONCE", count),
+        patch.object(worker_restore, "CHECKPOINTS_AT_ONCE", count),
     ):
         yield
 

@@ -8,11 +8,10 @@ import pytest
 
 from schemas import RunningCountCalibration, written_moment
 from sotto import Driver, Refused
-from stream.accounting.counting_trees import Node
-from stream.accounting.running_counts import answer_alpha, node_law, tree_of
-from stream.mechanisms.running_count import node_name
-from stream.noise import Role, cell_noise
-from stream.processors.queries import QueryProcessor
+from stream.privacy.accuracy.counting_trees import Node, node_name
+from stream.privacy.noise import DrawRole, cell_noise
+from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
+from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of
 from tests.unit.processors.installation import charges_in, checkpoints_in, records, restarted_from
@@ -24,7 +23,7 @@ PEOPLE = [((0, 0), (3, 0)), ((1, 0),), ((1, 0), (2, 0)), ((5, 0),)]
 
 
 def noise_of(worker: QueryProcessor, stream: Stream, group: int, node: Node) -> int:
-    subkey = worker.streams.noise.subkey(worker.streams.slots[stream.name], Role.NODES)
+    subkey = worker.streams.noise.subkey(worker.streams.slots[stream.name], DrawRole.NODES)
     return int(cell_noise(node_law(stream.calibration), subkey, [node_name(group, node)])[0])
 
 

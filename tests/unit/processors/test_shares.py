@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 from schemas import MAX_EVENT_BYTES, Answer, Query
 from schemas.wire import struct
 from sotto import Driver
-from stream.processors.base import Outputs, Record
-from stream.processors.queries.families.base import Context
-from stream.processors.queries.processor import WORK_AT_ONCE, QueryProcessor
-from stream.processors.queries.shares import UNLIMITED, Limits, Shares
-from stream.processors.queries.work import PRIVATE_ROWS, SECOND, Workload
-from stream.processors.rejections import Rejection
+from stream.processing.dead_letters import Rejection
+from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
+from stream.worker.fair_shares import PRIVATE_ROWS, SECOND, UNLIMITED, Limits, Shares, Workload
+from stream.worker.families.family import Context
+from stream.worker.worker_processor import WORK_AT_ONCE, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
 from tests.unit.processors.installation import answers_in, changelog, table_store, written
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from schemas import Cell, SparsePmw, Term
 from sotto import Driver
-from stream.data import Table
-from stream.mechanisms.sparse_weights import CellQuestion
-from stream.processors.queries.families.sparse_cells import CellSpace
-from stream.processors.rejections import Rejection
+from stream.privacy.mechanisms.sparse_weights import CellQuestion
+from stream.processing.dead_letters import Rejection
+from stream.tables import PrivateTable
+from stream.worker.families.sparse_cells import CellSpace
 from tests.builders import KEY, parse_source, source, stream
 
 SOURCE = parse_source(
@@ -22,7 +22,9 @@ SOURCE = parse_source(
         "s", "table", epsilon=1.0, path="none.csv", attributes={"zip": 1 << 20, "code": 1 << 20, "sex": ["F", "M"]}
     )
 )
-TABLE = Table.load(SOURCE, pl.DataFrame({"zip": [1, 1, 1, 7], "code": [2, 2, 3, 9], "sex": ["F", "F", "M", "M"]}))
+TABLE = PrivateTable.load(
+    SOURCE, pl.DataFrame({"zip": [1, 1, 1, 7], "code": [2, 2, 3, 9], "sex": ["F", "F", "M", "M"]})
+)
 MECHANISM = SparsePmw(kind="sparse_pmw", attributes=("code", "zip"), sparsity=3)
 SPACE = CellSpace(SOURCE, lambda: TABLE, MECHANISM, 0.5, 1024)
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas import AnswersCalibration, OpenStream, Receipt, moment_ms
 from sotto import Driver, Refused
-from stream.asking.questions import as_spec
+from stream.questions.question_forms import as_spec
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of, feed
 from tests.unit.processors.live import flights, standing

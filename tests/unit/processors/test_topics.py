@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stream.kafka.layouts import is_there, layout, prefixes_of
-from stream.kafka.names import alerts_group, budget_group, feed_groups, worker_group
-from stream.processors.topics import Topics, outer_prefixes
+from stream.kafka.topics.layouts import (
+    alerts_group,
+    budget_group,
+    feed_groups,
+    is_there,
+    layout,
+    prefixes_of,
+    worker_group,
+)
+from stream.processing.topic_names import Topics, outer_prefixes
 from stream.settings import Settings
 
 

@@ -17,10 +17,10 @@ from schemas import (
     TrailRequest,
     TrailStanding,
 )
-from stream.cli.trails import told
-from stream.processors.base import PROGRESS_KEY, Outputs, Record
-from stream.processors.budget.trail import POINT_MS, QUIET_SECONDS
-from stream.processors.trails import EMPTY, BrokenTrailError, follow_chain
+from stream.budget.trail_writer import POINT_MS, QUIET_SECONDS
+from stream.cli.manage.record_rows import told
+from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
+from stream.processing.receipts import EMPTY, BrokenTrailError, follow_chain
 from tests.unit.processors.budget_service import (
     TOPICS,
     Service,

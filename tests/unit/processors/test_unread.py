@@ -9,12 +9,22 @@ import pytest
 from aiokafka.partitioner import murmur2
 from blake3 import blake3
 
-from stream.processors import topics as topics_module
-from stream.processors.base import Record
-from stream.processors.letters import HEADERS, KEY_BYTES, VALUE_BYTES, WHOLE_BYTES, dead_letter
-from stream.processors.rejections import Rejection
-from stream.processors.topics import MAX_NAME_BYTES, partition_of
-from stream.processors.unread import BAD_NAME, MAX_HEADERS, TOO_LARGE, Unread, UnreadBatch
+from stream.processing import topic_names as topics_module
+from stream.processing.dead_letters import (
+    BAD_NAME,
+    HEADERS,
+    KEY_BYTES,
+    MAX_HEADERS,
+    TOO_LARGE,
+    VALUE_BYTES,
+    WHOLE_BYTES,
+    Rejection,
+    Unread,
+    UnreadBatch,
+    dead_letter,
+)
+from stream.processing.protocol import Record
+from stream.processing.topic_names import MAX_NAME_BYTES, partition_of
 from tests.builders import installation
 from tests.unit.processors.budget_service import TOPICS, Service, register
 from tests.unit.processors.installation import answers_in, query, spec, worker_of, written

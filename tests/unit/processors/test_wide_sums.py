@@ -9,9 +9,9 @@ import pytest
 from schemas import Answer
 from schemas.sources import MAX_ROWS
 from sotto import Driver, Refused
-from stream.accounting.totals import LARGEST_SUMMED, LARGEST_TOTAL
-from stream.data import DataError, Predicate, Rows, Table
-from stream.mechanisms.ranges import MAX_STEPS
+from stream.privacy.composition.refusals import LARGEST_SUMMED, LARGEST_TOTAL
+from stream.privacy.mechanisms.ranges import MAX_STEPS
+from stream.tables import DataError, Predicate, PrivateTable, Rows
 from tests.builders import KEY, parse_source, source, stream
 from tests.unit.processors.live import flights, standing
 
@@ -163,11 +163,11 @@ def test_nor_are_they_counted_in_windows(mechanism: dict[str, Any]) -> None:
 def test_totals_as_large_as_they_may_be_are_compared_and_told_exactly(
     monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
-    def total(_: Table, attribute: str, predicate: Predicate, centre: int = 0) -> int:
+    def total(_: PrivateTable, attribute: str, predicate: Predicate, centre: int = 0) -> int:
         return least + (repr(predicate) == repr(seen.setdefault(attribute, predicate))) * 3 + centre
 
     seen: dict[str, Predicate] = {}
-    monkeypatch.setattr(Table, "total", total)
+    monkeypatch.setattr(PrivateTable, "total", total)
     vector = {"kind": "numeric_sparse", "threshold": 1e15, "cutoff": 1}
     answer = asked(summing(vector, 0, 1), sum="v")
     assert answer.outcome == "above"
@@ -181,7 +181,7 @@ def test_totals_as_large_as_they_may_be_are_compared_and_told_exactly(
 def test_no_table_has_more_rows_than_totals_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LARGEST_SUMMED * MAX_ROWS == LARGEST_TOTAL
     assert LARGEST_SUMMED * (MAX_ROWS >> 3) == MAX_STEPS
-    monkeypatch.setattr("stream.data.rows.MAX_ROWS", 100)
+    monkeypatch.setattr("stream.tables.rows.MAX_ROWS", 100)
     table = parse_source(declared(neighbors="replace", epsilon=1.0, attributes={"ms": 2}))
     assert Rows.load(table, {"ms": [1] * 100}).private_row_count == 100
     with pytest.raises(DataError, match="path: no table can be read there") as refused:

@@ -11,7 +11,7 @@ from msgspec.json import decode
 from schemas import Answer
 from schemas.wire import encode
 from sotto import Driver
-from stream.processors.queries.replies import WireAnswer
+from stream.worker.answer_encoding import WireAnswer
 from tests.builders import installation, stream
 from tests.privacy.service import KEY, feed
 from tests.unit.processors.live import GROUP, flights, question, standing, window

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError
-from stream.processors.queries.decoding import each_once, in_full
-from stream.processors.rejections import Rejection
-from stream.processors.written import readable
+from stream.processing.dead_letters import Rejection
+from stream.processing.exact_decimals import readable
+from stream.worker.query_decoding import each_once, in_full
 from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
 
 Reading = tuple[Any, ...]

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_RECORD_BYTES, Answer, Charge, Control, LedgerRecord, Query, Request, StreamStatus
-from schemas.repeats import REPEATED, may_repeat_a_field, repeats_a_field
+from schemas.json_limits import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import Codec, MalformedEventError, struct
-from stream.processors.queries.definitions import DefinitionReader
-from stream.processors.queries.terms import TermsTable
+from stream.worker.stream_definitions import DefinitionReader
+from stream.worker.stream_terms import TermsTable
 from tests.builders import installation
 from tests.unit.processors.histories import asked_installation
 from tests.unit.processors.installation import LOW, query, records, spec, worker_of, written

@@ -11,11 +11,11 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Results
-from stream.data import Table
-from stream.simulation import Report, SimulationError, read_questions, simulate, synthetic
-from stream.simulation import running as simulation_running
-from stream.simulation.measuring import figures, measure
-from stream.simulation.truths import truths_of
+from stream.dev.simulation import SimulationError, SimulationReport, read_questions, simulate, synthetic
+from stream.dev.simulation import simulation_run as simulation_running
+from stream.dev.simulation.simulation_run import figures, measure
+from stream.dev.simulation.true_answers import truths_of
+from stream.tables import PrivateTable
 from tests.builders import parse_source, parse_spec, source
 
 PEOPLE = parse_source(
@@ -110,7 +110,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
     return kept
 
 
-def run(mechanism: dict[str, Any], lines: list[str], **others: Any) -> Report:
+def run(mechanism: dict[str, Any], lines: list[str], **others: Any) -> SimulationReport:
     return simulate(spec(**mechanism), PEOPLE, read_questions(lines, "s"), ROWS, runs=2, **others)
 
 
@@ -167,7 +167,7 @@ def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None
     [found] = report.figures
     assert (found.what, found.largest, found.broken) == ("above and below", 0.0, 0)
     [query] = read_questions(["age >= 10"], "s").values()
-    truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
+    truths = truths_of(PEOPLE, PrivateTable.load(PEOPLE, ROWS))
     calibration = report.grant.calibration
     wrong = Answer(id="1", stream="s", outcome="below", index=0)
     [one] = measure(1, query, wrong, spec(**sparse), calibration, truths)
@@ -176,7 +176,7 @@ def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None
 
 def test_an_answer_further_off_than_its_alpha_is_counted_as_broken_and_one_without_alpha_is_not() -> None:
     [query] = read_questions(["age >= 10"], "s").values()
-    truths = truths_of(PEOPLE, Table.load(PEOPLE, ROWS))
+    truths = truths_of(PEOPLE, PrivateTable.load(PEOPLE, ROWS))
     laplace = spec("laplace")
     calibration = run({"kind": "laplace"}, ["age > 30"]).grant.calibration
     measured = [
@@ -243,7 +243,7 @@ def test_a_mean_over_no_row_has_no_truth() -> None:
 
 
 def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:
-    def made(seed: int) -> Report:
+    def made(seed: int) -> SimulationReport:
         return run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"], seed=seed)
 
     assert made(7) == made(7)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from schemas import TableSource
-from stream.data import adult
-from stream.simulation import SimulationError, require_public
-from stream.simulation.publicness import require_other_table
+from stream.dev.simulation import SimulationError, require_public
+from stream.dev.simulation.simulation_inputs import require_other_table
+from stream.tables import adult
 from tests import builders
 
 

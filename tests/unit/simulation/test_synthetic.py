@@ -6,8 +6,8 @@ import numpy as np
 from scipy import stats
 
 from schemas import TableSource
-from stream.data import Table
-from stream.simulation import synthetic
+from stream.dev.simulation import synthetic
+from stream.tables import PrivateTable
 from tests.builders import parse_source, source
 
 ROWS = 40_000
@@ -27,8 +27,8 @@ SOURCE = parse_source(
 )
 
 
-def codes(seed: int, source: TableSource = SOURCE) -> Table:
-    return Table.load(source, synthetic(source, ROWS, seed))
+def codes(seed: int, source: TableSource = SOURCE) -> PrivateTable:
+    return PrivateTable.load(source, synthetic(source, ROWS, seed))
 
 
 def test_every_row_lies_in_the_declared_domain() -> None:

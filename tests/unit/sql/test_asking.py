@@ -11,7 +11,7 @@ import pytest
 
 from schemas import AnswersCalibration
 from sotto import Driver, Exhausted, Invalid, StatementError, Table, Unknown
-from stream.data.frames import Frame
+from stream.tables.rows import Frame
 from tests.builders import OTHER_KEY, installation, source, stream
 
 RNG = random.Random(7)

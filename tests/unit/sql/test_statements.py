@@ -11,17 +11,17 @@ import sqlglot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sql import Grouped, Measured, StatementError, read
+from stream.sql import AnswerColumn, Grouped, StatementError, read
 
 
 def test_counts_by_a_group_are_read() -> None:
     statement = read("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")
     assert statement.table == "adult"
     assert statement.groups == ("sex",)
-    assert statement.columns == (Grouped("sex", "sex"), Measured("count(*)", "count", '"age" >= 65'))
+    assert statement.columns == (Grouped("sex", "sex"), AnswerColumn("count(*)", "count", '"age" >= 65'))
 
 
-COUNT = Measured("n", "count", "\"sex\" = 'F'")
+COUNT = AnswerColumn("n", "count", "\"sex\" = 'F'")
 
 
 @pytest.mark.parametrize(
@@ -33,24 +33,24 @@ COUNT = Measured("n", "count", "\"sex\" = 'F'")
         ("SUM(CASE WHEN sex = 'F' THEN 1 ELSE 0 END)", COUNT),
         ("SUM(CASE WHEN sex = 'F' THEN 1 END)", COUNT),
         ("COUNT_IF(sex = 'F')", COUNT),
-        ("COUNT(1)", Measured("n", "count")),
-        ("COUNT(age)", Measured("n", "count", counted=("age",))),
-        ("SUM(age)", Measured("n", "sum", None, "age")),
-        ("SUM(CASE WHEN sex = 'F' THEN age ELSE 0 END)", Measured("n", "sum", "\"sex\" = 'F'", "age")),
-        ("AVG(age) FILTER (WHERE sex = 'F')", Measured("n", "mean", "\"sex\" = 'F'", "age")),
-        ("AVG(CASE WHEN sex = 'F' THEN age END)", Measured("n", "mean", "\"sex\" = 'F'", "age")),
-        ("AVG(CASE WHEN sex = 'F' THEN 1.0 ELSE 0 END)", Measured("n", "fraction", "\"sex\" = 'F'")),
-        ("COUNT(*) FILTER (WHERE sex = 'F') * 1.0 / COUNT(*)", Measured("n", "fraction", "\"sex\" = 'F'")),
-        ("COUNT_IF(sex = 'F')::float / COUNT(*)", Measured("n", "fraction", "\"sex\" = 'F'")),
+        ("COUNT(1)", AnswerColumn("n", "count")),
+        ("COUNT(age)", AnswerColumn("n", "count", counted=("age",))),
+        ("SUM(age)", AnswerColumn("n", "sum", None, "age")),
+        ("SUM(CASE WHEN sex = 'F' THEN age ELSE 0 END)", AnswerColumn("n", "sum", "\"sex\" = 'F'", "age")),
+        ("AVG(age) FILTER (WHERE sex = 'F')", AnswerColumn("n", "mean", "\"sex\" = 'F'", "age")),
+        ("AVG(CASE WHEN sex = 'F' THEN age END)", AnswerColumn("n", "mean", "\"sex\" = 'F'", "age")),
+        ("AVG(CASE WHEN sex = 'F' THEN 1.0 ELSE 0 END)", AnswerColumn("n", "fraction", "\"sex\" = 'F'")),
+        ("COUNT(*) FILTER (WHERE sex = 'F') * 1.0 / COUNT(*)", AnswerColumn("n", "fraction", "\"sex\" = 'F'")),
+        ("COUNT_IF(sex = 'F')::float / COUNT(*)", AnswerColumn("n", "fraction", "\"sex\" = 'F'")),
     ],
 )
-def test_the_ways_to_write_one_question_are_one_question(column: str, expected: Measured) -> None:
+def test_the_ways_to_write_one_question_are_one_question(column: str, expected: AnswerColumn) -> None:
     assert read("SELECT ? AS n FROM adult".replace("?", column)).columns == (expected,)
 
 
 def test_conditions_of_a_column_and_of_the_statement_both_hold() -> None:
     (column,) = read("SELECT COUNT(*) FILTER (WHERE sex = 'F') AS n FROM adult WHERE age < 5 OR age > 70").columns
-    assert column == Measured("n", "count", '("age" < 5 OR "age" > 70) AND ("sex" = \'F\')')
+    assert column == AnswerColumn("n", "count", '("age" < 5 OR "age" > 70) AND ("sex" = \'F\')')
 
 
 def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
@@ -64,7 +64,7 @@ def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
 
 def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
     statement = read('SELECT t.sex, COUNT(*) FROM "adult" AS t WHERE t.age > 3 AND adult.age < 9 GROUP BY t.sex')
-    assert statement.columns[1] == Measured("count(*)", "count", '"age" > 3 AND "age" < 9')
+    assert statement.columns[1] == AnswerColumn("count(*)", "count", '"age" > 3 AND "age" < 9')
     with pytest.raises(StatementError, match="by itself"):
         read("SELECT COUNT(*) FROM adult GROUP BY other.sex")
 

@@ -15,13 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Integers
-from schemas.moments import END_MS, moment_of
-from stream.data.encoding import encode
-from stream.data.events.cells import Cells
-from stream.data.events.flaws import MAX_BYTES, MAX_DEPTH, NESTED
-from stream.data.events.names import digests_of, partitions_of
-from stream.data.events.times import moments_of
-from stream.processors.topics import partition_of
+from schemas.windows import END_MS, moment_of
+from stream.events.event_decoding import digests_of, partitions_of
+from stream.events.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
+from stream.processing.topic_names import partition_of
+from stream.tables.encoding import encode
 from tests.unit.data.events.readers import SOURCE, reader, written
 
 
@@ -196,7 +194,7 @@ DOMAINS = [
 @given(values=st.lists(VALUES, min_size=1, max_size=8), domain=st.sampled_from(DOMAINS))
 @settings(max_examples=300, deadline=None)
 def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], domain: Any) -> None:
-    cells = Cells(domain)
+    cells = FieldCodes(domain)
     codes, known = cells.codes(values)
     for place, value in enumerate(values):
         code, one = cells.codes([value])
@@ -217,7 +215,7 @@ def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], d
 def test_values_are_coded_as_a_tables_cells(values: list[Any], domain: Any) -> None:
     if isinstance(domain, Categories) and isinstance(values[0], float):
         values = [float(math.floor(value)) for value in values]
-    codes, known = Cells(domain).codes(values)
+    codes, known = FieldCodes(domain).codes(values)
     table, counted = encode("cell", domain, pl.Series("cell", values))
     assert known.tolist() == counted.tolist()
     assert codes[known].tolist() == table[counted].tolist()

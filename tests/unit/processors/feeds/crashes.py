@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas import EventsSource
-from stream.processors.feeds.told import Told
+from stream.feeds.feed_definitions import StandingDefinition
 from tests.unit.processors.feeds.reference import WHERES, Found, found_by
 from tests.unit.processors.feeds.topic import (
     MINUTE,
@@ -31,7 +31,7 @@ def draw_streams(
     about: EventsSource,
     chance: random.Random,
     begins: Sequence[str] = ("1970-01-01T00:00:00Z", "1970-01-01T00:12:00Z"),
-) -> list[Told]:
+) -> list[StandingDefinition]:
     """Draw streams of all kinds, some of which count the same events."""
     wheres = [*WHERES, None]
     windows: list[dict[str, str]] = [{"size": "10m"}, {"size": "15m", "every": "5m"}]
@@ -87,7 +87,7 @@ def draw_records(about: EventsSource, chance: random.Random, length: int) -> lis
 
 def run_feed(
     about: EventsSource,
-    streams: list[Told],
+    streams: list[StandingDefinition],
     records: list[Arrived],
     ends: dict[int, int],
     effects: dict[str, int],

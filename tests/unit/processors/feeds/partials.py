@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from schemas import MAX_EVENT_BYTES, Partial
 from schemas.wire import Codec
-from stream.processors.base import Message, Record
+from stream.processing.protocol import Message, Record
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of
 
 MINUTE = 60_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import EventsSource, SumOf
 from schemas.windows import moment_ms, span_ms
-from stream.processors.feeds.told import Told
+from stream.feeds.feed_definitions import StandingDefinition
 from tests.unit.processors.feeds.topic import Arrived
 
 ORIGINS = ["EWR", "JFK", "LGA"]
@@ -54,7 +54,7 @@ def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]
 
 
 def found_by(
-    about: EventsSource, stream: Told, records: Sequence[Arrived], ends: dict[int, int], effect: int
+    about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], ends: dict[int, int], effect: int
 ) -> Found:
     """All windows of a stream that are closed in the end, of which a feed hears before the record ``effect``."""
     standing = stream.standing
@@ -101,7 +101,7 @@ class _Bounds:
 
 
 def _countable(
-    about: EventsSource, stream: Told, records: Sequence[Arrived], now: list[int], effect: int
+    about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], now: list[int], effect: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The events that satisfy the stream's condition and are not ahead, from its first one on."""
     since, stamps = -1, now
@@ -124,7 +124,9 @@ def _countable(
             yield place, event
 
 
-def refused_by(about: EventsSource, streams: Sequence[Told], records: Sequence[Arrived]) -> list[tuple[int, str]]:
+def refused_by(
+    about: EventsSource, streams: Sequence[StandingDefinition], records: Sequence[Arrived]
+) -> list[tuple[int, str]]:
     """The offset and code of the events of a topic with the broker's clock that are dated as no event may be.
 
     Streams that control tells of at 0 count all that the topic has.

@@ -20,8 +20,8 @@ from schemas import (
     StreamSpec,
     Windows,
 )
-from stream.processors.base import Record
-from stream.processors.topics import Topics, partition_of
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics, partition_of
 from tests import builders
 from tests.builders import parse_source
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.standing import EARLY_WINDOWS
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.counted_streams import EARLY_WINDOWS
 from tests.unit.processors.feeds.topic import (
     HOUR,
     Arrived,

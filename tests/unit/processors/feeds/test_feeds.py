@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
+from stream.feeds import changelog_pieces, window_queries
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.event_clock import FeedRefusedError, RecutError, UnstampedError
+from stream.feeds.feed_definitions import Epoch, FeedDefinitions
+from stream.feeds.person_counts import CellCounts
+from stream.feeds.window_queries import PARTIALS_AT_ONCE
 from stream.kernel import Keys
-from stream.processors.base import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
-from stream.processors.feeds import pieces_log, telling
-from stream.processors.feeds.cells import Cells
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.refusals import FeedRefusedError, RecutError, UnstampedError
-from stream.processors.feeds.telling import PARTIALS_AT_ONCE
-from stream.processors.feeds.told import Epoch
-from stream.processors.topics import partition_of
-from stream.processors.unread import BROKEN, Unread
+from stream.processing.dead_letters import BROKEN, Unread
+from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
+from stream.processing.topic_names import partition_of
 from tests.unit.processors.feeds import streams
 from tests.unit.processors.feeds.topic import (
     HOUR,
@@ -251,7 +250,7 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
 
 
 def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces_log, "SLACK", 200)
+    monkeypatch.setattr(changelog_pieces, "SLACK", 200)
     about = source(contribution=1_000)
     definitions = Known(told(about, window={"size": "10m"}, by=["origin"]))
     kafka, feed, offset, most = changelog(about), start(about, definitions), 0, 0
@@ -270,7 +269,7 @@ def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatc
     drain(feed, kafka)
     assert sum(one["counts"][0] for one in kafka.partials() if one["counts"]) == offset
     assert feed.people == feed.open_windows == 0
-    monkeypatch.setattr(pieces_log, "SLACK", 0)
+    monkeypatch.setattr(changelog_pieces, "SLACK", 0)
     kafka.commit(feed.process([Arrived(offset, 2_000_000_000, event("z", 2_000_000_000))]))
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 1
 
@@ -332,7 +331,7 @@ def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_wit
 def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_counted_wherever_a_feed_starts_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(telling, "PARTIALS_AT_ONCE", 1)
+    monkeypatch.setattr(window_queries, "PARTIALS_AT_ONCE", 1)
     about = source()
     definitions = Known(hours(about, "a"))
     kafka, feed = changelog(about), start(about, definitions)
@@ -390,13 +389,13 @@ def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_i
 ) -> None:
     about = source(ahead="200h")
     added: list[int] = []
-    add = Cells.add
+    add = CellCounts.add
 
-    def counted(cells: Cells, places: Any, *others: Any) -> Any:
+    def counted(cells: CellCounts, places: Any, *others: Any) -> Any:
         added.append(len(places))
         return add(cells, places, *others)
 
-    monkeypatch.setattr(Cells, "add", counted)
+    monkeypatch.setattr(CellCounts, "add", counted)
     kafka, feed = changelog(about), start(about, Known(*conditions(about, 3)))
     kafka.commit(
         feed.process([Arrived(one, 0, event(f"p{one % 7}", one % 90 * HOUR, delay=-5)) for one in range(900)])
@@ -608,7 +607,7 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
     again = events[2]._replace(timestamp=9)
 
     def epochs(*places: int) -> list[tuple[int, int | None, int | None]]:
-        definitions = Definitions()
+        definitions = FeedDefinitions()
         definitions.take([*(stamped[place] for place in places), again])
         [told] = definitions.of("flights")
         return [(one.number, one.begins, one.ends) for one in told.epochs]
@@ -621,7 +620,7 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
 
 def test_earlier_extensions_resume_a_stream_that_had_ended() -> None:
     """Without the word for it an extension behind an end begins an epoch; one of an open stream does not."""
-    definitions, spec = Definitions(), streams.spec_of("late")
+    definitions, spec = FeedDefinitions(), streams.spec_of("late")
     events = [
         streams.told(spec),
         streams.told(spec, extended=[False]),
@@ -652,7 +651,7 @@ def test_catching_up_is_bounded_in_each_step() -> None:
 def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(telling, "CELLS_AT_ONCE", 100)
+    monkeypatch.setattr(window_queries, "CELLS_AT_ONCE", 100)
     about = source()
     steps: dict[int, list[Any]] = {}
     for crowd in (0, 16):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from schemas import MAX_EVENT_BYTES, Query, written_moment
 from schemas.wire import Codec
-from stream.processors.base import LaterVersionError, Message, Outputs, Record
-from stream.processors.feeds import merging
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.merging import MergeProcessor
+from stream.feeds import merge_processor
+from stream.feeds.feed_definitions import FeedDefinitions
+from stream.feeds.merge_processor import MergeProcessor
+from stream.processing.protocol import LaterVersionError, Message, Outputs, Record
 from tests.unit.processors import running_counts
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
 from tests.unit.processors.feeds.streams import TOPICS, incarnation_of, spec_of, told
@@ -43,7 +43,7 @@ class Bench:
 
     def start(self) -> None:
         """Restore from what is committed, as compaction may have left it."""
-        self.task = MergeProcessor(TOPICS, 0, Definitions())
+        self.task = MergeProcessor(TOPICS, 0, FeedDefinitions())
         self.task.restore(self.control)
         kept = {key: (at, value) for at, (key, value, _) in enumerate(self.logs[TOPICS.merges])}
         kept_records = [Record(TOPICS.merges, 0, at, 0, key, value) for key, (at, value) in kept.items()]
@@ -235,7 +235,7 @@ def test_groups_are_named_in_row_major_order_seen_or_not() -> None:
 
 
 def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "QUESTIONS_AT_ONCE", 7)
+    monkeypatch.setattr(merge_processor, "QUESTIONS_AT_ONCE", 7)
     messages = [one for number in range(5) for one in window("both", number)]
     task = bench(*messages)
     assert task.task.portion(logged(messages)) == 4  # twelve questions: the second window brings them beyond seven

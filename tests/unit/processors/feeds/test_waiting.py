@@ -7,10 +7,10 @@ import json
 import pytest
 
 from schemas import named_at, written_moment
-from stream.processors.base import Outputs
-from stream.processors.feeds import merging
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.merging import MergeProcessor
+from stream.feeds import merge_processor
+from stream.feeds.feed_definitions import FeedDefinitions
+from stream.feeds.merge_processor import MergeProcessor
+from stream.processing.protocol import Outputs
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, spec_of, told
 
@@ -26,7 +26,7 @@ ORDER = sorted(
 
 def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     """The period's questions in their order, where so many windows had come when control told of its streams, and others come so many at a time."""
-    definitions = Definitions()
+    definitions = FeedDefinitions()
     task = MergeProcessor(TOPICS, 0, definitions)
     models = [told(spec, source=HOURLY) for spec in MODELS]
     task.restore(models)
@@ -66,5 +66,5 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
 def test_the_order_of_a_periods_windows_is_that_in_which_they_close(
     come_before: int, at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merging, "QUESTIONS_AT_ONCE", most)
+    monkeypatch.setattr(merge_processor, "QUESTIONS_AT_ONCE", most)
     assert asked(come_before, at_once) == [(name, written_moment(start)) for start, name in ORDER]

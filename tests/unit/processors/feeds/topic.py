@@ -10,13 +10,12 @@ from typing import Any, cast
 import numpy as np
 
 from schemas import EventsSource, RejectedHeaders
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
 from stream.kernel import Spans, spans_of
-from stream.processors.base import Outputs, RecordLike
-from stream.processors.columns import RecordColumns
-from stream.processors.feeds.definitions import Definitions
-from stream.processors.feeds.processor import FeedProcessor
-from stream.processors.feeds.told import Epoch, Told
-from stream.processors.topics import Topics, partition_of
+from stream.processing.protocol import Outputs, RecordLike
+from stream.processing.record_columns import RecordColumns
+from stream.processing.topic_names import Topics, partition_of
 from tests import builders
 from tests.builders import parse_source, parse_stream, stream
 from tests.unit.processors.feeds.streams import CALIBRATION
@@ -78,23 +77,23 @@ def event(who: Any, at: Any, origin: str = "EWR", delay: Any = 0) -> bytes:
     return json.dumps({"who": who, "at": at, "origin": origin, "delay": delay}).encode()
 
 
-class Known(Definitions):
+class Known(FeedDefinitions):
     """Definitions as a test tells them."""
 
-    def __init__(self, *streams: Told) -> None:
+    def __init__(self, *streams: StandingDefinition) -> None:
         super().__init__()
-        self._all: dict[str, Told] = {}
+        self._all: dict[str, StandingDefinition] = {}
         self.tell(*streams)
 
-    def tell(self, *streams: Told) -> None:
+    def tell(self, *streams: StandingDefinition) -> None:
         self._all |= {told.spec.stream: told for told in streams}
         self.version += 1
 
-    def find_told(self, told: Told) -> Told | None:
+    def find_told(self, told: StandingDefinition) -> StandingDefinition | None:
         """What a test has told of the same stream."""
         return self._all.get(told.spec.stream)
 
-    def of(self, source: str) -> tuple[Told, ...]:
+    def of(self, source: str) -> tuple[StandingDefinition, ...]:
         return tuple(told for _, told in sorted(self._all.items()) if told.source.source == source)
 
 
@@ -106,7 +105,7 @@ def told(
     moment: int = 0,
     mechanism: Mapping[str, Any] | None = None,
     **standing: Any,
-) -> Told:
+) -> StandingDefinition:
     """What control tells of a stream."""
     spec = parse_stream(
         stream(
@@ -117,16 +116,18 @@ def told(
         )
     )
     assert spec.standing is not None
-    return Told(spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"", (Epoch(begins=moment),))
+    return StandingDefinition(
+        spec, spec.standing, about, "0" * 31 + "1", CALIBRATION, kind, b"", (Epoch(begins=moment),)
+    )
 
 
-def ended(known: Told, moment: int) -> Told:
+def ended(known: StandingDefinition, moment: int) -> StandingDefinition:
     """A stream of which control told at a moment that it has ended."""
     *epochs, latest = known.epochs
     return replace(known, kind="halted", epochs=(*epochs, replace(latest, ends=moment)))
 
 
-def extended(known: Told, moment: int) -> Told:
+def extended(known: StandingDefinition, moment: int) -> StandingDefinition:
     """A stream that had ended and of which control told at a moment that it was extended."""
     return replace(known, kind="opened", epochs=(*known.epochs, Epoch(known.epochs[-1].number + 1, moment)))
 
@@ -178,7 +179,7 @@ class Kafka:
 
 
 def start(
-    about: EventsSource, definitions: Definitions, kafka: Kafka | None = None, partitions: int = 1
+    about: EventsSource, definitions: FeedDefinitions, kafka: Kafka | None = None, partitions: int = 1
 ) -> FeedProcessor:
     """A processor of partition 0, restored from what was committed."""
     processor = FeedProcessor(TOPICS, about, 0, partitions, definitions)
@@ -200,7 +201,7 @@ def drain(processor: FeedProcessor, kafka: Kafka) -> None:
         kafka.commit(outputs)
 
 
-def as_of(known: Told, moment: int) -> Told | None:
+def as_of(known: StandingDefinition, moment: int) -> StandingDefinition | None:
     """What control has told of a stream up to a moment; None if nothing."""
     heard = [one for one in known.epochs if one.begins is not None and one.begins <= moment]
     if not heard:

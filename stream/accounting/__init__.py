@@ -1,1 +1,0 @@
-"""Budgets and accuracy: costs, the ledger, composition, the planner."""

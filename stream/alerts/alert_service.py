@@ -1,0 +1,229 @@
+"""The alerts service: one task a target, each with a consumer group of its own on the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from schemas.windows import span_ms
+from schemas.wire import MalformedEventError
+from stream import tracing
+from stream.alerts.alert_targets import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
+from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender
+from stream.alerts.target_reader import Follower
+from stream.alerts.targets import Alertmanager, Webhook
+from stream.client.kafka_connection import Connection
+from stream.client.stream_watcher import Openings
+from stream.engine.health import Probes
+from stream.errors import SottoError
+from stream.kafka.client.availability import BACKOFF, Stopped, is_passing, patiently
+from stream.kafka.topics.acls import AclRole
+from stream.kafka.topics.creation import find_topics
+from stream.log import get_logger
+from stream.processing.protocol import RecordLike
+from stream.processing.topic_names import partition_of
+from stream.questions import Result
+from stream.questions.alert_states import ABOVE, BELOW
+from stream.services.runner import force_exit_after, ignore_stop_signals, install_stop_handlers
+from stream.settings import Settings
+
+COMMIT_SECONDS: Final = 1.0
+"""Longest that what a webhook has taken stays uncommitted: so much may come twice after a kill."""
+REBUILD_RECORDS: Final = 1_000_000
+"""Most answers of a partition that are read anew to find what is firing."""
+STOP_SECONDS: Final = 75.0
+"""How long it may take to stop: a little longer than one request may take."""
+
+log = get_logger("alerts")
+
+
+async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin: bool = False) -> None:
+    """Take alerts to all targets until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
+    tracing.configure("alerts")
+    stopping = asyncio.Event()
+    install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
+    metrics = AlertMetrics()
+    figures = [metrics.of(target.name) for target in file.targets]  # seen before anything is counted
+    probes = Probes(metrics.registry, metrics.ready)
+    probes.serve(settings.metrics_host, settings.metrics_port)
+    beating = asyncio.create_task(probes.beat())
+    try:
+        connection = Connection(settings)
+        find = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
+        connection.topics = await patiently(find, stopping, probes.tell)
+        following = [
+            Following(connection, target, file.page, own, stopping)
+            for target, own in zip(file.targets, figures, strict=True)
+        ]
+        await _run(following, probes, stopping)
+    except Stopped:
+        log.info("stopped before it began")
+    finally:
+        beating.cancel()
+        ignore_stop_signals()
+    log.info("left")
+
+
+async def _run(following: list[Following], probes: Probes, stopping: asyncio.Event) -> None:
+    tasks = [asyncio.create_task(one.run()) for one in following]
+    log.info("alerts are up", targets=[one.name for one in following])
+    try:
+        while not stopping.is_set():
+            done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            away = [one.name for one in following if not one.joined]
+            probes.tell(f"these targets' groups are not joined: {', '.join(away)}" if away else "")
+        await asyncio.gather(*tasks)
+    except Exception:
+        force_exit_after()
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Following:
+    """One target, what it has been told, and where it is in the answers."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        target: Target,
+        page: str | None,
+        metrics: TargetMetrics,
+        stopping: asyncio.Event,
+    ) -> None:
+        self.name = target.name
+        self._target = target
+        self._page = page
+        self._connection = connection
+        self._metrics = metrics
+        self._stopping = stopping
+        self._openings = Openings(connection, target.wants)
+        self._follower = Follower(connection.settings, connection.topics.answers, target.name, self._begin)
+        self._committed: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+
+    @property
+    def joined(self) -> bool:
+        """Whether it is in its group, and knows where to begin."""
+        return self._follower.joined
+
+    async def run(self) -> None:
+        """Follow the answers until told to stop; what a broker's absence breaks is begun anew."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                async with (
+                    TargetSender(self._target.timeout_seconds, self._target.tls()) as sender,
+                    self._follower.running(),
+                ):
+                    await self._follow(sender)
+            except (KafkaError, SottoError, OSError, TimeoutError, AlertsError) as error:
+                if isinstance(error, (KafkaError, OSError)) and not is_passing(error):
+                    raise
+                pause = BACKOFF[min(failures, len(BACKOFF) - 1)]
+                failures += 1
+                told = str(error) if isinstance(error, AlertsError) else type(error).__name__
+                log.warning("target begins anew", target=self.name, reason=told, seconds=pause)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stopping.wait()
+            finally:
+                await self._openings.stop()
+
+    async def _follow(self, sender: TargetSender) -> None:
+        if isinstance(self._target, WebhookTarget):
+            await self._to_webhook(Webhook(self._target, sender, self._metrics, self._stopping))
+        else:
+            await self._to_alertmanager(Alertmanager(self._target, sender, self._metrics, page=self._page))
+
+    async def _to_webhook(self, webhook: Webhook) -> None:
+        async for partition, records in self._follower.batches(self._stopping):
+            during, committed = self._follower.round, time.monotonic()
+            next_offset: dict[TopicPartition, int] = {}
+            for record in records:
+                alert = await self._alert_of(record) if ABOVE in (record.value or b"") else None
+                if alert is not None and alert.answer.outcome == "above":
+                    ours = lambda: self._follower.round == during  # noqa: B023, E731  (asked before this loop goes on)
+                    if not await webhook.deliver(alert, ours):
+                        break
+                next_offset = {partition: record.offset + 1}
+                if time.monotonic() - committed >= COMMIT_SECONDS:
+                    await self._follower.commit(next_offset, during)
+                    committed = time.monotonic()
+            await self._follower.commit(next_offset, during)
+
+    async def _to_alertmanager(self, alertmanager: Alertmanager) -> None:
+        self._follower.lost = lambda revoked: alertmanager.forget(self._is_of(revoked))
+        read: dict[TopicPartition, int] = {}
+        async for partition, records in self._follower.batches(self._stopping):
+            during = self._follower.round
+            for record in records:
+                value = record.value or b""
+                stream = (record.key or b"").decode(errors="replace")
+                if ABOVE not in value and not (BELOW in value and alertmanager.firing.concerns(stream)):
+                    continue
+                alert = await self._alert_of(record)
+                if alert is not None and during == self._follower.round:
+                    known = record.offset < self._committed.get(partition, 0)
+                    alertmanager.take(
+                        alert.answer, alert.opening.source, alert.time, known=known, counted=alert.counted
+                    )
+            if records and during == self._follower.round:
+                read[partition] = records[-1].offset + 1
+            if await self._is_rebuilt():
+                await alertmanager.send()
+                if alertmanager.settled:
+                    ours = {one: offset for one, offset in read.items() if one in self._follower.partitions}
+                    await self._follower.commit(ours, self._follower.round)
+                    read = {}
+
+    async def _is_rebuilt(self) -> bool:
+        """Whether all that there was at the start has been read: of what fires half the story is worse than none."""
+        for partition, end in list(self._ends.items()):
+            if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
+                del self._ends[partition]
+        return not self._ends and self._follower.joined
+
+    async def _alert_of(self, record: RecordLike) -> Alert | None:
+        """The alert or its end that an answer is; None if it is for others, or cannot be read."""
+        opening = await self._openings.of((record.key or b"").decode(errors="replace"))
+        if opening is None:
+            return None
+        try:
+            answer = Result.read(record.value)
+        except MalformedEventError:
+            self._metrics.unreadable.inc()
+            log.warning("answer passed over", topic=record.topic, partition=record.partition, offset=record.offset)
+            return None
+        if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
+            return None
+        counted = self._openings.sources.get(opening.source, "")
+        return Alert(self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._page, counted)
+
+    async def _begin(
+        self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
+    ) -> int:
+        """Where to begin: behind what was taken; for an Alertmanager as far back as is to be looked."""
+        at = end if committed is None else committed
+        if not isinstance(self._target, AlertmanagerTarget):
+            return at
+        since = round((time.time() - span_ms(self._target.look_back) / 1000) * 1000)
+        found = (await consumer.offsets_for_times({partition: since}))[partition]
+        back = end if found is None else found.offset
+        self._committed[partition], self._ends[partition] = at, end
+        return max(min(back, at), end - REBUILD_RECORDS, 0)
+
+    def _is_of(self, revoked: Iterable[TopicPartition]) -> Callable[[str], bool]:
+        numbers = {partition.partition for partition in revoked}
+        return lambda stream: partition_of(stream.encode(), self._connection.topics.partitions) in numbers

@@ -1,6 +1,0 @@
-"""What the clients and the in-memory driver have in common: questions as they are given, and results."""
-
-from stream.asking.questions import Question, as_query
-from stream.asking.results import Result, Results
-
-__all__ = ["Question", "Result", "Results", "as_query"]

@@ -1,0 +1,21 @@
+"""The budget service's role: requests and charges in, ledger and control out.
+
+The processor is imported on first use: its smaller modules serve commands of a client without NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stream.budget.budget_processor import BudgetProcessor
+
+__all__ = ["BudgetProcessor"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'stream.budget' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module("stream.budget.budget_processor"), name)
+    return value

@@ -1,0 +1,244 @@
+"""What the budget service fixes when a stream opens, and how it tells the workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from blake3 import blake3
+
+from schemas import (
+    MAX_RECORD_BYTES,
+    AboveThreshold,
+    Calibration,
+    Control,
+    EventsSource,
+    Histogram,
+    Integers,
+    Mechanism,
+    NumericSparse,
+    RecordsSource,
+    Source,
+    StreamClosed,
+    StreamHalted,
+    StreamOpened,
+    StreamSpec,
+    TableSource,
+    ValuesSource,
+)
+from schemas.wire import Codec
+from stream.budget.standing_streams import completed, setting_of_events
+from stream.log import get_logger, place_of
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
+from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
+from stream.privacy.ledger.accounts import Account
+from stream.privacy.ledger.grants import Grant
+from stream.privacy.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
+from stream.privacy.noise import NoiseScaleError
+from stream.privacy.planning.plans import PlanError, choose, sensitivity_steps
+from stream.processing.protocol import Message, Outputs
+from stream.processing.topic_names import Topics, partition_of
+from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
+
+_BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
+_KINDS_OF: Final[dict[str, set[str]]] = {
+    "values": _BOTH,
+    "table": _BOTH | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
+    "records": {"randomized_response"},
+    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
+}
+"""Which mechanisms run on which kind of source."""
+UNPLANNED: Final = (
+    "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
+)
+
+log = get_logger("budget")
+
+
+def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
+    """Fix a stream's constants from public parameters only.
+
+    ``table_rows`` tells the number of rows of a table, or of its people, where all neighbours have as many; it is asked only there.
+
+    Raises:
+        RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
+        PlanError: no calibration fits, or the numbers are too large or too small to compute one.
+    """
+    setting = setting_of(spec, source, table_rows)
+    try:
+        calibration = choose(spec, setting)
+    except (PlanError, AccuracyError, NoiseScaleError):
+        raise
+    except (ArithmeticError, ValueError) as error:
+        log.warning("stream not planned", stream=spec.stream, **place_of(error))
+        raise PlanError(UNPLANNED) from error
+    if not math.isfinite(calibration.alpha):
+        raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
+    return calibration
+
+
+def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
+    """The public facts of a source that a stream's plan depends on; RefusedError if the two do not go together."""
+    mechanism, kind = spec.mechanism, spec.mechanism.kind
+    if kind not in _KINDS_OF[source.kind]:
+        fitting = next((name for name, kinds in _KINDS_OF.items() if kind in kinds), "none")
+        raise RefusedError(
+            f"mechanism.kind: {kind} does not run on a source of kind '{source.kind}'; use '{fitting}'"
+        )
+    spec = completed(spec, source, clock=0)
+    if isinstance(source, EventsSource):
+        return setting_of_events(spec, source)
+    if isinstance(mechanism, Histogram) and mechanism.answers != 1:
+        raise RefusedError("mechanism.answers: a table's histogram is released once; leave it out")
+    if isinstance(source, ValuesSource):
+        require_reach(source)
+        _require_threshold_in_range(mechanism, source)
+        steps = sensitivity_steps(source.sensitivity, source.grid)
+        if getattr(mechanism, "sums", ()):
+            raise RefusedError("mechanism.sums: a feed of values has no attributes; remove it")
+        return Setting(
+            sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors, rounding=0.5 * source.grid
+        )
+    if isinstance(source, RecordsSource):
+        return Setting(neighbors=source.neighbors, contributions=source.contributions)
+    return _setting_of_table(mechanism, source, table_rows)
+
+
+def require_reach(source: Source) -> None:
+    """Refuse a feed whose grid is too fine for its range: beyond 2^50 steps values would be clamped unawares."""
+    if not isinstance(source, ValuesSource):
+        return
+    exact_reach = reach_of(source.grid)
+    reach = float(exact_reach)
+    given = [(name, end) for name in ("minimum", "maximum") if (end := getattr(source, name)) is not None]
+    for name, end in given:
+        if abs(written(end)) > exact_reach:
+            raise RefusedError(
+                f"{name}: a grid of {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; use a grid of at "
+                f"least {_at_least(abs(end)):g}, or a narrower range"
+            )
+    if len(given) < 2 and exact_reach < LEAST_REACH:
+        raise RefusedError(
+            f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the feed's minimum and "
+            f"maximum within that, or use a grid of at least {_at_least(float(LEAST_REACH)):g}"
+        )
+    low, high = range_of(source.grid, source.minimum, source.maximum)
+    if low >= high:
+        raise RefusedError(
+            f"minimum, maximum: no value lies between {float(low):.6g} and {float(high):.6g}; give both, in order"
+        )
+
+
+def _at_least(reach: float) -> float:
+    """A grid that reaches so far, in few digits."""
+    exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
+    return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
+
+
+def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> None:
+    if not isinstance(mechanism, AboveThreshold | NumericSparse):
+        return
+    low, high = range_of(source.grid, source.minimum, source.maximum)
+    if not low <= written(mechanism.threshold) <= high:
+        raise RefusedError(
+            f"mechanism.threshold: {mechanism.threshold:g} lies outside the feed's range, {float(low):.6g} to {float(high):.6g}, "
+            "to which values are clamped; choose one inside, or register a feed with a wider range"
+        )
+
+
+def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:
+    monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
+    require_monotone_counts(monotone, source.neighbors)
+    # A stream for people alone is moved by one person as such, and not by how many rows count.
+    widths = [1 if getattr(mechanism, "people", False) else count_sensitivity(source)]
+    for place, name in enumerate(sums):
+        domain = source.attributes.get(name)
+        if not isinstance(domain, Integers):
+            raise RefusedError(
+                f"mechanism.sums.{place}: the source has no integer attribute of this name; name one that is"
+            )
+        if monotone and domain.minimum < 0:
+            raise RefusedError(
+                f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
+                "attribute with a minimum of at least 0",
+            )
+        require_total(domain, name, f"mechanism.sums.{place}")
+        widths.append(total_sensitivity(source, domain))
+    sizes = []
+    for place, name in enumerate(getattr(mechanism, "attributes", ())):
+        if name not in source.attributes:
+            raise RefusedError(
+                f"mechanism.attributes.{place}: the source has no attribute of this name; name one of its own"
+            )
+        sizes.append(source.attributes[name].size)
+    if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
+        raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")
+    return Setting(
+        sensitivity_steps=max(widths),
+        neighbors=source.neighbors,
+        universe=math.prod(sizes),
+        sizes=tuple(sizes),
+        rows=_public_rows(mechanism, source, table_rows),
+        disjoint=True,
+        contribution=source.contribution,
+    )
+
+
+def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:
+    given: int | None = getattr(mechanism, "rows", None)
+    if not rows_are_public(source):
+        return given
+    known = table_rows() if table_rows is not None else given
+    if given is not None and known != given:
+        raise RefusedError(
+            "mechanism.rows: differs from the table's number of rows, which is public here; leave it out",
+        )
+    return known
+
+
+def definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:
+    """The digest that a stream's noise is bound to, for good."""
+    parts = [
+        spec.model_dump_json().encode(),
+        account.source.model_dump_json().encode(),
+        (account.fingerprint or "").encode(),
+        calibration.model_dump_json().encode(),
+    ]
+    return blake3(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
+
+
+def control_event(account: Account, grant: Grant) -> Control:
+    """A stream's whole definition, with what its worker may do now."""
+    opened = StreamOpened(
+        spec=grant.spec,
+        source=account.source,
+        identity=grant.identity,
+        fingerprint=account.fingerprint,
+        calibration=grant.calibration,
+        extensions=grant.extensions,
+        version=account.version,
+    )
+    if grant.ending is None and grant.state == "open":
+        return opened
+    ending = grant.ending or "halted"
+    ended = StreamClosed if ending == "closed" else StreamHalted
+    return ended(**{**dict(opened), "kind": ending, "reason": grant.reason or ending})
+
+
+_control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
+
+
+class Workers:
+    """The workers, as the budget service reaches them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def tell(self, account: Account, grant: Grant, outputs: Outputs) -> None:
+        """Tell the stream's worker what it may do now."""
+        control = control_event(account, grant)
+        key = grant.spec.stream.encode()
+        message: Message = (key, _control_codec.encode(control), ())
+        outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)

@@ -1,0 +1,332 @@
+"""Streams on live topics: what is taken, what is filled in when they open, and what their plans depend on."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import msgspec
+
+from schemas import (
+    MAX_EVENT_BYTES,
+    MAX_GROUPS,
+    AboveThreshold,
+    EventsSource,
+    Histogram,
+    Laplace,
+    Mechanism,
+    NumericSparse,
+    RunningCount,
+    Source,
+    StandingQuery,
+    StreamSpec,
+    SumOf,
+    moment_ms,
+    span_ms,
+    written_moment,
+)
+from schemas.queries import MAX_CANDIDATES
+from schemas.sources import MAX_PARENT_NAME, named_from
+from stream.formatting import values_of
+from stream.privacy.accuracy.source_facts import Movement, Setting, ends_of, horizon, integers_of, movement
+from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
+from stream.privacy.mechanisms.ranges import LARGEST_NUMBER
+from stream.tables import PredicateError, PredicateParser
+
+_DAY_MS: Final = 86_400_000
+_LONGEST_LATENESS_DAYS: Final = 31
+_LONGEST_WINDOW_DAYS: Final = 366
+
+PAST_BY_BROKER_MS: Final = _DAY_MS
+"""So long before it is opened a stream may begin where the clock is the broker's, and a window and its lateness in any case.
+
+It is longer than short windows need, for several streams that begin together are opened one after the other.
+"""
+PAST_QUESTIONS: Final = 100_000_000
+"""So many windows, times their groups, may lie behind when a stream is opened: all are asked, whether anybody was there or not.
+
+It is a year of seconds three times over: replays go on where marks tell, and that may be long ago.
+"""
+PAST_PERIODS: Final = 100_000
+"""And so many periods, each of which begins an account."""
+_QUESTION_BYTES: Final = 512
+"""More than a window's question has beside its numbers and its group: id, stream and window."""
+_NUMBER_BYTES: Final = 40
+"""More than a count or sum has digits: 2⁶³ events of 10¹⁵ each."""
+
+
+def require_declared(source: Source) -> None:
+    """Refuse a source that is declared for what nobody registers, or a source with periods that cannot have them."""
+    if named_from(source.source) is not None:
+        raise RefusedError(
+            "source: ends as the name of a period does, and those begin by themselves; choose another name"
+        )
+    if not isinstance(source, EventsSource) or source.period is None:
+        return
+    if source.period_of is not None:
+        raise RefusedError("period_of, starts: periods begin by themselves; leave them out")
+    _require_short(source.source, "source")
+    if source.population is not None:
+        raise RefusedError(
+            "population: its budget is for whole lives, and this one for single periods; leave it out, or leave unit out"
+        )
+
+
+def _require_short(name: str, what: str) -> None:
+    if len(name) > MAX_PARENT_NAME:
+        raise RefusedError(
+            f"{what}: must not be longer than {MAX_PARENT_NAME} characters, for in each period its moment stands behind it; choose a shorter name"
+        )
+
+
+def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
+    """Refuse a stream that cannot be asked in each period anew."""
+    _require_short(spec.stream, "stream")
+    if standing.window.size_ms > source.period_ms or source.period_ms % standing.window.every_ms:
+        raise RefusedError(
+            f"standing.window: windows must lie in one period of {source.period}, each period having the same; give a size that is no "
+            "longer, and an every that divides it"
+        )
+    most = source.period_ms // standing.window.every_ms
+    if isinstance(spec.mechanism, RunningCount) and spec.mechanism.steps > most:
+        raise RefusedError(
+            f"mechanism.steps: {spec.mechanism.steps:,} windows do not fit in one period of {source.period}, which has {most:,}; it counts "
+            "anew in each, so give at most as many"
+        )
+
+
+def completed(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
+    """The specification of a standing stream with what was left out: when its windows begin, and a histogram's groups.
+
+    ``clock`` is the ledger's, in milliseconds since 1970. RefusedError if a stream stands where it must not, or does not where it must.
+    """
+    if isinstance(source, EventsSource) is not (spec.standing is not None):
+        raise RefusedError(
+            f"standing: goes with a source of kind 'events', and '{source.source}' is of kind '{source.kind}'; remove it"
+            if spec.standing is not None
+            else f"standing: source '{source.source}' is a live topic, and its windows ask its streams; say what, and in which windows"
+        )
+    if spec.standing is None:
+        return spec
+    filled: dict[str, object] = {}
+    if spec.standing.begins is None:
+        filled["begins"] = written_moment(clock)
+    if isinstance(spec.mechanism, Histogram) and not spec.standing.by:
+        filled["by"] = spec.mechanism.attributes
+    return spec.model_copy(update={"standing": spec.standing.model_copy(update=filled)}) if filled else spec
+
+
+def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> None:
+    """Refuse a ``completed`` stream that asks of too much that lies behind the ledger's clock: one request must not occupy feeds without end.
+
+    Where the clock is the broker's, windows have mostly closed by then, and count little or nothing of what came.
+    """
+    standing = spec.standing
+    if standing is None or standing.begins is None or not isinstance(source, EventsSource):
+        return
+    begins, window = moment_ms(standing.begins), standing.window
+    behind = max(PAST_BY_BROKER_MS, standing.open_ms)
+    if source.clock == "broker" and begins < clock - behind:
+        raise RefusedError(
+            f"standing.begins: {standing.begins} is too long before the ledger's clock, {written_moment(clock)}: with clock 'broker' a day, or "
+            f"a window and its lateness; give {written_moment(clock - behind)} or later, leave it out to begin now, or replay the past "
+            "to a source with clock 'marks'"
+        )
+    most = PAST_QUESTIONS // _groups(standing, source)
+    if (windows := (clock - begins) // window.every_ms) > most:
+        raise RefusedError(
+            f"standing.begins: {standing.begins} lies {windows:,} windows behind the ledger's clock, {written_moment(clock)}, of the {most:,} "
+            "that a stream with so many groups may begin with; begin later, or ask in longer windows or fewer groups"
+        )
+    if source.has_periods and (periods := (clock - begins) // source.period_ms) > PAST_PERIODS:
+        raise RefusedError(
+            f"standing.begins: {standing.begins} lies {periods:,} periods behind the ledger's clock, {written_moment(clock)}, of the "
+            f"{PAST_PERIODS:,} that a stream may begin with; begin later, or register the topic with longer periods"
+        )
+
+
+def groups_of(spec: StreamSpec, source: Source) -> int | None:
+    """How many groups each window of a standing stream has; None of any other stream."""
+    if spec.standing is None or not isinstance(source, EventsSource):
+        return None
+    return _groups(spec.standing, source)
+
+
+def promised_windows(spec: StreamSpec, source: Source) -> int | None:
+    """Over how many windows a standing stream's α holds, if none of its grant is used up before; None of any other stream.
+
+    Where the source has periods they are those of one: in each it holds anew, as for a stream of its own.
+    """
+    groups = groups_of(spec, source)
+    if groups is None:
+        return None
+    if isinstance(spec.mechanism, RunningCount):
+        return spec.mechanism.steps
+    promised = min(spec.expected_queries, getattr(spec.mechanism, "answers", spec.expected_queries))
+    windows = promised if isinstance(spec.mechanism, Histogram) else promised // groups
+    return min(windows, _windows_in_period(spec, source) or windows)
+
+
+def _windows_in_period(spec: StreamSpec, source: Source) -> int:
+    """How many windows lie in one period of a source; 0 where it has none."""
+    if spec.standing is None or not isinstance(source, EventsSource) or source.period is None:
+        return 0
+    window = spec.standing.window
+    return (source.period_ms - window.size_ms) // window.every_ms + 1
+
+
+def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
+    """What the plan of a standing stream depends on, of a ``completed`` specification; RefusedError if its parts do not go together."""
+    mechanism, standing = spec.mechanism, spec.standing
+    if standing is None:
+        raise TypeError("the specification is not completed")
+    _require_windows(standing)
+    if source.has_periods:
+        _require_periods(spec, source, standing)
+    _require_predicate(standing, source)
+    groups = _groups(standing, source)
+    _require_totals(standing, source)
+    if isinstance(mechanism, RunningCount):
+        _require_askable(standing, source, numbers=MAX_CANDIDATES)
+        return _setting_of_horizon(source, standing, groups)
+    moved = movement(source, standing, groups)
+    _require_fitting(mechanism, standing)
+    _require_monotone(mechanism, standing, source)
+    _require_threshold(mechanism, standing, source)
+    if isinstance(mechanism, Histogram):
+        if groups > MAX_CANDIDATES:
+            raise RefusedError(
+                f"standing.by: its {groups:,} groups exceed the {MAX_CANDIDATES} of a histogram's answer; group by fewer or smaller "
+                "attributes, or use laplace"
+            )
+    else:
+        _require_askable(standing, source, numbers=1)
+        _require_one_window(spec, groups)
+        moved = Movement(moved.each, moved.each, 1, 1)
+    return Setting(
+        sensitivity_steps=moved.together,
+        neighbors=source.neighbors,
+        universe=groups if isinstance(mechanism, Histogram) else None,
+        movement=moved,
+    )
+
+
+def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: int) -> Setting:
+    """What the plan of a running count depends on."""
+    if standing.window.overlap > 1:
+        raise RefusedError(
+            "standing.window.every: windows that overlap would count an event several times; leave it out for a running count"
+        )
+    moved = horizon(source, standing)
+    return Setting(sensitivity_steps=moved.together, neighbors=source.neighbors, universe=groups, horizon=moved)
+
+
+def _require_windows(standing: StandingQuery) -> None:
+    if standing.window.size_ms > _LONGEST_WINDOW_DAYS * _DAY_MS:
+        raise RefusedError(
+            f"standing.window.size: must not be longer than {_LONGEST_WINDOW_DAYS} days; give a shorter one"
+        )
+    if span_ms(standing.lateness) > _LONGEST_LATENESS_DAYS * _DAY_MS:
+        raise RefusedError(
+            f"standing.lateness: must not be longer than {_LONGEST_LATENESS_DAYS} days; give a shorter one"
+        )
+
+
+def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
+    if standing.where is None:
+        return
+    try:
+        PredicateParser(source.attributes).parse(standing.where)
+    except PredicateError as error:
+        raise RefusedError(f"standing.where: {error}") from None
+
+
+def _require_totals(standing: StandingQuery, source: EventsSource) -> None:
+    if isinstance(count := standing.count, SumOf):
+        require_total(integers_of(source, count), count.sum, "standing.count.sum")
+
+
+def _groups(standing: StandingQuery, source: EventsSource) -> int:
+    """How many groups a window has: the cells of the attributes, whether there are events of them or not."""
+    for place, name in enumerate(standing.by):
+        if name not in source.attributes:
+            raise RefusedError(
+                f"standing.by.{place}: the source has no attribute of this name; name one of its own"
+            )
+    if len(set(standing.by)) < len(standing.by):
+        raise RefusedError("standing.by: an attribute stands there twice; remove the repeat")
+    groups = math.prod(source.attributes[name].size for name in standing.by)
+    if groups > MAX_GROUPS:
+        raise RefusedError(
+            f"standing.by: its {groups:,} groups exceed {MAX_GROUPS:,}; group by fewer or smaller attributes"
+        )
+    return groups
+
+
+def _require_askable(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
+    """Refuse a stream whose questions may be too large for an event: then what was counted would decide whether one is answered."""
+    group = sum(
+        max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
+        for name in standing.by
+    )
+    if (most := _QUESTION_BYTES + _NUMBER_BYTES * numbers + group) > MAX_EVENT_BYTES:
+        raise RefusedError(
+            f"standing.by: a question with the longest names and values of a group may have {most:,} bytes, and an event has at most "
+            f"{MAX_EVENT_BYTES:,}; group by fewer attributes, or declare them with shorter names and values"
+        )
+
+
+def _require_fitting(mechanism: Mechanism, standing: StandingQuery) -> None:
+    """Refuse what a mechanism says of questions that a standing query says itself."""
+    for name in ("sums", "people"):
+        if getattr(mechanism, name, None):
+            raise RefusedError(
+                f"mechanism.{name}: what a standing stream counts is said in standing.count; remove it"
+            )
+    if isinstance(mechanism, Laplace) and mechanism.dimensions > 1:
+        raise RefusedError(
+            "mechanism.dimensions: a standing stream's answer is one number; remove it, or use histogram for all groups in one"
+        )
+    if isinstance(mechanism, Histogram) and mechanism.attributes != standing.by:
+        raise RefusedError(
+            "mechanism.attributes: must be those of standing.by, in the same order; leave standing.by out"
+        )
+
+
+def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
+    if not getattr(mechanism, "monotone", False):
+        return
+    require_monotone_counts(True, source.neighbors, "person")
+    if not isinstance(standing.count, str) and ends_of(source, standing.count)[0] < 0:
+        raise RefusedError(
+            f"mechanism.monotone: sums of '{standing.count.sum}' can fall when a person is added; leave it false, or declare the "
+            "attribute with a minimum of at least 0"
+        )
+
+
+def _require_threshold(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
+    if not isinstance(mechanism, AboveThreshold | NumericSparse):
+        return
+    least, most = (0, 1) if isinstance(standing.count, str) else ends_of(source, standing.count)
+    low = -LARGEST_NUMBER if least < 0 else 0
+    high = LARGEST_NUMBER if most > 0 else 0
+    if not low <= mechanism.threshold <= high:
+        raise RefusedError(
+            f"mechanism.threshold: {mechanism.threshold:g} lies outside what a window's number can be, {float(low):g} to "
+            f"{float(high):g}; choose one inside"
+        )
+
+
+def _require_one_window(spec: StreamSpec, groups: int) -> None:
+    """Refuse a stream whose promise or grant does not last for one window."""
+    if spec.expected_queries < groups:
+        raise RefusedError(
+            f"expected_queries: each window asks {groups:,} times, once for each group, and alpha would not hold for one; give the "
+            "number of windows times that of groups"
+        )
+    answers = getattr(spec.mechanism, "answers", groups)
+    if answers < groups:
+        raise RefusedError(
+            f"mechanism.answers: {answers:,} would not last for one window, which asks {groups:,} times, once for each group; give the "
+            "number of windows times that of groups, or use histogram"
+        )

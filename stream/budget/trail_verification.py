@@ -1,0 +1,234 @@
+"""What a trail proves of a ledger: that each grant was asked for and decided as the trail says, and nothing beside.
+
+A chain tells of every change to it, against whoever cannot write all of it anew, the ledger's head included: who administers
+the broker can. A head that was noted down elsewhere binds them too, up to that entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemas import (
+    Amount,
+    GrantRecord,
+    LedgerProgress,
+    LedgerRecord,
+    PopulationRecord,
+    SourceRecord,
+    Totals,
+    TrailEvent,
+    TrailHead,
+    TrailPoint,
+    TrailRecord,
+    TrailRequest,
+    TrailRestored,
+    TrailStanding,
+)
+from stream.budget.trail_writer import identities_digest
+from stream.privacy.composition.costs import charged_answers, extension_cost, grant_cost, to_amount
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.ledger.grants import Grant
+from stream.privacy.ledger.ledger_records import restore
+from stream.privacy.ledger.state_machine import Ledger
+from stream.processing.receipts import EMPTY, follow_chain
+
+_FIGURES: Final = ("granted", "spent", "refunded", "left")
+
+
+@dataclass
+class TrailOpening:
+    """What the trail says of a stream: its definition's digest, what it was granted, its extensions, its end."""
+
+    source: str
+    digest: str
+    granted: Amount
+    extensions: dict[str, Amount] = field(default_factory=dict)
+    end: TrailEvent | None = None
+
+
+class TrailCheck:
+    """A trail, taken in entry by entry; what it says is then compared with a ledger."""
+
+    def __init__(self, noted: Iterable[TrailHead] = ()) -> None:
+        """Take heads that were ``noted`` before, each of which the trail must have come by."""
+        self.head = EMPTY
+        self._noted = {head.entries: head.digest for head in noted}
+        self._findings: list[str] = []
+        self._sources: dict[str, Totals] = {}
+        self._populations: set[str] = set()
+        self._standing: dict[str, TrailStanding] = {}
+        self._openings: dict[str, TrailOpening] = {}
+        self._ends: dict[str, TrailEvent] = {}
+        self._lost: set[str] = set()
+
+    def take(self, value: bytes | None) -> TrailRecord:
+        """Take the next entry, byte for byte; BrokenTrailError if it is not what follows."""
+        self.head, entry = follow_chain(self.head, value)
+        if self._noted.get(self.head.entries, self.head.digest) != self.head.digest:
+            self._findings.append(f"entry {entry.number}: its digest is not the one that was noted of it")
+        match entry:
+            case TrailRequest():
+                self._take_request(entry)
+            case TrailEvent() | TrailPoint():
+                self._take_event(entry)
+            case TrailStanding():
+                self._standing[entry.source] = entry
+                self._sources[entry.source] = entry.totals
+            case TrailRestored():
+                ended = {name for name, end in self._ends.items() if end.event == "closed"}
+                self._lost = self._openings.keys() - ended
+            case _:
+                pass
+        return entry
+
+    def _take_event(self, entry: TrailEvent | TrailPoint) -> None:
+        if entry.source is not None and entry.totals is not None:
+            self._sources[entry.source] = entry.totals
+        if isinstance(entry, TrailEvent) and entry.stream is not None:
+            self._ends[entry.stream] = entry
+
+    def _take_request(self, entry: TrailRequest) -> None:
+        if entry.source is not None and entry.totals is not None:
+            self._sources[entry.source] = entry.totals
+        if entry.outcome == "registered" and entry.population is not None:
+            self._populations.add(entry.population)
+        if entry.outcome != "opened" or entry.stream is None or entry.source is None or entry.granted is None:
+            return
+        opening = self._openings.get(entry.stream)
+        # An extension whose receipt was forgotten is told of again, and opens nothing again.
+        if opening is None or entry.action == "open" or entry.digest not in opening.extensions:
+            self._ends.pop(entry.stream, None)
+        if entry.action == "open":
+            if opening is not None:
+                self._findings.append(
+                    f"stream '{entry.stream}' was opened twice, the second time by entry {entry.number}"
+                )
+            self._openings[entry.stream] = TrailOpening(entry.source, entry.stream_digest or "", entry.granted)
+        elif opening is not None:
+            opening.extensions[entry.digest] = entry.granted
+
+    def findings(self) -> list[str]:
+        """What is wrong with the trail by itself, beside a chain that is broken."""
+        return list(self._findings)
+
+    def missing(self) -> list[str]:
+        """What was there when a head was noted, and is not now."""
+        return [
+            f"the trail ends after {self.head.entries} entries, and {entries} were there when its head was noted"
+            for entries in self._noted
+            if entries > self.head.entries
+        ]
+
+    def compared(self, records: Iterable[LedgerRecord]) -> list[str]:
+        """What of a ledger does not follow from the trail, which must have been taken up to the ledger's head.
+
+        The records are the latest of each key.
+        """
+        records = list(records)
+        progress = next((one for one in records if isinstance(one, LedgerProgress)), None)
+        sources = {one.source.source: one for one in records if isinstance(one, SourceRecord)}
+        grants = {one.spec.stream: one for one in records if isinstance(one, GrantRecord)}
+        head = progress.trail if progress is not None else None
+        findings = []
+        if head is None or (head.entries, head.digest) != (self.head.entries, self.head.digest):
+            entries = 0 if head is None else head.entries
+            findings.append(
+                f"the trail's end is not the ledger's head: {self.head.entries} entries here, {entries} by the ledger"
+            )
+        orphans = [one for one in grants.values() if one.spec.source not in sources]
+        findings += [
+            f"stream '{one.spec.stream}': the ledger has no source '{one.spec.source}'" for one in orphans
+        ]
+        ledger = Ledger()
+        try:
+            restore(ledger, [one for one in records if one not in orphans])
+        except RefusedError as refused:
+            return [*findings, f"the ledger cannot be put together: {refused.reason}"]
+        for name, source in sources.items():
+            findings += self._source(name, source, ledger)
+        for one in records:
+            if isinstance(one, PopulationRecord):
+                findings += self._population(one, ledger)
+        findings += [
+            f"source '{name}': the ledger does not know it" for name in self._sources.keys() - sources.keys()
+        ]
+        findings += [
+            f"stream '{name}': the trail has it opened on '{one.source}', and the ledger does not know it"
+            for name, one in self._openings.items()
+            if name not in grants
+        ]
+        for name, record in grants.items():
+            if record.spec.source in sources:
+                findings += self._grant(name, record, ledger)
+        return findings
+
+    def _population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
+        name = record.population.population
+        summed = ledger.people(name).record()
+        found = [
+            f"population '{name}': {figure} is not the sum over its grants"
+            for figure in _FIGURES
+            if getattr(record, figure) != getattr(summed, figure)
+        ]
+        return found if name in self._populations else [*found, f"population '{name}': no entry has it registered"]
+
+    def _source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
+        account = ledger.accounts[name]
+        summed = account.record()
+        found = [
+            f"source '{name}': {figure} is not the sum over its grants"
+            for figure in _FIGURES
+            if getattr(record, figure) != getattr(summed, figure)
+        ]
+        told = self._sources.get(name)
+        if told is None:
+            return [*found, f"source '{name}': the trail never had it registered"]
+        settled = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
+        found += [
+            f"source '{name}': {figure} is not what the trail last said"
+            for figure in settled
+            if getattr(told, figure) != getattr(record, figure)
+        ]
+        before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
+        standing = self._standing.get(name)
+        digest = identities_digest((stream, one.identity.digest) for stream, one in before.items())
+        if (len(before), digest) != (
+            (standing.streams, standing.digest) if standing else (0, identities_digest(()))
+        ):
+            found.append(
+                f"source '{name}': the streams that the trail has no opening of are not those that it began with"
+            )
+        return found
+
+    def _grant(self, name: str, record: GrantRecord, ledger: Ledger) -> list[str]:
+        account, grant = ledger.find(record.spec.source, name)
+        source = account.source
+        found = []
+        if record.cost != to_amount(grant.cost, source):
+            found.append(f"stream '{name}': its cost is not that of its plan")
+        if (opening := self._openings.get(name)) is None:
+            return found
+        if (opening.source, opening.digest) != (record.spec.source, record.identity.digest):
+            found.append(f"stream '{name}': it was opened otherwise than the ledger has it")
+        if opening.granted != to_amount(grant_cost(record.calibration, source.accountant, ()), source):
+            found.append(f"stream '{name}': its opening was not granted what its plan costs")
+        if opening.extensions != _extensions(grant, ledger, source.accountant):
+            found.append(f"stream '{name}': its extensions are not those that the trail has granted")
+        end = self._ends.get(name)
+        said = end.event if end is not None else "halted" if name in self._lost else "open"
+        if record.state != said:
+            found.append(f"stream '{name}': it is {record.state}, and the trail says otherwise")
+        return found
+
+
+def _extensions(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, Amount]:
+    source = ledger.account(grant.spec.source).source
+    costs = {}
+    for known, extension in enumerate(grant.extensions):
+        start = charged_answers(grant.calibration, grant.extensions[:known])
+        costs[extension.request] = to_amount(
+            extension_cost(grant.calibration, accountant, extension, start), source
+        )
+    return costs

@@ -1,0 +1,252 @@
+"""What the budget service writes down of each request, of what follows by itself, and of what is spent meanwhile.
+
+Entries go out in the transaction of the ledger's changes, and the trail's head with the ledger's progress: a restart
+goes on where the committed trail ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from blake3 import blake3
+
+from schemas import (
+    Allot,
+    ExtendStream,
+    OpenStream,
+    Receipt,
+    RegisterPopulation,
+    RegisterSource,
+    Request,
+    Totals,
+    TrailBeginning,
+    TrailEvent,
+    TrailHead,
+    TrailPoint,
+    TrailRecord,
+    TrailRequest,
+    TrailRestored,
+    TrailStanding,
+)
+from schemas.trail import Since
+from stream.privacy.composition.costs import spent_amount, to_amount
+from stream.privacy.ledger.accounts import Account, PopulationAccount
+from stream.privacy.ledger.grants import Grant
+from stream.privacy.ledger.state_machine import Ledger
+from stream.processing.protocol import Outputs
+from stream.processing.receipts import EMPTY, entry_digest, trail_codec
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
+
+POINT_MS: Final = 60_000
+"""Milliseconds between two points of one account, by the ledger's clock."""
+QUIET_SECONDS: Final = 60.0
+"""After so long without anything to take in, what is not noted yet is."""
+
+
+class TrailWriter:
+    """The end of the trail, and what has been spent since it was last noted."""
+
+    def __init__(self, topics: Topics, ledger: Ledger) -> None:
+        """Take the ledger, whose clock it goes by."""
+        self.head: TrailHead | None = None
+        self._topics = topics
+        self._ledger = ledger
+        self._unnoted: dict[str, Account] = {}
+        self._due = 0
+        self._quiet: float | None = None
+
+    def restore(self, head: TrailHead | None) -> None:
+        """Go on behind a head, and have the ledger's clock go on from there; None if the ledger has no trail yet."""
+        self.head = head
+        self._ledger.tell_time(head.time if head is not None else 0)
+        self._unnoted = {name: account for name, account in self._ledger.accounts.items() if account.unnoted}
+        self._due = min(map(_due, self._unnoted.values()), default=0)
+
+    def begin(self, outputs: Outputs) -> None:
+        """Begin a trail where there is none: with what the ledger knows by now."""
+        if self.head is not None:
+            return
+        self.head = EMPTY
+        accounts = self._ledger.accounts.values()
+        streams = sum(len(account.grants) for account in accounts)
+        self._write(outputs, TrailBeginning(**self._next(), sources=len(accounts), streams=streams))
+        for account in accounts:
+            standing = TrailStanding(
+                **self._next(),
+                source=account.source.source,
+                streams=len(account.grants),
+                digest=identities_digest((name, grant.identity.digest) for name, grant in account.grants.items()),
+                totals=totals_of(account),
+            )
+            self._write(outputs, standing)
+
+    def decided(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
+        """Note a request and its decision, with the account and the stream as they are behind it."""
+        self.renewed(outputs)
+        source = None if _is_of_a_population(request) else receipt.source
+        account = self._ledger.accounts.get(source or "")
+        grant = None if account is None else account.grants.get(receipt.stream or "")
+        told: dict[str, Any] = _asked_for(request)
+        if receipt.outcome == "opened" and grant is not None and account is not None:
+            told["granted"] = receipt.granted or to_amount(grant.cost, account.source)
+            told["stream_digest"] = grant.identity.digest
+        if account is not None and receipt.outcome in {"registered", "opened"}:
+            told["totals"] = self._note(account)
+        entry = TrailRequest(
+            **self._next(),
+            request=receipt.request,
+            digest=receipt.digest,
+            action=request.kind,
+            outcome=receipt.outcome,
+            source=source,
+            stream=receipt.stream,
+            population=receipt.population,
+            analyst=getattr(request, "analyst", None),
+            by=request.by,
+            reason=receipt.reason,
+            asked=receipt.asked,
+            left=receipt.left,
+            answers=receipt.answers,
+            **told,
+        )
+        self._write(outputs, entry)
+
+    def began(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
+        """Note what a period began with, by the request that asked for it: its account, and each of its streams."""
+        asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
+        terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
+        totals = self._note(account)
+        registered = TrailRequest(
+            **self._next(), **asked, **terms, action="register", outcome="registered", totals=totals
+        )
+        self._write(outputs, registered)
+        for name, grant in account.grants.items():
+            opened = TrailRequest(
+                **self._next(),
+                **asked,
+                action="open",
+                outcome="opened",
+                stream=name,
+                analyst=grant.analyst,
+                epsilon=grant.spec.epsilon,
+                delta=grant.spec.delta,
+                mechanism=grant.spec.mechanism.kind,
+                granted=to_amount(grant.cost, account.source),
+                stream_digest=grant.identity.digest,
+                totals=totals,
+            )
+            self._write(outputs, opened)
+
+    def ended(self, account: Account, grant: Grant, outputs: Outputs) -> None:
+        """Note that a stream has ended by itself, or that its worker has reported the last totals of one that was closed."""
+        event = TrailEvent(
+            **self._next(),
+            event=grant.state,
+            source=account.source.source,
+            stream=grant.spec.stream,
+            reason=grant.reason,
+            spent=spent_amount(grant.spent, grant.cost, account.source),
+            refunded=to_amount(grant.refunded, account.source),
+            totals=self._note(account),
+        )
+        self._write(outputs, event)
+
+    def renewed(self, outputs: Outputs) -> None:
+        """Note the budgets that have begun a new period; it is counted from there on, and nothing is added to any total."""
+        for owner in self._ledger.turned():
+            event = TrailEvent(
+                **self._next(),
+                event="renewed",
+                source=None if isinstance(owner, PopulationAccount) else owner.name,
+                population=owner.name if isinstance(owner, PopulationAccount) else None,
+                reason=f"period {owner.budget.number}",
+            )
+            self._write(outputs, event)
+
+    def came_back(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
+        """Note that the ledger was brought back from a backup, and every account as it is then."""
+        self._write(outputs, TrailRestored(**self._next(), since=since, lost=lost, backup=backup))
+        self._points(list(self._ledger.accounts.values()), outputs)
+
+    def spent(self, account: Account) -> None:
+        """Take note that something was spent of an account: a point of it is due a minute after the last one."""
+        account.unnoted = True
+        self._due = min(self._due, _due(account)) if self._unnoted else _due(account)
+        self._unnoted[account.source.source] = account
+
+    def note_due(self, outputs: Outputs) -> None:
+        """Note the accounts of which something was spent, and that were not noted in the last minute."""
+        self._quiet = None
+        if self._unnoted and self._ledger.clock >= self._due:
+            self._points([one for one in self._unnoted.values() if _due(one) <= self._ledger.clock], outputs)
+            self._due = min(map(_due, self._unnoted.values()), default=0)
+
+    def note_quiet(self, now: float, outputs: Outputs) -> None:
+        """Note the rest when nothing has come for a minute: ``now`` is in seconds of any clock that runs on."""
+        if not self._unnoted:
+            return
+        self._quiet = now if self._quiet is None else self._quiet
+        if now - self._quiet >= QUIET_SECONDS:
+            self._points(list(self._unnoted.values()), outputs)
+
+    def _points(self, accounts: Iterable[Account], outputs: Outputs) -> None:
+        for account in accounts:
+            point = TrailPoint(**self._next(), source=account.source.source, totals=self._note(account))
+            self._write(outputs, point)
+
+    def _note(self, account: Account) -> Totals:
+        account.noted, account.unnoted = self._ledger.clock, False
+        self._unnoted.pop(account.source.source, None)
+        self._ledger.note(account)
+        return totals_of(account)
+
+    def _next(self) -> dict[str, Any]:
+        head = self.head or EMPTY
+        return {"number": head.entries, "previous": head.digest, "time": self._ledger.clock}
+
+    def _write(self, outputs: Outputs, entry: TrailRecord) -> None:
+        value = trail_codec.encode(entry)
+        self.head = TrailHead(entries=entry.number + 1, digest=entry_digest(value), time=entry.time)
+        source = (getattr(entry, "source", None) or "").encode()
+        outputs.add(self._topics.trail, partition_of(source, LEDGER_PARTITIONS), (source, value, ()))
+
+
+def _due(account: Account) -> int:
+    """When a point of an account may be written."""
+    return 0 if account.noted is None else account.noted + POINT_MS
+
+
+def totals_of(account: Account) -> Totals:
+    """An account's figures as the ledger's record shows them."""
+    return Totals(**account.budget.amounts())
+
+
+def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
+    """One digest over streams' names and the digests of their definitions."""
+    listed = "".join(f"{name} {digest}\n" for name, digest in sorted(identities))
+    return blake3(listed.encode()).hexdigest()
+
+
+def _asked_for(request: Request) -> dict[str, Any]:
+    """What a request asks for, and for whom."""
+    match request:
+        case RegisterSource():
+            return {"epsilon": request.source.epsilon, "delta": request.source.delta}
+        case OpenStream():
+            spec = request.stream
+            return {"epsilon": spec.epsilon, "delta": spec.delta, "mechanism": spec.mechanism.kind}
+        case RegisterPopulation():
+            return {"epsilon": request.population.epsilon, "delta": request.population.delta}
+        case ExtendStream():
+            return {"epsilon": request.epsilon, "delta": request.delta}
+        case Allot():
+            given = {"allotment": request.allotment, "analysts": request.analysts or (request.allotment,)}
+            return {**given, "epsilon": request.epsilon, "delta": request.delta}
+        case _:
+            return {}
+
+
+def _is_of_a_population(request: Request) -> bool:
+    """Whether a request is about no source."""
+    return isinstance(request, RegisterPopulation) or (isinstance(request, Allot) and request.source is None)

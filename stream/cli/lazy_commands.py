@@ -1,0 +1,74 @@
+"""Commands that are imported when they are run: ``sotto --help`` names them all and pays for none."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from stream.optional_packages import explained
+
+
+class Later(NamedTuple):
+    """Where a command or a group of commands is, as ``module:name``, and the first paragraph of its help."""
+
+    where: str
+    help: str
+
+
+def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
+    """A group that has these commands, in this order, before those that it is given otherwise."""
+
+    class Group(TyperGroup):
+        listing = False
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            """The names of all commands."""
+            return [*commands, *super().list_commands(ctx)]
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """A command; while all are listed, its name and its help alone."""
+            later = commands.get(cmd_name)
+            if later is None:
+                return super().get_command(ctx, cmd_name)
+            if self.listing:
+                return typer.core.TyperCommand(cmd_name, help=later.help)
+            return _loaded(cmd_name, later.where)
+
+        def format_help(self, ctx: Any, formatter: Any) -> None:
+            """Write the help without loading a command."""
+            with self._only_listing():
+                super().format_help(ctx, formatter)
+
+        @contextmanager
+        def _only_listing(self) -> Iterator[None]:
+            self.listing = True
+            try:
+                yield
+            finally:
+                self.listing = False
+
+    return Group
+
+
+def _loaded(name: str, where: str) -> Any:
+    module, _, attribute = where.partition(":")
+    # What is imported stays: to look for garbage among it takes a fifth of the time.
+    gc.disable()
+    try:
+        with explained():
+            found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+    finally:
+        gc.enable()
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name)(found)
+        found = alone
+    command = typer.main.get_command(found)
+    command.name = name
+    return command

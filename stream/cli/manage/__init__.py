@@ -1,0 +1,1 @@
+"""Commands that manage sources, budgets and streams, ask questions and read answers."""

@@ -1,0 +1,207 @@
+"""Commands that follow and evaluate published answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from textwrap import wrap
+from typing import Annotated, Any, Final
+
+import typer
+from aiokafka import TopicPartition
+from pydantic import TypeAdapter
+from rich.cells import cell_len
+from rich.text import Text
+
+from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord, registered_as
+from schemas.wire import Codec, MalformedEventError
+from stream.cli.output import AsJson, CommandError, console, lines_of, read_as, show_json, show_table, visible
+from stream.client import AsyncClient
+from stream.engine.restore import read_to_end, reader, require_visible
+from stream.kafka.client.local_address import settings_here
+from stream.privacy.planning.response_plans import Estimate, EstimateError, shares_of
+from stream.processing.topic_names import partition_of
+from stream.questions.alert_states import Notice, estimate_text, group_text, window_text, written_time
+
+_answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
+
+
+def estimate(
+    source: Annotated[str, typer.Argument(help="The stream's source.")],
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            help="Answers as JSON lines: a file, or - for standard input. Else the topic of answers is read."
+        ),
+    ] = None,
+    grant: Annotated[
+        str | None,
+        typer.Option(
+            help="The stream as 'sotto stream show SOURCE STREAM --json' prints it. Else the ledger is read."
+        ),
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Probability that any interval misses; else the stream's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Estimate the share of every category from the answers so far, with its confidence interval."""
+    if grant is None:
+        record = asyncio.run(_grant(source, stream))
+    else:
+        record = read_as(TypeAdapter(GrantRecord), grant)
+        if (record.spec.source, record.spec.stream) != (source, stream):
+            raise CommandError(f"grant: is that of stream '{record.spec.stream}'; give that of '{stream}'")
+    try:
+        if answers is None:
+            found = shares_of(record, asyncio.run(_collected(stream)), beta)
+        else:
+            found = _from_lines(record, answers, beta)
+    except EstimateError as error:
+        raise CommandError(str(error)) from None
+    if as_json:
+        show_json(asdict(found))
+        return
+    show_table(
+        f"{stream}: {found.events} answers; every interval holds with probability {1 - found.beta:g}",
+        ["category", "answers", "share", "interval", "deviation"],
+        [
+            [
+                one.category,
+                str(one.answers),
+                f"{one.estimate:.4f}",
+                f"{one.low:.4f} to {one.high:.4f}",
+                f"{one.deviation:.4f}",
+            ]
+            for one in found.shares
+        ],
+    )
+
+
+def _from_lines(grant: GrantRecord, answers: str, beta: float | None) -> Estimate:
+    with lines_of(answers) as lines:
+        return shares_of(grant, _decoded(answers, lines), beta)
+
+
+def _decoded(file: str, lines: Iterable[bytes]) -> Iterator[Answer]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield _answers.decode(line)
+        except MalformedEventError as error:
+            raise CommandError(
+                f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"
+            ) from None
+
+
+async def _grant(source: str, stream: str) -> GrantRecord:
+    async with AsyncClient() as client:
+        return await client.grant(source, stream)
+
+
+async def _collected(stream: str) -> list[Answer]:
+    """The committed answers of a stream's partition as of now that may be the stream's own."""
+    settings = settings_here()
+    async with AsyncClient(settings) as client:
+        topics = client.topics
+    partition = TopicPartition(topics.answers, partition_of(stream.encode(), topics.partitions))
+    found: list[Answer] = []
+    consumer = reader(settings)
+    await consumer.start()
+    try:
+        await require_visible(consumer, topics.answers)
+        async for records in read_to_end(consumer, partition, settings.batch_events):
+            found.extend(_answers.decode(record.value) for record in records if record.key == stream.encode())
+    finally:
+        await consumer.stop()
+    return found
+
+
+_SIGNS: Final = {
+    "above": ("▲ ALERT", "bold red"),
+    "below": ("· quiet", "bright_black"),
+    "answer": ("· answer", ""),
+    "halted": ("■ halted", "yellow"),
+    "rejected": ("× rejected", "yellow"),
+}
+_INDENT: Final = 19
+
+
+def watch(
+    streams: Annotated[
+        list[str] | None, typer.Argument(help="Streams, by name or with * for anything; none for all.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Only streams of this source.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show quiet windows and other answers as well.")] = False,
+    from_beginning: Annotated[bool, typer.Option(help="Start with the oldest alert kept.")] = False,
+    limit: Annotated[int, typer.Option(help="Stop after so many lines; 0 goes on for ever.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+) -> None:
+    """Show the alerts of streams as they come.
+
+    Each with its time, stream, window (in UTC) and group, its estimate with ± where there is one, and how many alerts the stream
+    has left. A stream with periods is followed from one to the next. A stream that is halted or closed, or has no alerts left, is told of. Ctrl-C ends it.
+    """
+    if any(not name for name in streams or ()):
+        raise CommandError("give a stream's name, or * for all")
+    try:
+        asyncio.run(_follow(tuple(streams or ()), source, limit, every=every, old=from_beginning, as_json=as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+async def _follow(
+    streams: tuple[str, ...], source: str | None, limit: int, *, every: bool, old: bool, as_json: bool
+) -> None:
+    seen = 0
+    async with AsyncClient() as client:
+        async for notice in client.watch(*streams, source=source, quiet=every, from_beginning=old):
+            if as_json:
+                show_json(document(notice))
+            else:
+                for line in lines(notice, console.width):
+                    console.print(line, soft_wrap=True)
+            seen += 1
+            if seen == limit:
+                return
+
+
+def document(notice: Notice) -> dict[str, Any]:
+    """A notice as JSON: its answer's fields with time and source, or ``ended``."""
+    told = {"time": written_time(notice.time), "source": notice.source, "stream": notice.stream}
+    if notice.answer is None:
+        return {**told, "ended": notice.ended}
+    counted = {"counted": notice.counted} if notice.counted else {}
+    return {**told, **notice.answer.model_dump(mode="json", exclude_none=True), **counted}
+
+
+def lines(notice: Notice, width: int) -> list[Text]:
+    """A notice on a terminal of so many columns: broken between its parts, and never within one that fits."""
+    clock = time.strftime("%H:%M:%S", time.localtime(notice.time))
+    answer = notice.answer
+    # Its window tells the period.
+    name = notice.stream if answer is None else registered_as(notice.stream)
+    if answer is None:
+        sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]
+    else:
+        sign, style = _SIGNS[answer.outcome]
+        left = answer.tops_left
+        parts = [
+            name,
+            window_text(answer),
+            group_text(answer.group),
+            estimate_text(answer),
+            answer.reason or "",
+            "" if left is None or answer.outcome != "above" else f"{left:,} left",
+            notice.counted,
+        ]
+    found = [Text.assemble((clock, "bright_black"), " ", (f"{sign:<8}", style))]
+    room = max(width - _INDENT, 20)
+    pieces = [piece for part in parts if part for piece in wrap(visible(part), room, break_long_words=False)]
+    for number, piece in enumerate(pieces):
+        if number and found[-1].cell_len + cell_len(piece) + 2 > width:
+            found.append(Text(" " * (_INDENT - 2)))
+        found[-1].append(f"  {piece}")
+    return found

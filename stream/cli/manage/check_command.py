@@ -1,0 +1,150 @@
+"""``sotto source check``: how well a table fits its declaration, for its owner alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+
+from schemas import EventsSource, Source, TableSource
+from stream.cli.output import AsJson, CommandError, read_as, say, show_json, show_table
+from stream.tables import UnreadableError
+from stream.tables.checks import NOTICE, CheckReport, ColumnMatch, Misfit, PersonRows, check_table
+
+_SHOWN_NAMES = 20
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+def check(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="The source as 'sotto source add' takes it: JSON inline, a file, or - for standard input."
+        ),
+    ],
+    table: Annotated[
+        str | None, typer.Option(help="The table, if it lies elsewhere than the source says.", metavar="PATH")
+    ] = None,
+    person: Annotated[
+        str | None,
+        typer.Option(
+            help="A column that says whose row it is, if not the declared one: rows per person are counted.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a table with its declaration before it is registered, for the table's owner alone.
+
+    What it prints is private: exact figures, without noise. It talks to no Kafka, and nothing is logged or stored.
+    Exit status 1 unless every row fits as it is and no person has more rows than count: the declared contribution, or one.
+    """
+    wanted = read_as(_sources, source)
+    if not isinstance(wanted, TableSource):
+        has = (
+            "is a live topic"
+            if isinstance(wanted, EventsSource)
+            else "has no table, its questions carry the values"
+        )
+        raise CommandError(f"source: {wanted.source} {has}; give a table source")
+    path = wanted.path if table is None else table
+    try:
+        report = check_table(wanted, path, person)
+    except UnreadableError as error:
+        place = f"{path}, {error.where}," if error.where else path
+        raise CommandError(f"table: {place} cannot be read: {error.problem}") from None
+    if as_json:
+        show_json(report.to_json())
+    else:
+        _print(report)
+    if not report.fits:
+        raise typer.Exit(1)
+
+
+def _print(report: CheckReport) -> None:
+    say(NOTICE, soft_wrap=True)
+    say(f"{report.source}: {report.rows:,} rows in {report.path}", soft_wrap=True)
+    if report.as_declared is not None and report.changed is not None and report.left_out is not None:
+        say(
+            f"{_of(report.as_declared, report.rows)} fit as they are, {_of(report.changed, report.rows)} are taken with a "
+            f"cell changed, {_of(report.left_out, report.rows)} are left out"
+        )
+    _print_columns(report.columns)
+    if report.misfits:
+        show_table(
+            "cells that do not fit",
+            ["attribute", "what", "rows", "share", "becomes", "found"],
+            [_row(one, report.rows) for one in report.misfits],
+        )
+    for one in report.misfits:
+        if one.sum_moved:
+            say(f"clamping what is {one.what} the range moves the sum of {one.attribute} by {one.sum_moved:+,.6g}")
+    if report.surplus_lines:
+        say(f"lines with more cells than columns: {report.surplus_lines:,}; what is too much is ignored")
+    if report.people is not None:
+        _print_people(report.people)
+    for suggestion in report.suggestions:
+        say(f"· {suggestion}")
+    say("the table fits its declaration" if report.fits else "the table does not fit its declaration")
+
+
+def _print_columns(columns: ColumnMatch) -> None:
+    if columns.missing:
+        say(f"missing columns: {_names(columns.missing)}; the file has {_names(columns.found)}")
+    for reason in columns.unusable.values():
+        say(reason)
+    if columns.undeclared and columns.usable:
+        say(f"columns that are not declared, and not read: {_names(columns.undeclared)}")
+
+
+def _print_people(people: PersonRows) -> None:
+    say(
+        f"by {people.column}: {people.people:,} people, {people.with_several:,} of them with more than one row, "
+        f"{people.most_rows:,} at most; {people.rows_beyond:,} rows are beyond the {people.contribution:,} of a person that count, "
+        f"{people.rows_without:,} name nobody"
+    )
+
+
+def _row(one: Misfit, rows: int) -> list[str]:
+    return [one.attribute, one.what, f"{one.rows:,}", _share(one.rows, rows), _becomes(one), _found(one)]
+
+
+def _becomes(one: Misfit) -> str:
+    return one.fate if one.becomes is None else f"{one.becomes} ({one.fate})"
+
+
+def _found(one: Misfit) -> str:
+    if one.farthest is not None:
+        return f"as far as {one.farthest}"
+    listed = ", ".join(f"'{found.value}' {found.rows:,}×" for found in one.found)
+    if one.different is None:
+        return f"{listed}, and very many others" if listed else ""
+    return listed + (f", and {one.different - len(one.found):,} others" if one.different > len(one.found) else "")
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more
+
+
+def _of(part: int, rows: int) -> str:
+    return f"{part:,} ({_share(part, rows)})"
+
+
+def _share(part: int, rows: int) -> str:
+    """Never 0 % or 100 % unless it is none or all."""
+    if not rows or not part:
+        return "0 %"
+    if part == rows:
+        return "100 %"
+    percent = 100 * part / rows
+    return (
+        "< 0.01 %"
+        if percent < 0.01
+        else f"{min(percent, 99.99):.3g} %"
+        if percent < 99
+        else f"{min(percent, 99.99):.4g} %"
+    )

@@ -1,0 +1,134 @@
+"""``sotto population`` and ``sotto allot``: budgets that several sources or analysts share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+
+from schemas import AllotmentRecord, Population, PopulationRecord, Receipt, SourceRecord
+from stream.cli.manage.record_rows import show_budget
+from stream.cli.output import AsJson, CommandError, amount, read_as, say, show_json, show_table
+from stream.client import AsyncClient
+
+app = typer.Typer(help="Populations: the people whom several sources are about.", no_args_is_help=True)
+
+
+@app.command("register")
+def register(
+    population: Annotated[
+        str, typer.Argument(help="The population as JSON: inline, a file, or - for standard input.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Register a population with its budget; sources name it, or join it later."""
+    wanted = read_as(TypeAdapter(Population), population)
+    receipt = asyncio.run(_register(wanted))
+    if as_json:
+        show_json(receipt)
+        return
+    say(f"population {wanted.population} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}")
+    if receipt.meaning is not None:
+        say(receipt.meaning, soft_wrap=True)
+
+
+@app.command("list")
+def list_populations(as_json: AsJson = False) -> None:
+    """List all populations with their budgets."""
+    records = asyncio.run(_listed())
+    if as_json:
+        show_json(records)
+        return
+    show_table(
+        f"{len(records)} populations"
+        if records
+        else "no populations; register one with 'sotto population register'",
+        ["population", "state", "granted", "spent", "left", "sources", "streams", "renews"],
+        [
+            [
+                record.population.population,
+                record.state,
+                *(amount(value) for value in (record.granted, record.spent, record.left)),
+                str(record.sources),
+                str(record.streams),
+                record.population.renews or "never",
+            ]
+            for record in records
+        ],
+    )
+
+
+@app.command("show")
+def show(population: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
+    """Show a population's budget, its sources and its allotments."""
+    record, sources, allotments = asyncio.run(_shown(population))
+    if as_json:
+        show_json({"population": record, "sources": sources, "allotments": allotments})
+        return
+    show_budget(f"{population} ({record.state})", record, allotments)
+    if record.reason is not None:
+        say(f"halted: {record.reason}", soft_wrap=True)
+    show_table(
+        f"{len(sources)} sources",
+        ["source", "state", "granted", "spent", "left", "streams"],
+        [
+            [
+                one.source.source,
+                one.state,
+                *(amount(value) for value in (one.granted, one.spent, one.left)),
+                str(one.streams),
+            ]
+            for one in sources
+        ],
+    )
+
+
+def allot(
+    allotment: Annotated[
+        str, typer.Argument(help="The allotment: an analyst's name, or a team's with --analyst.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="ε that the analysts may have in all.")],
+    delta: Annotated[
+        float | None, typer.Option(help="δ that they may have; that of the budget unless given.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="The source whose budget it is a part of.")] = None,
+    population: Annotated[str | None, typer.Option(help="The population whose budget it is a part of.")] = None,
+    analyst: Annotated[list[str] | None, typer.Option(help="A member of the team; give one option each.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let an analyst or a team have a part of a budget, or change the part that they have."""
+    if (source is None) == (population is None):
+        raise CommandError("name the budget with --source or with --population, one of the two")
+    receipt = asyncio.run(_allot(allotment, (epsilon, delta), (source, population), analyst or []))
+    if as_json:
+        show_json(receipt)
+        return
+    of = f"source {source}" if source is not None else f"population {population}"
+    say(f"{', '.join(analyst or [allotment])} may have ε {epsilon:g} of {of}")
+
+
+async def _register(population: Population) -> Receipt:
+    async with AsyncClient() as client:
+        return await client.register_population(population)
+
+
+async def _allot(
+    allotment: str, price: tuple[float, float | None], of: tuple[str | None, str | None], analysts: list[str]
+) -> Receipt:
+    async with AsyncClient() as client:
+        return await client.allot(allotment, *price, source=of[0], population=of[1], analysts=analysts)
+
+
+async def _listed() -> list[PopulationRecord]:
+    async with AsyncClient() as client:
+        return sorted(await client.list_populations(), key=lambda record: record.population.population)
+
+
+async def _shown(population: str) -> tuple[PopulationRecord, list[SourceRecord], list[AllotmentRecord]]:
+    async with AsyncClient() as client:
+        record = await client.population(population)
+        sources = sorted(await client.list_sources(), key=lambda one: one.source.source)
+        mine = [one for one in sources if one.population == population]
+        return record, mine, await client.list_allotments(population=population)

@@ -1,0 +1,266 @@
+"""``sotto ask`` and ``sotto answers``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import uuid
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from schemas import Answer, Query
+from schemas.wire import describe, read_json
+from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
+from stream.client import AsyncClient
+from stream.errors import Timeout
+from stream.formatting import bound, estimate
+from stream.processing.dead_letters import says_exhausted
+from stream.questions import Result
+from stream.questions.result_text import about
+
+
+class ExitStatus(IntEnum):
+    """How ``sotto ask`` ends, beside 1 for a failure and 2 for wrong usage."""
+
+    ANSWERED = 0
+    REJECTED = 3
+    HALTED = 4
+    EXHAUSTED = 5
+    NO_ANSWER = 6
+
+
+MaxPrice = Annotated[
+    str | None,
+    typer.Option(
+        help="The most ε that an answer may cost, as 0.1, or a part of the stream's grant, as 10% (with --alpha 10% if omitted). "
+        "A question that may cost more is rejected, for nothing."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the most ε that the answer may cost, and charge nothing.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
+
+_OPTIONS: Final = {
+    "stream": "STREAM",
+    "group_by": "--group-by",
+    "max_price": "--max-price",
+    **{
+        name: f"--{name}"
+        for name in ("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha")
+    },
+}
+"""What fields of a question are given by."""
+
+_ASK: Final = {"value", "where", "sum", "mean", "group_by", "category", "fraction"}
+"""Those of them that ask something."""
+
+LONGEST_WAIT: Final = 86_400.0
+"""Seconds that a command waits for an answer at most."""
+
+
+def seconds(given: float) -> float:
+    """A wait as an option gives it; bounds alone would let through what is no number."""
+    if not 0.0 < given <= LONGEST_WAIT:
+        raise typer.BadParameter(f"{given:g} is no time to wait; give seconds above 0, {LONGEST_WAIT:g} at most")
+    return given
+
+
+def ask(
+    stream: Annotated[str, typer.Argument(help="The stream to ask.")],
+    value: Annotated[float | None, typer.Option(help="The private value, for streams over values.")] = None,
+    where: Annotated[str | None, typer.Option(help="A predicate whose rows are counted, for tables.")] = None,
+    total: Annotated[str | None, typer.Option("--sum", help="The attribute to add up over those rows.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="The attribute whose mean over those rows is asked for.")
+    ] = None,
+    fraction: Annotated[bool, typer.Option(help="Ask for the share of all rows.")] = False,
+    group_by: Annotated[
+        list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
+    ] = None,
+    category: Annotated[str | None, typer.Option(help="One person's category, for randomized response.")] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            help="Any other question as JSON (people, values, candidates, terms, cells): inline, a file, or -."
+        ),
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="A public threshold for this query alone.")] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="The error that the answer must keep to, for the least charge (laplace and pmw)."),
+    ] = None,
+    max_price: MaxPrice = None,
+    dry_run: DryRun = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the answer.", callback=seconds)] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Ask one query and wait for its answer.
+
+    A question with --alpha is rejected if it may cost more than --max-price, a tenth of the stream's grant unless given.
+
+    Exit status: 0 answered; 3 rejected; 4 halted; 5 halted, or rejected, since the stream's grant
+    is used up (exhausted); 6 no answer in time, though one may still come; 1 any other failure; 2 wrong usage.
+    """
+    given = {
+        "value": value,
+        "where": where,
+        "sum": total,
+        "mean": mean,
+        "group_by": group_by,
+        "category": category,
+        "threshold": threshold,
+        "alpha": alpha,
+        "max_price": limit_of(max_price),
+    }
+    fields = {name: one for name, one in given.items() if one is not None}
+    fields |= {"fraction": True} if fraction else {}
+    document = _json_object(question) if question is not None else {}
+    if not document and not fields.keys() & _ASK:
+        raise CommandError(
+            "give a question: --value, --where, --sum, --mean, --group-by or --category; --question for people, values, candidates, "
+            "terms or cells"
+        )
+    for name in fields.keys() & document.keys():
+        raise CommandError(f"{_OPTIONS.get(name, name)}: --question has it too, as '{name}'; give it once")
+    if document.get("stream", stream) != stream:
+        raise CommandError(f"--question: is for another stream than '{stream}'; name one stream")
+    try:
+        asked = {"id": uuid.uuid4().hex, **document, **fields, "stream": stream}
+        query = Query.model_validate_json(json.dumps(asked))
+    except ValidationError as error:
+        named = describe(error, lambda name: _OPTIONS.get(name, name) if name in fields else name, asked)
+        raise CommandError(named) from None
+    try:
+        answer = asyncio.run(_ask(query, timeout, dry_run=dry_run))
+    except Timeout as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(ExitStatus.NO_ANSWER) from None
+    warn(answer.warnings)
+    if dry_run and answer.is_priced:
+        _show_price(answer, as_json=as_json)
+        return
+    if answer.outcome == "rejected":
+        warn(_perhaps_several(group_by or ()))
+    _show(answer, as_json=as_json)
+    if status := exit_status(answer):
+        raise typer.Exit(status)
+
+
+def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
+    """What may be several attributes in one option; a name may hold a comma as well."""
+    for name in group_by:
+        if len(parts := [part.strip() for part in name.split(",") if part.strip()]) > 1:
+            repeated = " ".join(f"--group-by {shlex.quote(part)}" for part in parts)
+            yield f"--group-by: {shlex.quote(name)} is one name; repeat the option for each attribute: {repeated}"
+
+
+def exit_status(answer: Answer) -> int:
+    """What ``sotto ask`` ends with, so that a script can tell."""
+    if answer.outcome in {"halted", "rejected"} and says_exhausted(answer.reason):
+        return ExitStatus.EXHAUSTED
+    if answer.outcome == "halted":
+        return ExitStatus.HALTED
+    return ExitStatus.REJECTED if answer.outcome == "rejected" else ExitStatus.ANSWERED
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Say on standard error what stands out in a question."""
+    for warning in warnings:
+        typer.echo(f"warning: {visible(warning)}", err=True)
+
+
+def limit_of(given: str | None) -> float | str | None:
+    """A ``max_price`` as an option gives it: an ε, or a percentage."""
+    if given is None or given.endswith("%"):
+        return given
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+def _show_price(answer: Answer, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"stream": answer.stream, "id": answer.id, "price": answer.price, "reason": answer.reason})
+    elif answer.price is None:
+        say(f"{answer.stream}: {answer.reason}")
+    else:
+        say(f"{answer.stream}: the answer costs at most ε {answer.price:.4g}; nothing was charged")
+
+
+def _show(answer: Answer, *, as_json: bool) -> None:
+    groups = answer.groups if isinstance(answer, Result) else None
+    if as_json:
+        labels = {} if groups is None else {"groups": list(groups)}
+        show_json({**answer.model_dump(mode="json"), **labels})
+        return
+    say(_line(answer, with_estimates=groups is None))
+    if groups is not None:
+        names = list(groups[0])
+        cells = zip(groups, answer.estimates or (), strict=True)
+        show_table(
+            "",
+            [*names, "count"],
+            ([*(str(one[name]) for name in names), estimate(n, answer.alpha, grouped=True)] for one, n in cells),
+        )
+
+
+def _json_object(argument: str) -> dict[str, Any]:
+    try:
+        document = read_json(read_document(argument))
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise CommandError("--question: give one JSON object")
+    return document
+
+
+def answers(
+    from_beginning: Annotated[bool, typer.Option(help="Start with the oldest answer kept.")] = False,
+    limit: Annotated[int, typer.Option(help="Stop after so many answers; 0 goes on for ever.", min=0)] = 0,
+    stream: Annotated[str | None, typer.Option(help="Only this stream's answers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print committed answers as they come."""
+    asyncio.run(_follow(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
+
+
+async def _ask(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noqa: ASYNC109
+    async with AsyncClient() as client:
+        return await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
+
+
+async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
+    seen = 0
+    async with AsyncClient() as client:
+        async for answer in client.answers(from_beginning=from_beginning):
+            if stream is not None and answer.stream != stream:
+                continue
+            _show(answer, as_json=as_json)
+            seen += 1
+            if seen == limit:
+                return
+
+
+def _line(answer: Answer, *, with_estimates: bool = True) -> str:
+    parts = [f"{answer.stream}{about(answer)}", answer.id, answer.outcome]
+    if answer.estimate is not None:
+        parts.append(estimate(answer.estimate, answer.alpha))
+    if answer.estimates is not None and with_estimates:
+        parts.append(", ".join(estimate(number, answer.alpha) for number in answer.estimates))
+    if answer.choice is not None:
+        parts.append(f"'{answer.choice}'")
+    if answer.alpha is not None:
+        parts.append(f"(±{bound(answer.alpha)}, {answer.basis})" if answer.basis else f"(±{bound(answer.alpha)})")
+    line = " ".join(parts)
+    if answer.price is not None and answer.outcome != "rejected":
+        line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"
+    if answer.reason:
+        line += f": {answer.reason}"
+    return line if answer.tops_left is None else f"{line}, {answer.tops_left} charged answers left"

@@ -1,0 +1,387 @@
+"""Grants, budgets, periods and trail entries as rows of tables."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
+
+import typer
+
+from schemas import (
+    MAX_RECORD_BYTES,
+    AllotmentRecord,
+    Amount,
+    GrantRecord,
+    Period,
+    PopulationRecord,
+    SourceRecord,
+    StreamStatus,
+    TrailRecord,
+    named_from,
+    registered_as,
+)
+from stream.cli.output import CommandError, amount, say, show_table
+from stream.client import AsyncClient
+from stream.errors import Forbidden
+from stream.optional_packages import needed
+from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
+from stream.processing.control_order import IN_PERIODS
+from stream.processing.receipts import entry_digest, trail_codec
+from stream.questions.result_text import cell
+
+_ENDINGS = {"closed": "closing", "halted": "halting"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGrant:
+    """A grant with its worker's last digest, and when that was written, in seconds since the epoch."""
+
+    grant: GrantRecord
+    digest: StreamStatus | None = None
+    written: float | None = None
+
+    @property
+    def _newer(self) -> StreamStatus | None:
+        """The digest, where it knows at least as much as the ledger."""
+        digest, grant = self.digest, self.grant
+        if digest is None or digest.incarnation != grant.identity.incarnation or grant.settled:
+            return None
+        return digest if (digest.answered, digest.tops) >= (grant.answered, grant.tops) else None
+
+    @property
+    def answered(self) -> int:
+        """Answers so far."""
+        return (self._newer or self.grant).answered
+
+    @property
+    def tops(self) -> int:
+        """Charged answers so far."""
+        return (self._newer or self.grant).tops
+
+    @property
+    def spent(self) -> Amount:
+        """What is spent so far."""
+        return (self._newer or self.grant).spent
+
+    @property
+    def state(self) -> str:
+        """What the stream does: its state, the ending that is asked for, or that its worker does not answer."""
+        grant, newer = self.grant, self._newer
+        if grant.state != "open":
+            return grant.state
+        if grant.ending is not None:
+            return _ENDINGS[grant.ending]
+        if newer is None:
+            return "open"
+        if newer.refused not in {None, IN_PERIODS}:
+            return "not answering"
+        # A worker that says that it is exhausted may not know of an extension yet.
+        left = whole_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
+        state = "open" if newer.state == "exhausted" else newer.state
+        return shown_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is so; a reason that begins with the state is told without it."""
+        newer = self._newer
+        reason = (
+            newer.refused if newer is not None and newer.refused not in {None, IN_PERIODS} else self.grant.reason
+        )
+        return None if reason is None else reason.removeprefix(f"{self.state}: ")
+
+    @property
+    def as_of(self) -> str:
+        """What the figures are as of: the end, the worker's digest, or the last charge that the ledger has."""
+        if self.grant.settled:
+            return "its end"
+        if self._newer is None or self.written is None:
+            return "the last charge" if self.grant.answered else "the opening"
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.written))
+
+    @property
+    def charged(self) -> str:
+        """How many ordinary charges are used, of how many; or that one charge pays for all."""
+        left = whole_left(self._cutoff, self.tops, (self._newer or self.grant).surplus)
+        return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
+
+    @property
+    def _cutoff(self) -> int:
+        return charged_answers(self.grant.calibration, self.grant.extensions)
+
+
+async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
+    """Grants with what their workers last said; without it where Kafka does not let us read ``status``."""
+    listed = list(grants)
+    try:
+        digests = await client.digests(grant.spec.stream for grant in listed if not grant.settled)
+    except Forbidden:
+        digests = {}
+    return [ShownGrant(grant, *digests.get(grant.spec.stream, (None, None))) for grant in listed]
+
+
+def show_budget(
+    title: str, record: SourceRecord | PopulationRecord, allotments: Sequence[AllotmentRecord]
+) -> None:
+    """A budget's figures, what its period means if it renews, and its allotments."""
+    columns = ["granted", "spent", "refunded", "left"]
+    figures = [amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]
+    if record.period is not None:
+        columns = ["granted ever", "spent ever", "refunded ever", "counted now", "left now"]
+        figures.insert(3, amount(record.period.counted))
+    show_table(title, columns, [figures])
+    if record.period is not None:
+        say(_told(record.period), soft_wrap=True)
+    if allotments:
+        show_table(
+            f"{len(allotments)} allotments, under the budget as their ceiling",
+            ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
+            [_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
+        )
+
+
+def _told(period: Period) -> str:
+    ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(period.ends / 1000))
+    over = "; it is over, and the next one begins with the next event" if period.ends <= 1000 * time.time() else ""
+    return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
+
+
+def _row(one: AllotmentRecord) -> list[str]:
+    price = f"ε {one.epsilon:.6g}" + (f", δ {one.delta:.2g}" if one.delta else "")
+    figures = [amount(value) for value in (one.granted, one.spent, one.left)]
+    return [one.allotment, ", ".join(one.analysts), price, *figures, str(one.streams)]
+
+
+_Item = TypeVar("_Item")
+
+AllPeriods = Annotated[
+    bool, typer.Option("--all", help="List each period of a live topic by itself; --json always has them all.")
+]
+
+
+class Line(NamedTuple, Generic[_Item]):
+    """What stands in a line: ``item`` has its figures, ``period`` which period they are of and how many there are, or nothing."""
+
+    name: str
+    item: _Item
+    period: str = ""
+
+
+def folded(items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False) -> list[Line[_Item]]:
+    """The lines of a list, in its order; with ``every`` one for each period as well."""
+    lines: dict[str, list[_Item]] = {}
+    for item in items:
+        lines.setdefault(name_of(item) if every else registered_as(name_of(item)), []).append(item)
+    return [_line(name, found, name_of) for name, found in lines.items()]
+
+
+def _line(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Line[_Item]:
+    periods = [(name_of(item).removeprefix(f"{name}@"), item) for item in found if name_of(item) != name]
+    if not periods:
+        return Line(name, found[0])
+    start, latest = max(periods, key=lambda one: one[0])
+    return Line(name, latest, f"{moment(start)}, of {len(periods):,}")
+
+
+def moment(start: str) -> str:
+    """When a period begins, with no digit that all its likes share."""
+    return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
+
+
+def in_periods(source: str, wanted: str) -> bool:
+    """Whether a source is this one, or the account of one of its periods."""
+    named = named_from(source)
+    return wanted == source or (named is not None and named[0] == wanted)
+
+
+_AMOUNTS: Final = ("asked", "left", "granted", "spent", "refunded")
+_TOTALS: Final = ("granted", "spent", "refunded", "left")
+_PARTS: Final = ("epsilon", "delta", "rho")
+_WORDS: Final = (
+    *(
+        "kind",
+        "action",
+        "outcome",
+        "event",
+        "source",
+        "population",
+        "stream",
+        "analyst",
+        "allotment",
+        "analysts",
+        "by",
+        "mechanism",
+        "reason",
+    ),
+    *("request", "since"),
+)
+_NUMBERS: Final = ("epsilon", "delta")
+_COUNTS: Final = ("answers", "sources", "streams", "lost")
+
+ROWS_AT_ONCE: Final = 10_000
+
+Row = dict[str, Any]
+
+
+def row_of(entry: TrailRecord, value: bytes) -> Row:
+    """One line of a table: every figure in a column of its own, and the entry byte for byte in the last."""
+    row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
+    row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
+    row["analysts"] = " ".join(row["analysts"] or ()) or None
+    for name in _AMOUNTS:
+        row |= _parts(name, getattr(entry, name, None))
+    totals = getattr(entry, "totals", None)
+    for name in _TOTALS:
+        row |= _parts(f"total_{name}", getattr(totals, name, None))
+    return row | {"digest": entry_digest(value), "record": value.decode()}
+
+
+def _parts(name: str, value: Amount | None) -> Row:
+    return {f"{name}_{part}": getattr(value, part, None) for part in _PARTS}
+
+
+def write_trail(path: Path, batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> int:
+    """Write entries to a new file, by its ending: ``.jsonl`` as they are, ``.csv``, or ``.parquet`` (the extra ``arrow``).
+
+    The file is its owner's alone. Gives the number of entries.
+    """
+    writer = {".jsonl": _write_lines, ".csv": _write_csv, ".parquet": _write_parquet}.get(path.suffix)
+    if writer is None:
+        raise CommandError(f"cannot export to {path.name}; give a name that ends with .jsonl, .csv or .parquet")
+    count = 0
+
+    def counted() -> Iterator[Sequence[tuple[TrailRecord, bytes]]]:
+        nonlocal count
+        for batch in batches:
+            count += len(batch)
+            yield batch
+
+    with new_file(path) as file:
+        writer(file, counted())
+    return count
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that its owner alone may read; gone again if it is not written to its end."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise CommandError(f"{path} exists already; give another name") from None
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _write_lines(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> None:
+    for batch in batches:
+        file.writelines(value + b"\n" for _, value in batch)
+
+
+class _Encoded:
+    """What the writer of CSV takes for a file of text."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(text.encode())
+
+
+def _write_csv(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> None:
+    writer = csv.DictWriter(_Encoded(file), list(_types()), lineterminator="\n")
+    writer.writeheader()
+    for batch in batches:
+        writer.writerows({name: cell(value) for name, value in row_of(*one).items()} for one in batch)
+
+
+def _types() -> dict[str, str]:
+    """The columns and their types, in the names that Arrow has for them."""
+    amounts = (*_AMOUNTS, *(f"total_{name}" for name in _TOTALS))
+    return {
+        "number": "int64",
+        "time": "string",
+        **dict.fromkeys(_WORDS, "string"),
+        **dict.fromkeys(_NUMBERS, "float64"),
+        **dict.fromkeys(_COUNTS, "int64"),
+        **{f"{name}_{part}": "float64" for name in amounts for part in _PARTS},
+        "digest": "string",
+        "record": "string",
+    }
+
+
+def _write_parquet(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> None:
+    arrow, parquet = needed("pyarrow", "arrow"), needed("pyarrow.parquet", "arrow")
+    schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in _types().items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in batches:
+            for start in range(0, len(batch), ROWS_AT_ONCE):
+                rows = [row_of(*one) for one in batch[start : start + ROWS_AT_ONCE]]
+                writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The entries of an exported file of lines, byte for byte."""
+    try:
+        with path.open("rb") as file:
+            yield from (line.rstrip(b"\n") for line in file)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+
+
+def first_line(path: Path) -> bytes | None:
+    """The first entry of such a file, as far as an entry may go; None if the file is empty."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(MAX_RECORD_BYTES + 2).rstrip(b"\n") or None
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from None
+
+
+def told(entry: TrailRecord) -> list[str]:
+    """An entry as a line of a table for people: number, time, who, what, about what, outcome, and what of it is left."""
+    when = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    about = getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
+    totals = getattr(entry, "totals", None)
+    left = amount(totals.left) if totals is not None else ""
+    who = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
+    head = [str(entry.number), when, who]
+    match entry.kind:
+        case "request":
+            granted = f" {amount(entry.granted)}" if entry.granted is not None else ""
+            reason = f": {entry.reason}" if entry.reason else ""
+            part = f"{entry.allotment}: ε {entry.epsilon:g} of {about}" if entry.allotment is not None else about
+            return [*head, entry.action, part or "", f"{entry.outcome}{granted}{reason}", left]
+        case "event":
+            back = (
+                f", {amount(entry.refunded)} back"
+                if entry.event == "closed" and entry.refunded is not None
+                else ""
+            )
+            spent = f"spent {amount(entry.spent)}" if entry.spent is not None else ""
+            return [*head, entry.event, about or "", f"{spent}{back}", left]
+        case "beginning":
+            return [*head, "beginning", "", f"{entry.sources} sources, {entry.streams} streams were there", left]
+        case "restored":
+            return [*head, "restored", "", f"since the backup: {entry.since}; {entry.lost} streams halted", left]
+        case _:
+            spent = "" if totals is None else f"spent {amount(totals.spent)}"
+            return [*head, entry.kind, about or "", spent, left]
+
+
+def decoded(values: Iterable[bytes]) -> list[tuple[TrailRecord, bytes]]:
+    """Entries beside their bytes."""
+    return [(trail_codec.decode(value), value) for value in values]

@@ -1,0 +1,209 @@
+"""``sotto source``: sources and their budgets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import typer
+from pydantic import TypeAdapter
+
+from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord, ValuesSource
+from stream.cli.lazy_commands import Later, group_of
+from stream.cli.manage.record_rows import AllPeriods, ShownGrant, folded, show_budget, shown_grants
+from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
+from stream.client import AsyncClient
+from stream.privacy.mechanisms.ranges import range_of
+from stream.questions.stream_watch import declared_topic
+
+CHECK: Final = Later(
+    "stream.cli.manage.check_command:check",
+    "Compare a table with its declaration before it is registered, for the table's owner alone.",
+)
+app = typer.Typer(cls=group_of({"check": CHECK}), help="Sources and their budgets.", no_args_is_help=True)
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+@app.command("add")
+def add(
+    source: Annotated[str, typer.Argument(help="The source as JSON: inline, a file, or - for standard input.")],
+    as_json: AsJson = False,
+) -> None:
+    """Register a source with its budget."""
+    wanted = read_as(_sources, source)
+    receipt = asyncio.run(_register(wanted))
+    if as_json:
+        show_json(receipt)
+    else:
+        say(
+            f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}{_clamping(wanted)}"
+        )
+        if isinstance(wanted, EventsSource):
+            say(declared_topic(wanted), soft_wrap=True)
+            say(f"if {wanted.topic} is not there, 'sotto events topic {wanted.source}' makes it", soft_wrap=True)
+        if receipt.meaning is not None:
+            say(receipt.meaning, soft_wrap=True)
+
+
+@app.command("join")
+def join(
+    source: Annotated[str, typer.Argument(help="The source.")],
+    population: Annotated[str, typer.Argument(help="The population that it is about.")],
+    as_json: AsJson = False,
+) -> None:
+    """Let a source belong to a population, for good; refused unless what it has granted fits there."""
+    receipt = asyncio.run(_join(source, population))
+    if as_json:
+        show_json(receipt)
+    else:
+        say(
+            f"source {source} belongs to population {population}: whatever it has granted and grants counts there too"
+        )
+        if receipt.meaning is not None:
+            say(receipt.meaning, soft_wrap=True)
+
+
+@app.command("refresh")
+def refresh(
+    source: Annotated[str, typer.Argument(help="The source whose table has changed.")],
+    close: Annotated[
+        bool, typer.Option("--close", help="Close all of its streams, and refund what they did not spend.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take the data that a table source has now for its next version.
+
+    Put the new file in place on all machines first. Streams that draw new noise for each question go on with the new version; those that keep a
+    release, a hypothesis or an estimate of the old one are closed.
+    """
+    receipt, ended = asyncio.run(_refresh(source, close=close))
+    if as_json:
+        show_json({"receipt": receipt, "closed": ended})
+        return
+    say(
+        f"source {source} has version {receipt.version} of its data; {len(ended)} streams are closed{_named(ended)}"
+    )
+
+
+@app.command("list")
+def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
+    """List all sources with their budgets; of one with periods, its latest period's."""
+    records = asyncio.run(_sources_now())
+    if as_json:
+        show_json(records)
+        return
+    lines = folded(records, lambda record: record.source.source, every=every)
+    periods = ["period"] if any(line.period for line in lines) else []
+    show_table(
+        f"{len(lines)} sources" if records else "no sources; register one with 'sotto source add'",
+        ["source", *periods, "kind", "state", "granted", "spent", "left", "streams"],
+        [
+            [
+                name,
+                *([period] if periods else []),
+                record.source.kind,
+                record.state,
+                amount(record.granted),
+                amount(record.spent),
+                amount(record.left),
+                str(record.streams),
+            ]
+            for name, record, period in lines
+        ],
+    )
+
+
+@app.command("show")
+def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
+    """Show a source's budget and its streams."""
+    record, grants, allotments = asyncio.run(_budget(source))
+    if as_json:
+        digests = {
+            one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
+        }
+        told = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
+        show_json({**told, **({"allotments": allotments} if allotments else {})})
+        return
+    show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
+    if isinstance(record.source, EventsSource):
+        say(declared_topic(record.source), soft_wrap=True)
+        if record.source.has_periods:
+            say(
+                f"each period has an account of its own; see 'sotto source list' for the latest, 'sotto source list --all' for all of them, and "
+                f"'sotto stream list {source}' for their streams",
+                soft_wrap=True,
+            )
+    if record.population is not None:
+        say(
+            f"it also counts against population {record.population}; see 'sotto population show {record.population}'"
+        )
+    analysts = any(one.grant.analyst for one in grants)
+    show_table(
+        f"{len(grants)} streams",
+        [
+            *("stream", *(["analyst"] if analysts else [])),
+            *("state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"),
+        ],
+        [
+            [
+                one.grant.spec.stream,
+                *([one.grant.analyst or ""] if analysts else []),
+                one.state,
+                asked(one.grant.spec),
+                amount(one.grant.cost),
+                amount(one.spent),
+                amount(one.grant.refunded),
+                str(one.answered),
+                one.charged,
+                one.as_of,
+            ]
+            for one in grants
+        ],
+    )
+    for one in grants:
+        if one.state == "not answering":
+            say(f"{one.grant.spec.stream} is not answering: {one.reason}")
+
+
+def _clamping(source: Source) -> str:
+    """What a feed's values are clamped to, said where it is registered and shown, for no answer says it."""
+    if not isinstance(source, ValuesSource):
+        return ""
+    low, high = (float(end) for end in range_of(source.grid, source.minimum, source.maximum))
+    return f"; values clamped to {low:.6g} … {high:.6g}"
+
+
+async def _register(source: Source) -> Receipt:
+    async with AsyncClient() as client:
+        return await client.register(source)
+
+
+async def _join(source: str, population: str) -> Receipt:
+    async with AsyncClient() as client:
+        return await client.join(source, population)
+
+
+async def _refresh(source: str, *, close: bool) -> tuple[Receipt, list[str]]:
+    """The receipt, and which streams this has closed."""
+    async with AsyncClient() as client:
+        before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
+        receipt = await client.refresh(source, close=close)
+        now = await client.list_streams(source)
+        return receipt, sorted(
+            one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed"
+        )
+
+
+def _named(streams: list[str]) -> str:
+    return f": {', '.join(streams)}" if streams else ""
+
+
+async def _sources_now() -> list[SourceRecord]:
+    async with AsyncClient() as client:
+        return sorted(await client.list_sources(), key=lambda record: record.source.source)
+
+
+async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
+    async with AsyncClient() as client:
+        grants = await shown_grants(client, await client.list_streams(source))
+        return await client.budget(source), grants, await client.list_allotments(source=source)

@@ -1,0 +1,76 @@
+"""``sotto sql``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from stream.cli.manage.query_commands import DryRun, ExitStatus, MaxPrice, exit_status, limit_of, seconds, warn
+from stream.cli.output import say, show_json, show_table, visible
+from stream.client import AsyncClient
+from stream.errors import Timeout, Unknown
+from stream.formatting import bound, estimate
+from stream.questions.question_forms import ANSWER_TIMEOUT
+from stream.sql import ERROR, StatementError, Table, cost_line
+
+
+def sql(
+    statement: Annotated[
+        str, typer.Argument(help="One SELECT of COUNT, SUM, AVG … from a source or stream; in quotes.")
+    ],
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for each answer.", callback=seconds)
+    ] = ANSWER_TIMEOUT,
+    max_price: MaxPrice = None,
+    dry_run: DryRun = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Ask what a SELECT asks, each number with its ±, and say what it cost.
+
+    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as that of 'sotto ask': 3 also
+    where the statement asks what cannot be asked, or of what is not there.
+    """
+    try:
+        table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else limit_of(max_price)))
+    except (StatementError, Unknown, Timeout) as error:
+        typer.echo(f"error: {visible(str(error))}", err=True)
+        wrong = not isinstance(error, Timeout)
+        raise typer.Exit(ExitStatus.REJECTED if wrong else ExitStatus.NO_ANSWER) from None
+    warn(table.warnings)
+    failed = next((one for one in table.results if exit_status(one) and not (dry_run and one.is_priced)), None)
+    if dry_run and failed is None:
+        if as_json:
+            show_json({"stream": table.stream, "price": table.price, "questions": len(table.results)})
+        else:
+            say(f"{table.stream}: the answers cost at most ε {table.price:.4g} together; nothing was charged")
+        return
+    if as_json:
+        show_json({"stream": table.stream, "epsilon": table.epsilon, "rows": table.rows()})
+    else:
+        _show(table)
+    if failed is not None:
+        say(f"{failed.outcome}: {failed.reason}")
+        raise typer.Exit(exit_status(failed))
+
+
+async def _ask(statement: str, timeout: float, max_price: float | str | None) -> Table:  # noqa: ASYNC109
+    async with AsyncClient() as client:
+        return await client.sql(statement, timeout=timeout, outcomes=True, max_price=max_price)
+
+
+def _show(table: Table) -> None:
+    names = [name for name in table.columns if not name.endswith(ERROR)]
+    show_table("", names, ([_cell(row, name) for name in names] for row in table))
+    say(f"{table.stream}: {cost_line(table)}")
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if name + ERROR not in row:
+        return str(row[name])
+    number, error = row[name], row[name + ERROR]
+    if number is None:
+        return "–"
+    told = estimate(number, error, grouped=True)
+    return told if error is None else f"{told} ± {bound(error, grouped=True)}"

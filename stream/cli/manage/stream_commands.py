@@ -1,0 +1,207 @@
+"""``sotto stream``: opening, closing, halting, listing and showing streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+import typer
+from pydantic import TypeAdapter
+
+from schemas import GrantRecord, Receipt, Source, StreamSpec, registered_as
+from stream.cli.manage.record_rows import AllPeriods, Line, ShownGrant, folded, in_periods, shown_grants
+from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
+from stream.client import AsyncClient
+from stream.errors import Missing
+from stream.formatting import rows_counted
+from stream.optional_packages import explained
+from stream.privacy.composition.costs import charged_answers
+from stream.questions.stream_watch import period_of, standing_words, windows_words
+
+app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
+SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
+Analyst = Annotated[str | None, typer.Option(help="Who asks: it is also taken from what they were allotted.")]
+StreamName = Annotated[str, typer.Argument(help="The stream.")]
+
+
+@app.command("open")
+def open_stream(
+    stream: Annotated[str, typer.Argument(help="The stream as JSON: inline, a file, or - for standard input.")],
+    analyst: Analyst = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reserve a stream's cost and open it."""
+    spec = read_as(TypeAdapter(StreamSpec), stream)
+    receipt, grant, source = asyncio.run(_open(spec, analyst))
+    if as_json:
+        show_json(grant)
+        return
+    say(f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})")
+    if grant.spec.standing is not None:
+        say(standing_words(grant.spec.standing), soft_wrap=True)
+    _print_promises(grant, source)
+    if receipt.windows is not None:
+        say(windows_words(receipt.windows, period_of(source)), soft_wrap=True)
+
+
+@app.command("list")
+def list_streams(
+    source: Annotated[str | None, typer.Argument(help="Only this source's streams.")] = None,
+    every: AllPeriods = False,
+    as_json: AsJson = False,
+) -> None:
+    """List all streams ever opened, or a source's; of one on a source with periods, the latest period's figures."""
+    lines = asyncio.run(_listed(source, every=every or as_json))
+    if as_json:
+        show_json([one.item.grant for one in lines])
+        return
+    periods = ["period"] if any(line.period for line in lines) else []
+    show_table(
+        f"{len(lines)} streams" if lines else "no streams; open one with 'sotto stream open'",
+        ["stream", *periods, "source", "mechanism", "state", "cost", "spent", "charged"],
+        [
+            [
+                name,
+                *([period] if periods else []),
+                one.grant.spec.source if every else registered_as(one.grant.spec.source),
+                one.grant.spec.mechanism.kind,
+                one.state,
+                amount(one.grant.cost),
+                amount(one.spent),
+                one.charged,
+            ]
+            for name, one, period in lines
+        ],
+    )
+
+
+@app.command("extend")
+def extend(
+    source: SourceName,
+    stream: StreamName,
+    epsilon: Annotated[
+        float,
+        typer.Option(help="ε to add: as many charged answers are granted as it pays for, and no more is taken."),
+    ],
+    delta: Annotated[
+        float, typer.Option(help="δ to add, for streams whose charges are independent: makes more of a large ε.")
+    ] = 0.0,
+    analyst: Analyst = None,
+    as_json: AsJson = False,
+) -> None:
+    """Grant a stream further charged answers; all that it has measured stays."""
+    receipt, grant, of = asyncio.run(_extended(source, stream, (epsilon, delta), analyst))
+    if as_json:
+        show_json(receipt)
+        return
+    cutoff = charged_answers(grant.calibration, grant.extensions)
+    say(
+        f"stream {stream}: {receipt.answers:,} more charged answers for {amount(receipt.granted or grant.cost)}; {cutoff:,} in all"
+    )
+    _print_promises(grant, of)
+
+
+@app.command("close")
+def close(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+    """End a stream; what it provably did not spend goes back to its source."""
+    _end("close", source, stream, as_json=as_json)
+
+
+@app.command("halt")
+def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+    """Stop a stream from answering, for good."""
+    _end("halt", source, stream, as_json=as_json)
+
+
+@app.command("show")
+def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
+    """Show a stream's grant."""
+    shown, of = asyncio.run(_grant(source, stream))
+    grant = shown.grant
+    if as_json:
+        show_json(grant)
+        return
+    show_table(
+        f"{stream} on {source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
+        ["method", "α", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"],
+        [
+            [
+                grant.calibration.method,
+                f"{grant.calibration.alpha:g}",
+                asked(grant.spec),
+                amount(grant.cost),
+                amount(shown.spent),
+                amount(grant.refunded),
+                str(shown.answered),
+                shown.charged,
+                shown.as_of,
+            ],
+        ],
+    )
+    if grant.spec.standing is not None:
+        say(standing_words(grant.spec.standing), soft_wrap=True)
+    _print_promises(grant, of)
+
+
+def _print_promises(grant: GrantRecord, source: Source) -> None:
+    try:
+        with explained():
+            from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack what it needs)
+    except Missing as missing:
+        say(f"what the answers promise is not worked out here: {missing}", soft_wrap=True)
+        return
+    for promise in promises(grant.spec, grant.calibration, grant.extensions, rows_counted(source)):
+        say(f"{promise}", soft_wrap=True)
+
+
+def _price(grant: GrantRecord) -> str:
+    """What a stream was asked for at, and under zCDP what that is in ρ."""
+    rho = grant.cost.rho
+    return asked(grant.spec) if rho is None else f"{asked(grant.spec)} (ρ {rho:.4g})"
+
+
+def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bool) -> None:
+    receipt = asyncio.run(_ended(how, source, stream))
+    if as_json:
+        show_json(receipt)
+    else:
+        say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
+
+
+async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
+    """Also the source, which says what its numbers are about."""
+    async with AsyncClient() as client:
+        receipt = await client.open(spec, analyst=analyst)
+        grant = await client.grant(spec.source, spec.stream)
+        return receipt, grant, (await client.budget(spec.source)).source
+
+
+async def _extended(
+    source: str, stream: str, price: tuple[float, float], analyst: str | None
+) -> tuple[Receipt, GrantRecord, Source]:
+    async with AsyncClient() as client:
+        receipt = await client.extend(source, stream, *price, analyst=analyst)
+        return receipt, await client.grant(source, stream), (await client.budget(source)).source
+
+
+async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:
+    async with AsyncClient() as client:
+        return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
+
+
+async def _listed(source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
+    async with AsyncClient() as client:
+        grants = await client.list_streams(source)
+        if source is not None and any(grant.spec.standing is not None for grant in grants):
+            # Streams of a live topic may stand for others in periods, on accounts of their own.
+            grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
+        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
+        lines = folded(grants, lambda one: one.spec.stream, every=every)
+        shown = await shown_grants(client, [line.item for line in lines])
+        return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
+
+
+async def _grant(source: str, stream: str) -> tuple[ShownGrant, Source]:
+    async with AsyncClient() as client:
+        [shown] = await shown_grants(client, [await client.grant(source, stream)])
+        return shown, (await client.budget(source)).source

@@ -1,0 +1,338 @@
+"""``sotto plan``: what accuracy a budget buys, and what a wanted accuracy costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from pydantic import TypeAdapter
+
+from schemas import (
+    MAX_CATEGORIES,
+    Mechanism,
+    SparseProject,
+    StreamSpec,
+)
+from stream.cli.output import AsJson, CommandError, console, say, show_json
+from stream.cli.plan.plan_comparison import Goal, show_choices
+from stream.cli.plan.plan_facts import Facts, FormName, in_rows, needs_of, of_windows, print_plainest, print_plan
+from stream.cli.plan.plots import plot_error
+from stream.cli.plan.standing_plans import charge_of, show_standing
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.refusals import require_monotone_counts
+from stream.privacy.planning.choices import MODELS
+from stream.privacy.planning.form_accuracy import Form
+from stream.privacy.planning.inverse_plans import Against, cutoff_field, require_alpha
+from stream.privacy.planning.plans import PlanError, candidates, choose, sensitivity_steps
+from stream.privacy.planning.promises import promises
+from stream.privacy.planning.release_plans import theorem_projections
+
+FINE_GRID = 1 / 1024
+"""Fine enough that rounding to the grid does not show in α."""
+
+_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
+
+MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS})  # type: ignore[misc]
+
+_UNIVERSE = 1024
+
+RUNNING_COUNT = "running_count"
+
+_OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
+
+
+class Neighbors(StrEnum):
+    """Neighbouring relations."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE = "replace"
+
+
+class WarmStart(StrEnum):
+    """What a stream of pmw measures with its first answer."""
+
+    AUTO = "auto"
+    NOTHING = "0"
+    SINGLES = "1"
+    PAIRS = "2"
+
+
+class CalibrationOption(StrEnum):
+    """What a stream may ask for."""
+
+    BEST = "best"
+    TEXTBOOK = "textbook"
+
+
+def plan(
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε.", min=1e-6)] = None,
+    mechanism: Annotated[
+        MechanismKind | None, typer.Option(help="The mechanism; without it all are compared for what is wanted.")
+    ] = None,
+    form: Annotated[
+        FormName | None,
+        typer.Option(
+            help="Without --mechanism: the form of the questions; alarm asks whether one is above a threshold."
+        ),
+    ] = None,
+    group_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --form groups: an attribute that is grouped by, by its name in --source or its place in --sizes; repeat it for each."
+            " Without it α holds for every group-by that can be asked."
+        ),
+    ] = None,
+    attribute: Annotated[
+        str | None,
+        typer.Option(
+            help="With --form sum or mean: the attribute, by its name in --source. Without it α holds for any of them."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Without --mechanism: the source's definition as JSON: inline, a file, or -."),
+    ] = None,
+    standing: Annotated[
+        str | None,
+        typer.Option(
+            help="A stream on a live topic, as 'sotto stream open' takes it: inline, a file, or -. Goes with --source, and says all itself."
+        ),
+    ] = None,
+    cutoff: Annotated[
+        int | None,
+        typer.Option(
+            help="How many charged answers: aboves, noisy answers, measurements or updates. Without it mechanisms that charge each answer are planned for all --queries.",
+            min=1,
+        ),
+    ] = None,
+    queries: Annotated[
+        int, typer.Option(help="How many queries are expected; of a running count, how many windows.", min=1)
+    ] = 1000,
+    beta: Annotated[float, typer.Option(help="Probability that any answer is off by more than α.")] = 0.05,
+    delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
+    monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
+    sensitivity: Annotated[float, typer.Option(help="How far one person moves a query.")] = 1.0,
+    grid: Annotated[float, typer.Option(help="The step that trusted values are rounded to.")] = FINE_GRID,
+    neighbors: Annotated[Neighbors, typer.Option(help="What neighbouring data sets are.")] = Neighbors.ADD_REMOVE,
+    numbers: Annotated[str, typer.Option(help="numeric_sparse: fresh or gap.")] = "fresh",
+    dimensions: Annotated[
+        int, typer.Option(help="laplace: most values per query.", min=1, max=MAX_CATEGORIES)
+    ] = 1,
+    categories: Annotated[
+        int, typer.Option(help="randomized_response: how many categories.", min=2, max=MAX_CATEGORIES)
+    ] = 2,
+    total: Annotated[
+        int | None,
+        typer.Option(
+            help="running_count: how often one person counts in all windows together; --sensitivity if not given.",
+            min=1,
+        ),
+    ] = None,
+    contributions: Annotated[int, typer.Option(help="randomized_response: events per person.", min=1)] = 1,
+    universe: Annotated[
+        int | None,
+        typer.Option(help="Cells of the universe, for mechanisms over tables; 1024 of a named one.", min=1),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(help="pmw: how many values each attribute has, such as 85,2,16, in place of --universe."),
+    ] = None,
+    warm_start: Annotated[
+        WarmStart, typer.Option(help="pmw: marginals of how many attributes are measured first.")
+    ] = WarmStart.AUTO,
+    worst_case: Annotated[
+        bool, typer.Option(help="pmw: plan so that the measurements last for every table and every asker.")
+    ] = False,
+    rows: Annotated[int | None, typer.Option(help="Public number of rows, for multiplicative weights.")] = None,
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Multiplicative weights: the error that calls for an update, a share of the rows."),
+    ] = None,
+    sparsity: Annotated[int, typer.Option(help="Most cells per sparse query.", min=1)] = 16,
+    projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
+    calibration: Annotated[
+        CalibrationOption, typer.Option(help="What the stream would ask for.")
+    ] = CalibrationOption.BEST,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="A wanted α: also tell the ε, the cutoff or the rows that it needs, and what a question with it is charged."
+            " Without --mechanism it may stand in place of --epsilon."
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="A public table: shows how many of its rows the contribution of --source leaves out."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the error to this file (png, svg or pdf).")] = None,
+    against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take."""
+    if standing is not None:
+        _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, table, plot)
+        show_standing(standing, source, as_json=as_json)
+        return
+    _require_alpha(alpha)
+    fields = {
+        "numbers": numbers,
+        "monotone": monotone,
+        "dimensions": dimensions,
+        "categories": [str(number) for number in range(categories)],
+        "sparsity": sparsity,
+        "projections": projections,
+        "rows": rows,
+        "gap": gap,
+        "warm_start": "auto" if warm_start is WarmStart.AUTO else int(warm_start.value),
+        "worst_case": worst_case or None,
+        "steps": queries,
+    }
+    own_sizes = _sizes(sizes)
+    if mechanism is None:
+        _require_no_plot(plot)
+        facts = Facts(
+            document=source,
+            neighbors=neighbors.value,
+            sizes=own_sizes,
+            universe=universe,
+            rows=rows,
+            sensitivity=sensitivity,
+            grid=grid,
+            contributions=contributions,
+            total=total,
+            group_by=tuple(group_by or ()),
+            attribute=attribute,
+        )
+        goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
+        show_choices(cast("Form | None", form and form.value), facts, goal, fields, table, as_json=as_json)
+        return
+    _require_no_table(table)
+    epsilon = _required(epsilon, form, source, group_by, attribute)
+    over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
+    setting = Setting(
+        sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
+        grid=grid if over_values else 1.0,
+        neighbors="replace" if mechanism.value == "randomized_response" else neighbors.value,
+        universe=math.prod(own_sizes) if own_sizes else universe or _UNIVERSE,
+        sizes=own_sizes,
+        rows=rows,
+        contributions=contributions,
+        disjoint=not over_values,
+        rounding=0.5 * grid if over_values else 0.0,
+    )
+    if mechanism.value == RUNNING_COUNT:
+        each = sensitivity_steps(sensitivity, 1.0)
+        setting = of_windows(each, total or each, universe or 1, neighbors.value)
+    spec = StreamSpec(
+        stream="plan",
+        source="plan",
+        mechanism=_mechanism(mechanism.value, cutoff, fields),
+        epsilon=epsilon,
+        delta=delta,
+        expected_queries=queries,
+        beta=beta,
+        calibration=calibration.value,
+    )
+    require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
+    listed, chosen = candidates(spec, setting), choose(spec, setting)
+    needs = needs_of(spec, setting, alpha) if alpha is not None else {}
+    charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, setting, alpha))
+    if plot is not None:
+        plot_error(spec, setting, chosen, against, plot)
+    if as_json:
+        show_json(
+            {
+                "spec": spec,
+                "choice": chosen.method,
+                "alpha": chosen.alpha,
+                "promises": [asdict(one) for one in promises(spec, chosen)],
+                "calibrations": list(listed),
+                **({"needed": needs} if alpha is not None else {}),
+                **({"question": asdict(charge)} if charge is not None else {}),
+            },
+        )
+        return
+    print_plan(spec, listed, chosen)
+    print_plainest(spec, setting)
+    for what, value in needs.items():
+        console.print(f"α ≤ {alpha:g} needs {what} {value}")
+    if charge is not None:
+        console.print(str(charge), soft_wrap=True)
+    if isinstance(spec.mechanism, SparseProject) and rows is not None:
+        asked = theorem_projections(rows, sparsity, queries, beta)
+        console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
+    if plot is not None:
+        say(f"drawn to {plot}", soft_wrap=True)
+
+
+def _require_no_table(table: Path | None) -> None:
+    if table is not None:
+        raise CommandError("--table: goes with --source, where mechanisms are compared; leave --mechanism out")
+
+
+def _require_no_plot(plot: Path | None) -> None:
+    if plot is not None:
+        raise CommandError("--plot: name the mechanism to draw, such as --mechanism laplace")
+
+
+def _require_alpha(alpha: float | None) -> None:
+    try:
+        if alpha is not None:
+            require_alpha(alpha)
+    except PlanError as error:
+        raise CommandError(f"--{error}") from None
+
+
+def _require_nothing_else(*given: object) -> None:
+    if any(one is not None for one in given):
+        raise CommandError(
+            "--standing: the stream itself says its mechanism and its ε; give --source alone beside it"
+        )
+
+
+def _required(
+    epsilon: float | None,
+    form: FormName | None,
+    source: str | None,
+    group_by: list[str] | None,
+    attribute: str | None,
+) -> float:
+    """The ε that one mechanism is planned with, where nothing is given that compares several."""
+    if form is not None or source is not None or group_by or attribute is not None:
+        raise CommandError(
+            "--form, --source, --group-by, --attribute: go without --mechanism, to compare all; leave one of them out"
+        )
+    if epsilon is None:
+        raise CommandError("--epsilon: give the budget to plan with; without --mechanism an --alpha is enough")
+    return epsilon
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    """The attributes' sizes; none where none are given."""
+    try:
+        found = tuple(int(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        found = (0,)
+    if any(size < 1 for size in found):
+        raise CommandError(f"--sizes: '{text}' is no list of numbers of values; write them as 85,2,16")
+    return found
+
+
+def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
+    """The mechanism with those of the options that it has."""
+    known = MODELS[kind].model_fields
+    given = {name: value for name, value in options.items() if name in known and value is not None}
+    given |= {"threshold": 0.0} if "threshold" in known else {}
+    given |= {"attributes": ["any"]} if "attributes" in known else {}
+    name = cutoff_field(kind, MODELS[kind], standing=False)
+    if cutoff is not None:
+        if name is None:
+            raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
+        given[name] = cutoff
+    elif name == "answers":
+        given[name] = options["steps"]  # each of the expected queries is charged
+    return _mechanisms.validate_python({"kind": kind, **given})

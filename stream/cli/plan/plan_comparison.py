@@ -1,0 +1,282 @@
+"""``sotto plan`` without a mechanism: all of them beside each other, and which one to take for what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from schemas import Source, TableSource, ValuesSource
+from stream.cli.output import CommandError, console, show_json, show_table
+from stream.cli.plan.plan_facts import Facts, form_of, places_of, setting_of, source_of, summed_of
+from stream.cli.plan.public_data import RegisteredSources, public_path
+from stream.formatting import bound, rows_counted
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.refusals import require_monotone_counts
+from stream.privacy.planning.choices import MODELS, Choice, compare
+from stream.privacy.planning.form_accuracy import Form, Wanted
+from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
+from stream.privacy.planning.promises import VACUOUS
+from stream.tables import UnreadableError
+from stream.tables.checks import PersonRows, check_table
+from stream.tables.checks.table_check import bound_words
+
+_OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
+"""Fields of mechanisms that have an option of their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How much is asked, and what it may cost or how far off it may be."""
+
+    queries: int
+    cutoff: int | None
+    epsilon: float | None
+    delta: float
+    alpha: float | None
+    beta: float
+
+
+def show_choices(
+    form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], table: Path | None, *, as_json: bool
+) -> None:
+    """Compare the mechanisms and say which to take."""
+    source = source_of(facts)
+    form = form_of(form, source)
+    people = None if table is None else _people_in(source, table)
+    setting = setting_of(form, source, facts)
+    if facts.group_by and form != "groups":
+        raise CommandError(f"--group-by: questions of form {form} have no groups; give --form groups")
+    if setting.disjoint:
+        require_monotone_counts(fields["monotone"], setting.neighbors)
+        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a row more lowers no count
+    wanted = Wanted(
+        form=form,
+        queries=goal.queries,
+        epsilon=goal.epsilon,
+        alpha=goal.alpha,
+        beta=goal.beta,
+        delta=goal.delta,
+        setting=setting,
+        fields=fields,
+        cutoff=goal.cutoff or 1,
+        group_by=places_of(facts, source),
+        summed=summed_of(form, source, facts.attribute),
+    )
+    with Console(stderr=True).status("planning") as progress:
+        found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
+    if as_json:
+        left_out = {} if people is None else {"people": asdict(people)}
+        show_json({**_document(wanted, found, facts, _counted(form, source)), **left_out})
+    else:
+        sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
+        _print(wanted, found, facts, sensitivity, _counted(form, source))
+        if people is not None:
+            words = bound_words(people) if people.rows_beyond else "all rows that name a person count"
+            console.print(f"  in {table}: {words}", soft_wrap=True)
+
+
+def _people_in(source: Source | None, table: Path) -> PersonRows:
+    """The people of a public table, with how many of their rows the source's contribution leaves out."""
+    if not isinstance(source, TableSource) or source.person is None:
+        raise CommandError("--table: shows what a contribution leaves out; give --source, a table with person")
+    try:
+        path, _ = public_path(source, RegisteredSources(), table)
+        people = check_table(source, str(path)).people
+    except UnreadableError as error:
+        raise CommandError(f"--table: {table} cannot be read: {error.problem}") from None
+    if people is None:
+        raise AssertionError("a declared person was not counted")
+    return people
+
+
+def _counted(form: Form, source: Source | None) -> str:
+    """How many rows of one person count, where the questions are about rows."""
+    return "" if source is None or form == "people" else rows_counted(source)
+
+
+def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, counted: str) -> dict[str, Any]:
+    asked = {name: getattr(wanted, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
+    return {
+        "wanted": {**asked, "group_by": facts.group_by, "attribute": facts.attribute},
+        "alpha_of": _what(wanted, facts),
+        "counted": counted,
+        "choice": found[0].kind if found[0].applies else None,
+        "keeps": found[0].applies and _keeps(found[0], wanted),
+        "mechanisms": [
+            {
+                "mechanism": one.kind,
+                "over": facts.group_by if one.alone else None,
+                "applies": one.applies,
+                "alpha": one.alpha,
+                "epsilon": one.epsilon,
+                "vacuous": one.vacuous,
+                "calibration": None if one.calibration is None else one.calibration.method,
+                "why": one.why,
+            }
+            for one in found
+        ],
+    }
+
+
+def _keeps(choice: Choice, wanted: Wanted) -> bool:
+    """Whether the wanted error is kept to, if one is wanted."""
+    return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
+
+
+def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity: float, counted: str) -> None:
+    applying = [one for one in found if one.applies]
+    questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
+    at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
+    at += [f"α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
+    form = f"{wanted.form} by {', '.join(facts.group_by)}" if facts.group_by else wanted.form
+    title = f"{questions} of form {form}: {', '.join(at)}, δ {wanted.delta:g}, β {wanted.beta:g}"
+    needed = [f"ε for α ≤ {wanted.alpha:g}"] if wanted.alpha is not None else []
+    if applying:
+        show_table(
+            title,
+            ["", "mechanism", "α", *needed, "why"],
+            [
+                [
+                    "→" if one is applying[0] else "",
+                    one.kind,
+                    f"{_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
+                    *([_epsilon(one)] if needed else []),
+                    f"{_alone(facts)}; {one.why}" if one.alone else one.why,
+                ]
+                for one in applying
+            ],
+        )
+    else:
+        console.print(title, soft_wrap=True)
+    _print_others([one for one in found if not one.applies])
+    if not applying:
+        raise CommandError("no mechanism answers such questions about such a source; see the reasons above")
+    _print_choice(applying[0], wanted, facts, sensitivity, counted)
+
+
+def _alpha(choice: Choice) -> str:
+    return "none" if choice.alpha is None else bound(choice.alpha, grouped=True)
+
+
+def _epsilon(choice: Choice) -> str:
+    return "none" if choice.epsilon is None else bound(choice.epsilon)
+
+
+def _print_others(others: list[Choice]) -> None:
+    reasons: dict[str, list[str]] = {}
+    for one in others:
+        reasons.setdefault(one.why, []).append(one.kind)
+    if reasons:
+        console.print("do not apply:")
+    for why, kinds in reasons.items():
+        console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
+
+
+def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each form
+    """What α is of, where it is not simply that of each answer; empty where it is."""
+    rows, any_of = (
+        wanted.setting.rows,
+        "" if facts.attribute else ", of any attribute: --attribute says which one is meant",
+    )
+    match wanted.form:
+        case "fraction" if wanted.shares:
+            return f"a share of the {rows:,} rows"
+        case "fraction" if wanted.setting.rows_public:
+            return "in rows: a share's is as much over their number, which --rows tells"
+        case "fraction":
+            return "in rows: a share's is about as much over their number, which is private"
+        case "sum" if wanted.summed:
+            return f"of a sum{any_of}"
+        case "sum":
+            return "of a count: a sum's is as many times that as one row moves it, and --source declares how far"
+        case "mean" if wanted.summed:
+            return f"of a mean times its number of rows: a mean's is about as much over that{any_of}"
+        case "mean":
+            return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
+        case "groups" if not wanted.group_by:
+            return "of every group-by that can be asked: --group-by says which one is meant"
+        case _:
+            return ""
+
+
+def _alone(facts: Facts) -> str:
+    """Over which attributes a stream is that answers about no others."""
+    return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} alone"
+
+
+def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float, counted: str) -> None:
+    of = f"; {what}" if (what := _what(wanted, facts)) else ""
+    taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
+    if wanted.epsilon is None:
+        console.print(
+            f"→ take {taken}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}", soft_wrap=True
+        )
+    else:
+        console.print(f"→ take {taken}: the least α, {_alpha(best)}{of}", soft_wrap=True)
+    if not _keeps(best, wanted):
+        more = "no ε is enough" if best.epsilon is None else f"that takes ε {bound(best.epsilon)}"
+        console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
+    if counted:
+        console.print(f"  {counted}")
+    if best.vacuous:
+        console.print(f"  {VACUOUS}")
+    by_window = wanted.setting.horizon is not None and best.kind != "running_count"
+    if wanted.setting.contribution > 1 or by_window:
+        return  # a plan by itself is about one row a person, and about windows only of a running count
+    console.print(f"its calibrations{_by_what(best)}:")
+    console.print(f"  {_command(best, wanted, sensitivity)}", highlight=False, soft_wrap=True)
+
+
+def _by_what(best: Choice) -> str:
+    """What the α of a plan by itself is of, where the questions that were compared have another."""
+    if best.calibration is None or best.alpha == promised_alpha(best.calibration):
+        return ""
+    return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
+
+
+def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
+    """The command that plans the chosen mechanism by itself."""
+    own = wanted.of_its_groups() if best.alone else None
+    setting = wanted.setting if own is None else own.setting
+    spec = best.spec.model_dump() if best.spec is not None else {}
+    mechanism: dict[str, Any] = spec.get("mechanism", {})
+    cutoff = cutoff_field(best.kind, MODELS[best.kind], standing=False)
+    categories = mechanism.get("categories")
+    options: dict[str, object] = {
+        "--mechanism": best.kind,
+        "--epsilon": spec.get("epsilon"),
+        "--queries": wanted.queries,
+        "--cutoff": None if cutoff is None else mechanism.get(cutoff),
+        "--delta": wanted.delta or None,
+        "--beta": wanted.beta,
+        **_cells(setting),
+        "--rows": mechanism.get("rows") or setting.rows,
+        **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _OPTIONS},
+        "--categories": None if categories is None else len(categories),
+        "--contributions": setting.contributions if setting.contributions > 1 else None,
+        "--neighbors": setting.neighbors if setting.neighbors != "add-remove" else None,
+    }
+    if setting.horizon is not None:
+        options |= {"--sensitivity": setting.sensitivity_steps, "--total": setting.horizon.each}
+    elif not setting.disjoint and categories is None:
+        options |= {"--sensitivity": sensitivity, "--grid": setting.grid}
+    words = [f"{name} {_word(value)}" for name, value in options.items() if value is not None]
+    flags = [f"--{name.replace('_', '-')}" for name in ("monotone", "worst_case") if mechanism.get(name)]
+    return " ".join(["sotto plan", *words, *flags])
+
+
+def _cells(setting: Setting) -> dict[str, object]:
+    """What says of how many cells a table is; without it a mechanism is planned over trusted values."""
+    if setting.sizes:
+        return {"--sizes": ",".join(map(str, setting.sizes))}
+    if setting.universe or setting.disjoint:
+        return {"--universe": setting.universe or 1}
+    return {}
+
+
+def _word(value: object) -> str:
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

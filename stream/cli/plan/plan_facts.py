@@ -1,0 +1,336 @@
+"""The facts and the report of sotto plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from pydantic import TypeAdapter
+
+from schemas import (
+    Calibration,
+    EstimateCalibration,
+    EventsSource,
+    HypothesisCalibration,
+    Integers,
+    LazyHistogram,
+    RecordsSource,
+    RunningCountCalibration,
+    Source,
+    SparsePmw,
+    SparseProject,
+    SparseVectorCalibration,
+    StreamSpec,
+    TableSource,
+    ValuesSource,
+)
+from stream.cli.output import CommandError, console, read_as, show_table
+from stream.formatting import bound
+from stream.privacy.accuracy.source_facts import Movement, Setting
+from stream.privacy.planning.form_accuracy import FORMS, Form, Summed
+from stream.privacy.planning.inverse_plans import (
+    ANSWERED,
+    cutoff_field,
+    largest_cutoff,
+    needed_epsilon,
+    needed_rows,
+)
+from stream.privacy.planning.plans import PlanError, choose, name_of, rank, sensitivity_steps
+from stream.privacy.planning.promises import promises
+from stream.tables import sum_sensitivity
+
+FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
+
+_OF_VALUES = {"value", "values"}
+_OF_EITHER = {"alarm", "candidates"}
+_OF_SUMS: Final = {"sum", "mean"}
+_OF_WINDOWS: Final = "running"
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is said of the source, by a document or option by option."""
+
+    document: str | None
+    neighbors: str
+    sizes: tuple[int, ...]
+    universe: int | None
+    rows: int | None
+    sensitivity: float
+    grid: float
+    contributions: int
+    total: int | None = None
+    group_by: tuple[str, ...] = ()
+    attribute: str | None = None
+
+
+def source_of(facts: Facts) -> Source | None:
+    """The source's definition, if one is given."""
+    return None if facts.document is None else read_as(_sources, facts.document)
+
+
+def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
+    """The places of the attributes that are grouped by: by their names in a source, by number in --sizes."""
+    if isinstance(source, TableSource) and not facts.sizes:
+        names, known = list(source.attributes), "attribute of the source, which has"
+    else:
+        names, known = [str(place + 1) for place in range(len(facts.sizes))], "place in --sizes, whose places are"
+    if facts.group_by and not names:
+        raise CommandError(
+            "--group-by: it is not known what there is to group by; give --sizes or --source as well"
+        )
+    for number, name in enumerate(facts.group_by):
+        if name not in names:
+            raise CommandError(f"--group-by: '{name}' is no {known} {', '.join(names)}; give one of them")
+        if name in facts.group_by[:number]:
+            raise CommandError(f"--group-by: '{name}' is given twice; give it once")
+    return tuple(names.index(name) for name in facts.group_by)
+
+
+def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
+    """The attribute that sums or means are of, all of integers where none is named; none where no ranges are declared."""
+    if form not in _OF_SUMS:
+        if attribute is not None:
+            raise CommandError(f"--attribute: questions of form {form} sum none up; give --form sum or mean")
+        return ()
+    if not isinstance(source, TableSource):
+        if attribute is not None:
+            raise CommandError("--attribute: its range is not known; give --source, which declares it, as well")
+        return ()
+    integers = {name: domain for name, domain in source.attributes.items() if isinstance(domain, Integers)}
+    if not integers:
+        raise CommandError(f"--form: the source has no attribute of integers, and a {form} is of one")
+    if attribute is not None and attribute not in integers:
+        raise CommandError(
+            f"--attribute: '{attribute}' is no attribute of integers of the source, which has {', '.join(integers)}; give one of them"
+        )
+    return tuple(
+        Summed(
+            range=domain.maximum - domain.minimum,
+            moves=sum_sensitivity(domain, source.neighbors),
+            centred=sum_sensitivity(domain, source.neighbors, (domain.minimum + domain.maximum) // 2),
+        )
+        for name, domain in integers.items()
+        if attribute in {None, name}
+    )
+
+
+def form_of(given: Form | None, source: Source | None) -> Form:
+    """The form that is given, or the one that is asked most of such a source; CommandError if it does not take it."""
+    usual: Form
+    others: set[Form] | set[str]
+    match source:
+        case ValuesSource():
+            usual, others = "value", _OF_VALUES | _OF_EITHER
+        case RecordsSource():
+            usual, others = "category", {"category"}
+        case EventsSource():
+            usual, others = _OF_WINDOWS, {_OF_WINDOWS}
+        case _:
+            usual, others = "count", set(FORMS) - _OF_VALUES - {"category", _OF_WINDOWS}
+    form = given or usual
+    if source is not None and form not in others:
+        raise CommandError(
+            f"--form: a source of kind '{source.kind}' takes no questions of form {form}; give one of "
+            + ", ".join(sorted(others))
+            + ("; --standing plans any other stream on a live topic" if isinstance(source, EventsSource) else "")
+        )
+    return form
+
+
+def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
+    """The public facts of the source, as far as plans depend on them."""
+    match source:
+        case ValuesSource():
+            steps = sensitivity_steps(source.sensitivity, source.grid)
+            return _of_values(steps, source.grid, source.neighbors)
+        case RecordsSource():
+            return Setting(neighbors=source.neighbors, contributions=source.contributions)
+        case EventsSource():
+            return _of_events(source, facts)
+        case TableSource():
+            sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
+            # One person moves a count of people by one, however many rows of theirs count.
+            each = 1 if form == "people" else source.contribution
+            return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
+    if form == "category":
+        return Setting(neighbors="replace", contributions=facts.contributions)
+    return _of_options(form, facts)
+
+
+def _of_options(form: Form, facts: Facts) -> Setting:
+    """What is said of the source option by option."""
+    if form == _OF_WINDOWS:
+        each = sensitivity_steps(facts.sensitivity, 1.0)
+        return of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
+    sizes = facts.sizes
+    universe = math.prod(sizes) if sizes else facts.universe
+    if form in _OF_VALUES or (form in _OF_EITHER and universe is None and facts.rows is None):
+        return _of_values(sensitivity_steps(facts.sensitivity, facts.grid), facts.grid, facts.neighbors)
+    return _of_table(facts.neighbors, sizes, universe, facts.rows)
+
+
+def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
+    return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
+
+
+def _of_events(source: EventsSource, facts: Facts) -> Setting:
+    if source.total is None:
+        raise CommandError(
+            "--source: a running count needs a bound on how often a person counts in all windows; declare the source's total"
+        )
+    return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
+
+
+def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
+    """What one person moves of so many groups' counts: of one window by ``each``, of all windows together by ``total``."""
+    people = 2 if neighbors == "replace" else 1
+    moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
+    return Setting(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
+
+
+def _of_table(
+    neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None, contribution: int = 1
+) -> Setting:
+    return Setting(
+        sensitivity_steps=contribution,
+        neighbors=neighbors,
+        universe=universe,
+        sizes=sizes,
+        rows=rows,
+        disjoint=True,
+        contribution=contribution,
+    )
+
+
+def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
+    """How a calibration spends its ε, and how wide its Gaussian noise is."""
+    match calibration:
+        case SparseVectorCalibration():
+            return _sparse_vector_in_words(calibration)
+        case HypothesisCalibration():
+            rows = f", ε rows {calibration.epsilon_rows:.4g}" if calibration.epsilon_rows else ""
+            inner = _sparse_vector_in_words(calibration.sparse_vector)
+            return f"{calibration.cutoff} updates, η {calibration.learning_rate:.3g}{rows}; {inner}"
+        case EstimateCalibration():
+            return _estimate_in_words(calibration)
+        case RunningCountCalibration():
+            return _running_count_in_words(calibration)
+        case _ if calibration.method == "gaussian":
+            per = "answer" if calibration.kind == "answers" else "number"
+            return f"Gaussian noise, σ {calibration.deviation:.4g} per {per}"
+        case _ if calibration.kind == "answers":
+            return f"ε {calibration.epsilon_answer:.4g} per answer"
+        case _:
+            return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
+
+
+def _running_count_in_words(calibration: RunningCountCalibration) -> str:
+    if calibration.method == "gaussian":
+        noise = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
+    else:
+        noise = f"ε {calibration.epsilon / calibration.levels:.4g} per level"
+    return f"{noise}; a {calibration.tree} tree of {calibration.levels} levels, up to {calibration.nodes} sums an answer; charged once"
+
+
+def _estimate_in_words(calibration: EstimateCalibration) -> str:
+    parts = [
+        f"{calibration.cutoff} measurements",
+        f"an error of {calibration.threshold * calibration.grid:.4g} is worth one",
+    ]
+    gaussian = calibration.noise == "gaussian"
+    if calibration.starts:
+        each = f"σ {calibration.deviation_start:.4g}" if gaussian else f"ε {calibration.epsilon_start:.4g}"
+        parts.append(f"{calibration.starts} marginals first, {each} each")
+    if gaussian:
+        parts.append(
+            f"Gaussian noise on measurements, σ {calibration.deviation_answer:.4g} in cells and {calibration.deviation_number:.4g} "
+            "in numbers"
+        )
+    if calibration.epsilon_rows:
+        parts.append(f"ε rows {calibration.epsilon_rows:.4g}")
+    return f"{', '.join(parts)}; {_sparse_vector_in_words(calibration.sparse_vector)}"
+
+
+def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
+    drawn: Literal["after each above", "once"] = "after each above" if calibration.fresh_threshold else "once"
+    parts = f"ε₁ {calibration.epsilon_threshold:.4g} (drawn {drawn}), ε₂ {calibration.epsilon_query:.4g}"
+    if calibration.numbers == "fresh" and calibration.epsilon_answer:
+        parts += f", ε₃ {calibration.epsilon_answer:.4g}"
+    if calibration.numbers != "none":
+        parts += f", numbers within {bound(calibration.answer_alpha, grouped=True)}"
+    return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
+
+
+def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
+    """What the plainest mechanism for the same questions promises."""
+    sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
+    lazy = LazyHistogram(kind="lazy_histogram", **sparse)
+    return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
+
+
+def print_plainest(spec: StreamSpec, setting: Setting) -> None:
+    """For sparse questions: what the plainest mechanism that answers them keeps to."""
+    if isinstance(spec.mechanism, SparsePmw | SparseProject):
+        console.print(
+            f"a lazy_histogram of the same ε keeps such questions within ±{bound(_lazy_alpha(spec, setting), grouped=True)}"
+        )
+
+
+def in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
+    """A wanted error in rows; for multiplicative weights an α below 1 is a share of the rows."""
+    share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
+    return alpha * setting.rows if share and setting.rows is not None else alpha
+
+
+def needs_of(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
+    """What the wanted error needs, one parameter at a time and the others as given."""
+    known = type(spec.mechanism).model_fields
+    share = "rows" in known and alpha < 1.0
+    wanted = in_rows(spec, setting, alpha)
+    questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, setting, wanted))]
+    if cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None) in ANSWERED:
+        questions.append(("cutoff ≤", lambda: largest_cutoff(spec, setting, wanted)))
+    if share:
+        questions.append(("rows ≥", lambda: needed_rows(spec, setting, alpha)))
+    needs: dict[str, str] = {}
+    for name, question in questions:
+        try:
+            needs[name] = bound(question())
+        except PlanError as error:
+            needs[name] = f"(none: {error})"
+    return needs
+
+
+def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
+    """Every calibration, which of them is taken and why, and what it promises."""
+    mechanism = spec.mechanism.kind
+    once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
+    cutoff = "charged once" if once else f"cutoff {chosen.cutoff}"
+    show_table(
+        f"{mechanism}: ε {spec.epsilon:g}, δ {spec.delta:g}, {cutoff}, β {spec.beta:g}",
+        ["", "calibration", "α", "exact α", "noise"],
+        [
+            [
+                "→" if one == chosen else "",
+                name_of(one),
+                f"{bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
+                bound(rank(one), grouped=True),
+                noise_in_words(one),
+            ]
+            for one in listed
+        ],
+    )
+    if spec.calibration == "textbook":
+        console.print("→ asked for")
+    elif rank(chosen) == min(rank(one) for one in listed):
+        console.print("→ the least exact error")
+    else:
+        console.print("→ the simplest within a thousandth of the least exact error")
+    for promise in promises(spec, chosen):
+        console.print(f"{promise}.", soft_wrap=True)

@@ -1,0 +1,198 @@
+"""Drawing a plan, the error against ε or against the cutoff, and a simulation, the error of each question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from schemas import Calibration, StreamSpec
+from stream.cli.output import CommandError
+from stream.dev.simulation import ErrorMeasurement, SimulationReport
+from stream.formatting import bound
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning.inverse_plans import Against, curve, variations
+from stream.privacy.planning.plans import PlanError, name_of, rank
+from stream.privacy.planning.promises import least_vacuous
+
+# The colours of Okabe and Ito, which everybody can tell apart, and a mark for those who print without colours.
+_STYLES: Final = {
+    "textbook": ("#7f7f7f", "s"),
+    "two_sided": ("#56b4e9", "v"),
+    "two_sided_shifted": ("#0072b2", "^"),
+    "one_sided": ("#009e73", "o"),
+    "one_sided_rounds": ("#e69f00", "D"),
+    "basic": ("#0072b2", "o"),
+    "optimal": ("#e69f00", "D"),
+    "gaussian": ("#cc79a7", "P"),
+    "maximum_entropy": ("#009e73", "o"),
+    "maximum_entropy, gaussian": ("#cc79a7", "P"),
+}
+"""A colour and a mark for each calibration, the same in every plot."""
+
+
+_OF_ROWS: Final = {"counts", "groups"}
+"""The kinds of answers whose errors are numbers of rows."""
+
+
+def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
+    """Draw the exact α of every calibration around the given specification, on logarithmic axes, and mark the ``chosen`` one."""
+    figure = new_figure(path, width=7.0, height=4.8)
+    lines = _lines(spec, setting, against)
+    axes = figure.add_subplot()
+    for method, points in lines.items():
+        color, mark = style_of(method)
+        axes.plot(*zip(*points, strict=True), marker=mark, markersize=4, color=color, label=method)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:,g}")
+    _mark_chosen(axes, spec, chosen, against)
+    _hatch_vacuous(axes, least_vacuous(spec, setting.rows))
+    axes.set_xlabel("ε" if against is Against.EPSILON else "cutoff")
+    axes.set_ylabel("error α")
+    axes.set_title(_title(spec, setting.rows, chosen), fontsize="medium")
+    axes.grid(visible=True, which="both", alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
+    _save(figure, path)
+
+
+def style_of(calibration: str) -> tuple[str, str]:
+    """The colour and the mark of a calibration, by its name; multiplicative weights have those of the sparse vector inside."""
+    return _STYLES[calibration.removeprefix("calibrated, ")]
+
+
+def _lines(spec: StreamSpec, setting: Setting, against: Against) -> dict[str, list[tuple[float, float]]]:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    try:
+        places = len(variations(spec, against))
+        points = track(
+            curve(spec, setting, against),
+            "planning the curve",
+            total=places,
+            console=Console(stderr=True),
+            transient=True,
+        )
+        for point in points:
+            for one in point.calibrations:
+                lines.setdefault(name_of(one), []).append((point.value, rank(one)))
+    except PlanError as error:
+        raise CommandError(f"--against {against}: {error}") from None
+    if not lines:
+        raise CommandError("--plot: no calibration fits these parameters; raise --epsilon")
+    return lines
+
+
+def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Against) -> None:
+    at = spec.epsilon if against is Against.EPSILON else float(chosen.cutoff)
+    what = f"ε {at:g}" if against is Against.EPSILON else f"cutoff {at:,.0f}"
+    axes.axvline(at, color="black", linewidth=1, linestyle="--", zorder=1)
+    axes.plot(
+        [at],
+        [rank(chosen)],
+        "o",
+        markersize=12,
+        markerfacecolor="none",
+        markeredgecolor="black",
+        linestyle="none",
+        label=f"chosen: {name_of(chosen)} at {what}, α {bound(rank(chosen), grouped=True)}",
+    )
+
+
+def _hatch_vacuous(axes: Any, least: float | None) -> None:
+    """Hatch the errors that a constant keeps to, as far as the plot shows them."""
+    low, high = axes.get_ylim()
+    if least is None or least >= high:
+        return
+    axes.axhspan(
+        max(least, low),
+        high,
+        facecolor="none",
+        edgecolor="0.6",
+        hatch="///",
+        linewidth=0,
+        zorder=0,
+        label="vacuous α",
+    )
+    axes.set_ylim(low, high)
+
+
+def _title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
+    parts = [f"ε {spec.epsilon:g}", f"δ {spec.delta:g}", f"β {spec.beta:g}"]
+    parts += [f"cutoff {chosen.cutoff:,}"] if chosen.cutoff else []
+    parts += [f"{spec.expected_queries:,} queries"]
+    parts += [f"{rows:,} rows"] if rows is not None else []
+    return f"{spec.mechanism.kind}: {', '.join(parts)}"
+
+
+def plot_simulation(report: SimulationReport, path: Path) -> None:
+    """Draw the largest error of each question's answer in every run, and what was promised; one panel a kind of answer."""
+    kinds = [one.what for one in report.figures]
+    if not kinds:
+        raise CommandError(
+            "--plot: no question was answered, so there is no error to draw; see the reasons without it"
+        )
+    figure = new_figure(path, width=7.0, height=1.7 + 2.3 * len(kinds))
+    panels = figure.subplots(len(kinds), sharex=True, squeeze=False)[:, 0]
+    for axes, kind in zip(panels, kinds, strict=True):
+        measured = [one for run in report.runs for one in run.measurements if one.what == kind]
+        _panel(axes, kind, measured, report.grant.calibration)
+        if kind in _OF_ROWS:
+            _hatch_vacuous(axes, least_vacuous(report.grant.spec, report.counted))
+    spec = report.grant.spec
+    runs = f"{len(report.runs):,} runs" if len(report.runs) > 1 else "1 run"
+    title = _title(spec, report.counted, report.grant.calibration)
+    figure.suptitle(f"{spec.stream}, {runs} of {title}", fontsize="medium")
+    legend = {label: one for axes in panels for one, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend))
+    panels[-1].set_xlabel("line of the question")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    _save(figure, path)
+
+
+def _panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], calibration: Calibration) -> None:
+    lines = np.array([one.line for one in measured])
+    largest = np.array([one.largest for one in measured])
+    broken = np.array([one.broken for one in measured])
+    axes.plot(lines[~broken], largest[~broken], ".", alpha=0.5, color="0.25", label="realised, each run")
+    if broken.any():
+        axes.plot(lines[broken], largest[broken], "x", color="tab:red", label="further off than promised")
+    promised: dict[int, float] = {}
+    for one in measured:
+        if one.alpha is not None:
+            promised[one.line] = max(one.alpha, promised.get(one.line, 0.0))
+    if promised:
+        told = sorted(promised.items())
+        axes.plot(
+            *zip(*told, strict=True),
+            "-",
+            marker="_",
+            color=style_of(name_of(calibration))[0],
+            drawstyle="steps-mid",
+            label=f"promised α ({name_of(calibration)})",
+        )
+    axes.set_ylabel(f"error of {kind}")
+    axes.grid(visible=True, alpha=0.25)
+
+
+def new_figure(path: Path, *, width: float, height: float) -> Any:
+    """An empty figure for a file; CommandError where the extra that draws is not installed, or the name says no format."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        raise CommandError("--plot needs matplotlib; run pip install 'sotto-dp[plot]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    # Without an ending another file would be written than the one that is named.
+    if path.suffix.removeprefix(".").lower() not in figure.canvas.get_supported_filetypes():
+        raise CommandError(f"--plot: cannot draw to {path}; give a name that ends with .png, .svg or .pdf")
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise CommandError(f"--plot: cannot write {path}: {error}") from None

@@ -1,0 +1,241 @@
+"""``sotto simulate``: what a stream would answer and cost on a public table, beside what it promises."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from schemas import Source, StreamSpec
+from stream.cli.output import AsJson, CommandError, amount, asked, read_as, say, show_json, show_table
+from stream.cli.plan.plots import new_figure, plot_simulation
+from stream.cli.plan.public_data import RegisteredSources, public_data
+from stream.dev.simulation import Figures, SimulationReport, read_questions
+from stream.dev.simulation import simulate as simulate_stream
+from stream.formatting import bound
+
+MAX_RUNS = 1000
+MAX_SYNTHETIC_ROWS = 10_000_000
+_SHOWN_REJECTIONS = 5
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+def simulate(
+    spec: Annotated[str, typer.Argument(help="The stream as 'sotto stream open' takes it.", metavar="SPEC")],
+    questions: Annotated[
+        Path,
+        typer.Argument(
+            help="A file with one query a line: JSON as producers send it (id and stream may be left out), or a where.",
+            metavar="QUESTIONS",
+        ),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="The source as 'sotto source add' takes it. Else the ledger is read for its definition.",
+            metavar="SOURCE",
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="A public CSV or Parquet file of the declared domain, in the place of the source's own."
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option("--synthetic", help="Make up so many rows instead.", min=1, max=MAX_SYNTHETIC_ROWS),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats rows and noise; drawn, and told, if not given.", min=0)
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Runs, each with other noise.", min=1, max=MAX_RUNS)] = 5,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw errors and promises to this file (needs matplotlib).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a stream on a public or made-up table before it is opened: errors and charges beside the promise.
+
+    Private tables are refused: errors are told against exact counts, and no noise protects those.
+    """
+    wanted = read_as(TypeAdapter(StreamSpec), spec)
+    asked_for = read_questions(_lines(questions), wanted.stream)
+    if plot is not None:
+        new_figure(plot, width=1, height=1)  # before the work
+    registered = RegisteredSources()
+    definition = registered.find(wanted.source) if source is None else read_as(_sources, source)
+    seed = secrets.randbits(31) if seed is None else seed
+    frame, data = public_data(definition, registered, table, rows, seed)
+    with Console(stderr=True).status(
+        f"simulating {runs:,} run{'s' * (runs != 1)} of {len(asked_for):,} questions"
+    ):
+        report = simulate_stream(wanted, definition, asked_for, frame, runs=runs, seed=seed)
+    if plot is not None:
+        plot_simulation(report, plot)
+    if as_json:
+        show_json(_as_json(report, data))
+        return
+    _print(report, data)
+    if plot is not None:
+        say(f"drawn to {plot}", soft_wrap=True)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise CommandError(f"QUESTIONS: cannot read {path}: {why}; give a file with one query a line") from None
+
+
+def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
+    grant = report.grant
+    return {
+        "stream": grant.spec.stream,
+        "source": grant.spec.source,
+        "mechanism": grant.spec.mechanism,
+        "data": data,
+        "rows": report.rows,
+        "counted": report.counted,
+        "seed": report.seed,
+        "questions": report.questions,
+        "method": grant.calibration.method,
+        "alpha": grant.calibration.alpha,
+        "beta": grant.calibration.beta,
+        "promises": report.promises,
+        "reserved": grant.cost,
+        "cutoff": grant.calibration.cutoff,
+        "broken_runs": report.broken_runs,
+        "figures": [_figures(one) for one in report.figures],
+        "runs": [
+            {
+                "run": run.number,
+                "answered": run.answered,
+                "rejected": len(run.rejections),
+                "halted": run.halted,
+                "charged": run.charged,
+                "spent": run.spent,
+                "broken": run.broken,
+                "ended": None if run.ended is None else {"line": run.ended.line, "reason": run.ended.reason},
+                "rejections": [{"line": line, "reason": reason} for line, reason in run.rejections.items()],
+                "figures": [_figures(one) for one in run.figures],
+                "errors": [
+                    {
+                        "line": one.line,
+                        "what": one.what,
+                        "largest": one.largest,
+                        "alpha": one.alpha,
+                        "broken": one.broken,
+                    }
+                    for one in run.measurements
+                ],
+            }
+            for run in report.runs
+        ],
+    }
+
+
+def _figures(one: Figures) -> dict[str, Any]:
+    return {
+        "what": one.what,
+        "answers": one.answers,
+        "numbers": one.numbers,
+        "largest": one.largest,
+        "mean": one.mean,
+        "alpha": None if one.alpha is None else {"least": one.alpha[0], "largest": one.alpha[1]},
+        "unpromised": one.unpromised,
+        "broken": one.broken,
+    }
+
+
+def _print(report: SimulationReport, data: str) -> None:
+    grant, spec = report.grant, report.grant.spec
+    cutoff = grant.calibration.cutoff
+    say(f"{spec.stream}: {spec.mechanism.kind} at {asked(spec)} ({grant.calibration.method})")
+    for promise in report.promises:
+        say(f"promised: {promise}")
+    say(f"on {data}; seed {report.seed}")
+    show_table(
+        f"{report.questions:,} questions, {amount(grant.cost)} reserved",
+        ["run", "answered", "rejected", "halted", "charged", "spent", "ended at"],
+        [
+            [
+                str(run.number),
+                f"{run.answered:,}",
+                f"{len(run.rejections):,}",
+                f"{run.halted:,}",
+                "once" if run.charged is None else f"{run.charged:,} / {cutoff:,}",
+                amount(run.spent),
+                "–" if run.ended is None else f"line {run.ended.line:,}",
+            ]
+            for run in report.runs
+        ],
+    )
+    several = [(str(run.number), run.figures) for run in report.runs] if len(report.runs) > 1 else []
+    show_table(
+        f"errors, of {_share(report.rows, report.counted)}",
+        ["run", "of", "numbers", "largest", "mean", "promised α", "broken"],
+        [
+            [
+                run,
+                one.what,
+                f"{one.numbers:,}",
+                _figure(one.largest),
+                _figure(one.mean),
+                _promised(one),
+                _broken(one),
+            ]
+            for run, listed in [*several, ("all", report.figures)]
+            for one in listed
+        ],
+    )
+    say(_verdict(report))
+    if max(run.answered for run in report.runs) > spec.expected_queries:
+        say(
+            f"the promise is for the first {spec.expected_queries:,} answers, and there were more: raise expected_queries"
+        )
+    if reasons := {run.ended.reason for run in report.runs if run.ended is not None}:
+        say(f"ended: {'; '.join(sorted(reasons))}")
+    rejections = report.runs[0].rejections
+    for line, reason in list(rejections.items())[:_SHOWN_REJECTIONS]:
+        say(f"line {line} rejected: {reason}")
+    if len(rejections) > _SHOWN_REJECTIONS:
+        say(f"and {len(rejections) - _SHOWN_REJECTIONS:,} more; --json has them all")
+
+
+def _verdict(report: SimulationReport) -> str:
+    beta = report.grant.calibration.beta
+    runs = len(report.runs)
+    return (
+        f"{report.broken_runs:,} of {runs:,} runs had an answer further off than it promised; "
+        f"promised is a probability of at most {beta:g} for each run"
+    )
+
+
+def _share(rows: int | None, counted: int | None) -> str:
+    if rows is None:
+        return "values"
+    return f"a table of {rows:,} rows" if counted == rows else f"the {counted:,} rows that count of {rows:,}"
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1e4 else f"{number:.4g}"
+
+
+def _promised(one: Figures) -> str:
+    """The promise, or where answers have promises that differ by more than a hundredth, the least and the largest."""
+    if one.alpha is None:
+        return "nothing"
+    least, largest = one.alpha
+    shown = bound(largest, grouped=True)
+    return f"{bound(least, grouped=True)} … {shown}" if least < 0.99 * largest else shown
+
+
+def _broken(one: Figures) -> str:
+    return f"{one.broken:,} of {one.answers - one.unpromised:,}"

@@ -1,0 +1,222 @@
+"""``sotto plan --standing``: what a stream on a live topic would give and cost, before anything is registered or opened."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from schemas import (
+    Amount,
+    Calibration,
+    EstimateCalibration,
+    EventsSource,
+    Histogram,
+    Laplace,
+    RunningCount,
+    RunningCountCalibration,
+    Source,
+    StandingQuery,
+    StreamSpec,
+    span_ms,
+)
+from stream.budget.openings import setting_of
+from stream.budget.standing_streams import completed, groups_of, promised_windows
+from stream.cli.output import CommandError, amount, read_as, say, show_json, show_table
+from stream.cli.plan.plan_facts import noise_in_words
+from stream.formatting import bound
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.costs import PARTS, stream_cost, to_amount
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.planning.plans import PlanError, candidates, choose, name_of
+from stream.privacy.planning.prices import count_price, epsilon_of
+from stream.privacy.planning.promises import promises
+from stream.questions.stream_watch import declared_topic, standing_words, windows_words
+
+_DAY_MS: Final = 86_400_000
+
+_sources: TypeAdapter[Source] = TypeAdapter(Source)
+
+
+@dataclass(frozen=True, slots=True)
+class StandingPlan:
+    """What a standing stream gives: ``windows`` is over how many its α holds, which take ``days``.
+
+    ``asked`` is the standing query as it was given: the ledger fills in when the first window begins. With a ``period`` all is of one.
+    """
+
+    spec: StreamSpec
+    asked: StandingQuery | None
+    calibrations: tuple[Calibration, ...]
+    chosen: Calibration
+    cost: Amount
+    groups: int
+    windows: int
+    days: float
+    period: str | None
+
+    @property
+    def cost_per_day(self) -> float:
+        """The stream's ε for each day that its windows last, or the ε of all periods in a day."""
+        return self.cost.epsilon / (self.days if self.period is None else span_ms(self.period) / _DAY_MS)
+
+
+def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
+    """Plan a stream as ``sotto stream open`` takes it, over a source as ``sotto source register`` does."""
+    if source is None:
+        raise CommandError("--standing: give the live topic that it asks of as well, with --source")
+    declared = read_as(_sources, source)
+    spec = read_as(TypeAdapter(StreamSpec), stream)
+    if not isinstance(declared, EventsSource):
+        raise CommandError(
+            f"--source: is of kind '{declared.kind}'; standing streams ask of a live topic, of kind 'events'"
+        )
+    if spec.source != declared.source:
+        raise CommandError(
+            f"--standing: its source is '{spec.source}', and that of --source is '{declared.source}'"
+        )
+    try:
+        plan = plan_standing(spec, declared)
+    except (RefusedError, PlanError) as error:
+        raise CommandError(str(error)) from None
+    other = _instead(plan, declared)
+    if as_json:
+        show_json(_document(plan, other))
+    else:
+        _print(plan, other, declared)
+
+
+def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
+    """Plan a stream.
+
+    Raises:
+        RefusedError: its parts do not go together, or with its source.
+        PlanError: no calibration fits.
+    """
+    asked, spec = spec.standing, completed(spec, source, clock=0)
+    setting: Setting = setting_of(spec, source)
+    chosen = choose(spec, setting)
+    groups, windows = groups_of(spec, source), promised_windows(spec, source)
+    if spec.standing is None or groups is None or windows is None:
+        raise TypeError("a completed stream of a live topic is standing")
+    cost = to_amount(stream_cost(chosen, source.accountant), source)
+    days = windows * spec.standing.window.every_ms / _DAY_MS
+    return StandingPlan(spec, asked, candidates(spec, setting), chosen, cost, groups, windows, days, source.period)
+
+
+def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
+    """The other way to follow the same numbers for the same ε and as many windows: a running count, or noise for each window."""
+    spec, standing = plan.spec, plan.spec.standing
+    if standing is None:
+        raise TypeError("a planned stream is standing")
+    other: RunningCount | Histogram | Laplace
+    if not isinstance(spec.mechanism, RunningCount):
+        other = RunningCount(kind="running_count", steps=max(2, plan.windows))
+    elif standing.by:
+        other = Histogram(kind="histogram", attributes=standing.by, answers=plan.windows)
+    else:
+        other = Laplace(kind="laplace", answers=plan.windows)
+    questions = max(spec.expected_queries, plan.windows * plan.groups)
+    try:
+        return plan_standing(spec.model_copy(update={"mechanism": other, "expected_queries": questions}), source)
+    except (RefusedError, PlanError, ValueError) as error:
+        return str(error)
+
+
+def _document(plan: StandingPlan, other: StandingPlan | str) -> dict[str, Any]:
+    return {
+        **_figures(plan),
+        "promises": [asdict(one) for one in promises(plan.spec, plan.chosen)],
+        "calibrations": list(plan.calibrations),
+        "instead": {"refused": other} if isinstance(other, str) else _figures(other),
+    }
+
+
+def _figures(plan: StandingPlan) -> dict[str, Any]:
+    return {
+        "spec": plan.spec.model_copy(update={"standing": plan.asked}),
+        "choice": plan.chosen.method,
+        "alpha": plan.chosen.alpha,
+        "groups": plan.groups,
+        "windows": plan.windows,
+        "days": plan.days,
+        "period": plan.period,
+        "cost": plan.cost,
+        "cost_per_day": plan.cost_per_day,
+    }
+
+
+def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) -> None:
+    spec, chosen = plan.spec, plan.chosen
+    show_table(
+        f"{spec.stream}: {spec.mechanism.kind}, ε {spec.epsilon:g}, δ {spec.delta:g}, β {spec.beta:g}, {plan.groups:,} groups a window",
+        ["", "calibration", "α", "noise"],
+        [
+            ["→" if one == chosen else "", name_of(one), bound(one.alpha, grouped=True), noise_in_words(one)]
+            for one in plan.calibrations
+        ],
+    )
+    if plan.asked is not None:
+        say(standing_words(plan.asked), soft_wrap=True)
+    say(declared_topic(source), soft_wrap=True)
+    for promise in promises(spec, chosen):
+        say(f"{promise}", soft_wrap=True)
+    say(f"{windows_words(plan.windows, plan.period)}: {_days(plan.days)}", soft_wrap=True)
+    cost = "in all" if plan.period is None else f"in each period of {plan.period}"
+    say(f"cost {amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
+    say(_compared(plan, other), soft_wrap=True)
+
+
+def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
+    running = isinstance(plan.chosen, RunningCountCalibration)
+    name = "noise for each window by itself" if running else "a running count"
+    if isinstance(other, str):
+        return f"{name} for the same ε: none ({other})"
+    what = "each window's numbers" if running else "the numbers so far"
+    kind = "" if other.spec.mechanism.kind == "running_count" else f" ({other.spec.mechanism.kind})"
+    return f"{name} for the same ε{kind}: {what} within ±{bound(other.chosen.alpha, grouped=True)} over {other.windows:,} windows"
+
+
+def _days(days: float) -> str:
+    return f"{days:,.3g} days" if days >= 1 else f"{24 * days:,.3g} hours"
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionCharge:
+    """What a count of a table's rows with an ``alpha`` is charged, by itself: so many ordinary ``charges``.
+
+    ``tested`` where the stream's test keeps to it: it is then charged nothing, or a measurement's ε. It is not ``affordable`` where
+    the whole grant does not pay for it.
+    """
+
+    alpha: float
+    epsilon: float
+    charges: float
+    tested: bool
+    affordable: bool
+
+    def __str__(self) -> str:
+        asked = f"in this stream a count of a table's rows with an alpha of {self.alpha:g}"
+        if self.tested:
+            return f"{asked} is charged nothing, or with a measurement ε {self.epsilon:.4g}"
+        if not self.affordable:
+            return f"{asked} is refused: its price is ε {self.epsilon:.4g}"
+        return f"{asked} is charged ε {self.epsilon:.4g}, as much as {self.charges:.3g} ordinary charges"
+
+
+def charge_of(spec: StreamSpec, calibration: Calibration, alpha: float) -> QuestionCharge | None:
+    """The charge of a count; None where the stream takes no alpha."""
+    price = count_price(spec.mechanism, calibration, alpha) if 0.0 < alpha < math.inf else None
+    if price is None:
+        return None
+    tested = isinstance(calibration, EstimateCalibration) and alpha >= calibration.alpha
+    parts = PARTS if tested else price.parts
+    return QuestionCharge(
+        alpha=alpha,
+        epsilon=epsilon_of(calibration, parts),
+        charges=parts / PARTS,
+        tested=tested,
+        affordable=parts <= calibration.cutoff * PARTS,
+    )

@@ -1,0 +1,1 @@
+"""Commands that run services, brokers and tools."""

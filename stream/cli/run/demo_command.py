@@ -1,0 +1,220 @@
+"""The commands sotto demo and sotto audit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import rich.progress
+import typer
+from rich.console import Console
+
+from stream.cli.output import AsJson, CommandError, console, show_json, show_table
+from stream.cli.run import monitor_process
+from stream.dev.audit import FALSE_ALARM, AuditError, Finding, audit_all, cases_of
+from stream.dev.demo import DemoReport, installation, run_demo
+from stream.dev.demo.departures import run_live_demo
+from stream.environment import reduce_gc_frequency
+from stream.settings import LAST_PORT
+
+MIN_QUERIES = 20_000
+
+
+class Scene(StrEnum):
+    """What a demo shows."""
+
+    TABLE = "table"
+    LIVE = "live"
+
+
+class _Bar:
+    """A progress bar on standard error, so that standard output holds the result alone."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._task: rich.progress.TaskID | None = None
+
+    def step(self, message: str) -> None:
+        self._console.print(f"· {message}", highlight=False, soft_wrap=True)
+
+    def advance(self, published: int, answered: int, total: int) -> None:
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task("answered", total=total)
+        self._progress.update(self._task, completed=answered, description=f"{published:,} published, answered")
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+def demo(
+    scene: Annotated[
+        Scene, typer.Argument(help="Questions about a table, or a year of departures replayed as a live topic.")
+    ] = Scene.TABLE,
+    queries: Annotated[int, typer.Option(help="How many queries to ask.", min=1000)] = MIN_QUERIES,
+    folder: Annotated[Path, typer.Option(help="Where the run's data goes.")] = Path(".sotto/demo"),
+    port: Annotated[
+        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
+    ] = 8080,
+    stay: Annotated[bool, typer.Option(help="Keep everything up afterwards, until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a job on real data and check every claim; exit status 0 only if all hold.
+
+    SOTTO_BOOTSTRAP names a Kafka to use in place of a local one.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bar = _Bar()
+    try:
+        with ExitStack() as stack:
+            live = scene is Scene.LIVE
+            up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
+            monitor = stack.enter_context(monitor_process.start(up.settings, folder, port))
+            bar.step(monitor.where)
+            report = asyncio.run(run_live_demo(up.settings, bar)) if live else run_demo(up, bar, queries=queries)
+            bar.stop()
+            if as_json:
+                show_json(report.to_json())
+            elif live:
+                _show_departures(report)
+            else:
+                _show(report)
+            if stay:
+                with suppress(KeyboardInterrupt):
+                    bar.step(f"{monitor.where}; Ctrl-C ends it")
+                    signal.pause()
+            else:
+                bar.step(
+                    f"the monitor's page at {monitor.address} ends with the demo; 'make demo ARGS=--stay' keeps it up"
+                )
+    finally:
+        bar.stop()
+    if not report.held:
+        raise typer.Exit(1)
+
+
+def _show(report: DemoReport) -> None:
+    figures = report.figures
+    _show_checks(
+        report,
+        f"{figures['queries_asked']:,} queries at {figures['queries_per_second']:,}/s, one worker killed half-way",
+    )
+    console.print(
+        f"{figures['streams_halted']} of {figures['streams']} streams reached their cutoff and were halted; "
+        f"{figures['above']:,} above, {figures['below']:,} below, {figures['halted_answers']:,} 'halted'",
+        highlight=False,
+    )
+
+
+def _show_checks(report: DemoReport, title: str) -> None:
+    show_table(
+        title,
+        ["claim", "seen", ""],
+        [[check.claim, check.seen, "holds" if check.held else "FAILS"] for check in report.checks],
+    )
+
+
+def _show_departures(report: DemoReport) -> None:
+    figures = report.figures
+    show_table(
+        "alerts, and the half-days that truly were the worst (figures that only who holds the data may see)",
+        ["from (UTC)", "airport", "late aircraft", "rank", "alert"],
+        [
+            [
+                one["window"].removesuffix(":00Z").replace("T", " "),
+                one["origin"],
+                f"{one['aircraft']}",
+                "" if one["rank"] is None else f"{one['rank']}",
+                "alert" if one["alert"] else "",
+            ]
+            for one in figures["windows"]
+        ],
+    )
+    _show_checks(report, f"{figures['departures']:,} departures of 2013 replayed in {figures['seconds']:g} s")
+    console.print(
+        f"Of {figures['late']:,} late departures the bound of one per aircraft and half-day left out {figures['left_out']:,}; "
+        f"{figures['without_aircraft']:,} departures name no aircraft and were set aside.",
+        highlight=False,
+    )
+
+
+RUNS = 5000
+"""Runs per data set; all cases together then take three to four minutes of one processor."""
+
+FEWEST_RUNS = 100
+
+COLUMNS = ("mechanism", "method", "ε", "neighbours", "event", "seen", "ε at least", "verdict")
+
+
+def audit(
+    mechanism: Annotated[list[str] | None, typer.Option(help="Mechanisms to audit; all by default.")] = None,
+    runs: Annotated[int, typer.Option(help="Runs on either data set of each case.", min=FEWEST_RUNS)] = RUNS,
+    seed: Annotated[int, typer.Option(help="What the noise keys are derived from.")] = 0,
+    false_alarm: Annotated[
+        float, typer.Option(help="How probable it may be that a correct mechanism is flagged.")
+    ] = FALSE_ALARM,
+    as_json: AsJson = False,
+) -> None:
+    """Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.
+
+    Exit status 1 if any is shown to lose more than it claims.
+    """
+    if not 0.0 < false_alarm < 1.0:
+        raise typer.BadParameter("give a probability between 0 and 1", param_hint="--false-alarm")
+    reduce_gc_frequency()
+    progress = Console(stderr=True)
+    findings = []
+    try:
+        cases = cases_of(mechanism or [])
+        for finding in audit_all(cases, runs=runs, seed=seed, false_alarm=false_alarm):
+            findings.append(finding)
+            progress.print(
+                f"· {len(findings)} of {len(cases)}: {finding.mechanism}, {finding.pair}", highlight=False
+            )
+    except AuditError as error:
+        raise CommandError(str(error)) from None
+    flagged = any(finding.flagged for finding in findings)
+    if as_json:
+        show_json(
+            {
+                "flagged": flagged,
+                "runs": runs,
+                "seed": seed,
+                "false_alarm": false_alarm,
+                "findings": [finding.to_json() for finding in findings],
+            },
+        )
+    else:
+        show_table(
+            f"{runs:,} runs on either data set, false alarms at most {false_alarm:g} over all cases",
+            COLUMNS,
+            [_row(finding) for finding in findings],
+        )
+    if flagged:
+        raise typer.Exit(1)
+
+
+def _row(finding: Finding) -> list[str]:
+    return [
+        finding.mechanism,
+        finding.method,
+        f"{finding.epsilon:g}" + (f", δ {finding.delta:g}" if finding.delta else ""),
+        finding.pair,
+        finding.event,
+        f"{finding.likely} : {finding.unlikely}",
+        f"{finding.epsilon_at_least:.3f}",
+        "FLAGGED" if finding.flagged else "not flagged",
+    ]

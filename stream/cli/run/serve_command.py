@@ -1,0 +1,115 @@
+"""``sotto serve``. What the local broker needs is not imported here: services run where it is not installed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream import log
+from stream.cli.output import CommandError
+from stream.engine.task_status import ServiceName
+from stream.environment import warning
+from stream.kafka.client.local_address import settings_here
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import ReplicaError, Replicas, cores
+from stream.services.runner import ignore_stop_signals, install_stop_handlers
+from stream.services.runner import serve as serve_role
+from stream.settings import LAST_PORT
+
+
+class ServiceOption(StrEnum):
+    """The services there are."""
+
+    WORKER = "worker"
+    BUDGET = "budget"
+    FEED = "feed"
+    MONITOR = "monitor"
+    ALERTS = "alerts"
+
+
+def serve(
+    role: Annotated[
+        ServiceOption,
+        typer.Argument(
+            help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor shows and takes "
+            "requests; alerts tells webhooks and Alertmanager."
+        ),
+    ],
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
+    host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the monitor's page and API.", min=1, max=LAST_PORT)
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Worker or feed processes, restarted when they fail; 0 for one per core.", min=0)
+    ] = 1,
+    json_logs: Annotated[bool, typer.Option(help="Log JSON.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a service until SIGTERM or Ctrl-C."""
+    log.configure(as_json=json_logs)
+    # Whoever started this one as its child has said it.
+    if not stop_with_stdin and (told := warning()) is not None:
+        log.get_logger("settings").warning("without effect", reason=told)
+    if role is ServiceOption.MONITOR:
+        from stream.cli.run import monitor_process  # noqa: PLC0415  (the other services start without what it needs)
+
+        _require_replicable(role, processes)
+        monitor_process.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
+        return
+    if role is ServiceOption.ALERTS:
+        from stream.cli.run import monitor_process  # noqa: PLC0415
+
+        _require_replicable(role, processes)
+        monitor_process.serve_alerts(stop_with_stdin=stop_with_stdin)
+        return
+    if host is not None or port is not None:
+        raise CommandError(
+            "--host and --port are the monitor's; other services' metrics have SOTTO_METRICS_HOST and _PORT"
+        )
+    _require_replicable(role, processes)
+    name: ServiceName = (
+        "feed" if role is ServiceOption.FEED else "worker" if role is ServiceOption.WORKER else "budget"
+    )
+    if name == "feed" and key_file is not None:
+        raise CommandError("--key-file is the workers' and the budget service's; a feed needs no noise key")
+    key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
+    if processes == 1:
+        run_service(serve_role(name, settings_here(), key, stop_with_stdin=stop_with_stdin))
+        return
+    arguments = [*(("--key-file", str(key_file)) if key_file else ()), *(("--json-logs",) if json_logs else ())]
+    asyncio.run(_serve_replicas(name, processes or cores(), arguments, stop_with_stdin=stop_with_stdin))
+
+
+def run_service(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service in uvloop's event loop, which leaves more of a core to its work; in asyncio's where there is none."""
+    with asyncio.Runner(loop_factory=_loops()) as runner:
+        runner.run(service)
+
+
+def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        from uvloop import new_event_loop  # noqa: PLC0415
+    except ImportError:
+        return None
+    return new_event_loop
+
+
+def _require_replicable(role: ServiceOption, processes: int) -> None:
+    if processes != 1 and role not in {ServiceOption.WORKER, ServiceOption.FEED}:
+        raise CommandError("--processes is the workers' and the feeds'; the other services are one process each")
+
+
+async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:
+    try:
+        replicas = Replicas(settings_here(), role, count, arguments)
+        install_stop_handlers(replicas.stop, stop_with_stdin=stop_with_stdin)
+        await replicas.run()
+        ignore_stop_signals()
+    except ReplicaError as error:
+        raise CommandError(str(error)) from None

@@ -1,0 +1,353 @@
+"""``sotto top``: the monitor's page in a terminal, each second anew."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Annotated, TypeVar
+
+import typer
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from schemas import Amount, registered_as
+from stream.cli.manage.record_rows import moment
+from stream.cli.output import CommandError, console, visible
+from stream.cli.run.monitor_process import monitor_of
+from stream.formatting import bound
+from stream.monitor.api.models import Overview, Problem, SourcePage, SourceRow, StreamPage, StreamRow, View
+from stream.monitor.api.service_models import MemberRow, RejectedView, WorkersView
+from stream.settings import Settings
+
+TIMEOUT = 5.0
+"""Longest wait for an answer of the monitor, in seconds."""
+BAR = 20
+
+_STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
+_View = TypeVar("_View", bound=View)
+
+
+class Detail(IntEnum):
+    """How much a table shows, most first."""
+
+    ALL = 0
+    NARROW = 1
+    BARE = 2
+    BROKEN = 3
+    """As the one before, with names over several lines."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """All that one picture shows."""
+
+    overview: Overview
+    sources: SourcePage
+    streams: StreamPage
+    workers: WorkersView
+    rejected: RejectedView
+
+
+def top(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="The monitor's address; else SOTTO_MONITOR_HOST and _PORT, or that of a 'sotto up' here."
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    rows: Annotated[int, typer.Option(help="Most sources, and most streams, to list.", min=1, max=500)] = 10,
+) -> None:
+    """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
+    if not once and not console.is_terminal:
+        raise CommandError(
+            "standard output is no terminal, where pictures follow upon each other; say --once for one"
+        )
+    address, token = monitor_of(url, Settings())
+    asyncio.run(_run(address, token, rows, once=once))
+
+
+async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
+    headers = {"Authorization": f"Bearer {token}"}
+    async with ClientSession(headers=headers, timeout=ClientTimeout(total=TIMEOUT)) as session:
+        frame = await fetch(session, address, rows)
+        if once:
+            console.print(picture(frame, console.picture_width), width=console.picture_width)
+            return
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(picture(frame, console.width, live=True), refresh=True)
+                await asyncio.sleep(1.0)
+                try:
+                    frame = await fetch(session, address, rows)
+                except CommandError as error:
+                    stale = Text(
+                        f"{visible(str(error))}; these are the figures of {_clock(frame.overview.time)}",
+                        "bold red",
+                    )
+                    live.update(Group(stale, picture(frame, console.width)), refresh=True)
+
+
+async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
+    """Ask the monitor for one picture; CommandError says what to do if it does not answer."""
+    return Frame(
+        await _get(session, f"{address}/api/overview", Overview),
+        await _get(session, f"{address}/api/sources?sort=left_share&limit={rows}", SourcePage),
+        await _get(session, f"{address}/api/streams?sort=below_rate&descending=true&limit={rows}", StreamPage),
+        await _get(session, f"{address}/api/workers", WorkersView),
+        await _get(session, f"{address}/api/rejected", RejectedView),
+    )
+
+
+async def _get(session: ClientSession, address: str, model: type[_View]) -> _View:
+    try:
+        async with session.get(address) as response:
+            body = await response.read()
+            if response.status != 200:
+                raise CommandError(f"the monitor refused: {_problem(body, response.status)}")
+            return model.model_validate_json(body)
+    except (ClientError, TimeoutError, OSError) as error:
+        raise CommandError(
+            f"no monitor answers at {address.split('/api/', maxsplit=1)[0]} ({type(error).__name__}); "
+            "start one with 'sotto serve monitor', or give --url"
+        ) from None
+    except ValidationError:
+        raise CommandError(f"{address} is not a monitor of this version; give --url") from None
+
+
+def _problem(body: bytes, status: int) -> str:
+    try:
+        return Problem.model_validate_json(body).message
+    except ValidationError:
+        return f"status {status}"
+
+
+def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
+    """One picture for a terminal of so many columns."""
+    parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
+    parts += [_fitting(width, partial(_sources, frame.sources)), Text()]
+    parts += [_fitting(width, partial(_streams, frame.streams)), Text()]
+    parts += [_fitting(width, partial(_members, frame.workers)), Text()]
+    parts.append(_rejected(frame.rejected))
+    return Group(*parts)
+
+
+def _fitting(width: int, table_of: Callable[[Detail], Table]) -> Table:
+    """The table with the most in it of which nothing is cut; in the last resort names are broken."""
+    options = console.options.update(width=width)
+    for detail in Detail:
+        table = table_of(detail)
+        # What is cut ends in "…", which stands in no name and no figure.
+        if not any("…" in segment.text for segment in console.render(table, options)):
+            break
+    return table
+
+
+def _headline(overview: Overview, *, live: bool) -> Text:
+    minute = next(rate for rate in overview.rates if rate.window_seconds == 60)
+    states = overview.streams.model_dump()
+    line = Text.assemble(("Sotto ", "bold"), _clock(overview.time), "  ")
+    for state, style in _STATES.items():
+        line.append(f"{states[state]:,} {state}  ", style)
+    lag = "not known" if overview.lag is None else f"{overview.lag:,}"
+    line.append(
+        f"charged {_rate(minute.above)}/s  free {_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
+    )
+    if not overview.ready:
+        line.append("  still reading: figures are incomplete", "yellow")
+    if live:
+        line.append("  Ctrl-C ends", "bright_black")
+    return line
+
+
+def _sources(page: SourcePage, detail: Detail) -> Table:
+    table = _table(f"Sources, least left first ({len(page.items)} of {page.total:,})")
+    with_bar = detail <= Detail.NARROW
+    _add_name(table, "source", detail)
+    for name in ("state", "budget", "left") if with_bar else ("state", "left"):
+        table.add_column(name, no_wrap=True)
+    for name in ("granted", "spent", "refunded", "total") if detail is Detail.ALL else ("spent",):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in page.items:
+        row = line.current or line
+        low = "bold red" if row.left_share < 0.1 else ""
+        amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
+        left = Text(f"{row.left_share:.1%}", low)
+        bar = [_budget_bar(row)] if with_bar else []
+        table.add_row(_name(line.source, row.starts), _state(line.state), *bar, left, *map(_amount, amounts))
+    return _or_hint(table, "none yet: register one with 'sotto source add'", page.items)
+
+
+def _streams(page: StreamPage, detail: Detail) -> Table:
+    wide = detail is Detail.ALL
+    table = _table(f"Busiest streams ({len(page.items)} of {page.total:,})")
+    _add_name(table, "stream", detail)
+    for name in ("state", "mechanism", "charged") if wide else ("state", "charged"):
+        table.add_column(name, no_wrap=True)
+    for name in ("charged/s", "free/s", "answered", "α", "dry in") if wide else ("/s", "free/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in page.items:
+        table.add_row(*_stream_cells(row, wide=wide))
+    return _or_hint(table, "none yet: open one with 'sotto stream open'", page.items)
+
+
+def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
+    row, name = line.current or line, _name(line.stream, (line.current or line).starts)
+    minute = next(rate for rate in row.rates if rate.window_seconds == 60)
+    charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
+    used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
+    bar = Text.assemble(_bar([(charges / row.cutoff, "█", "magenta")], 8), " ") if row.cutoff and wide else Text()
+    ending = row.ending if row.state == "open" and row.ending else None
+    rates = [Text(_rate(minute.above)), Text(_rate(minute.below))]
+    state = Text(f"to be {ending}", "yellow") if ending else _state(row.state)
+    if row.refused and not ending:
+        state = Text("not answering", "red")
+    if not wide:
+        return [name, state, bar + Text(used), *rates]
+    dry = "–" if row.dry_in is None else _duration(row.dry_in)
+    rest = [
+        Text(f"{row.answered:,}"),
+        Text(
+            f"{bound(row.alpha, grouped=True)}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"
+        ),
+        Text(dry),
+    ]
+    return [name, state, _text(row.mechanism), bar + Text(used), *rates, *rest]
+
+
+def _members(workers: WorkersView, detail: Detail) -> Table:
+    wide = detail is Detail.ALL
+    table = _table("Services")
+    _add_name(table, "process", detail)
+    for name in ("service", "host") if wide else ("service",):
+        table.add_column(name, no_wrap=True)
+    table.add_column("partitions")
+    for name in ("lag", "events/s", "restoring"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for member in workers.members:
+        host = [_text(member.host)] if wide else []
+        table.add_row(
+            _text(member.member),
+            Text(member.role),
+            *host,
+            Text(", ".join(map(str, member.partitions)) or "none"),
+            Text(f"{member.lag:,}"),
+            Text(_rate(member.events_per_second)),
+            _restoring(member, workers),
+        )
+    return _or_hint(
+        table, "none runs: start them with 'sotto serve worker' and 'sotto serve budget'", workers.members
+    )
+
+
+def _restoring(member: MemberRow, workers: WorkersView) -> Text:
+    own = [row.restore for row in workers.partitions if row.member == member.member and row.role == member.role]
+    under_way = [restore for restore in own if restore is not None and restore.phase == "restoring"]
+    if not under_way:
+        return Text("–")
+    total = sum(restore.total for restore in under_way)
+    share = sum(restore.records for restore in under_way) / total if total else 0.0
+    return Text(f"{min(share, 1.0):.0%}", "yellow")
+
+
+def _rejected(rejected: RejectedView) -> Text:
+    if not rejected.total:
+        return Text("Rejected: none", "bright_black")
+    reasons = ", ".join(f"{visible(reason.code)} {reason.count:,}" for reason in rejected.reasons)
+    return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
+
+
+def _name(name: str, period: str | None) -> Text:
+    """What a line is called, and the period that its figures are of."""
+    return (
+        _text(name)
+        if period is None
+        else Text.assemble(_text(registered_as(name)), (f" {moment(period)}", "bright_black"))
+    )
+
+
+def _add_name(table: Table, name: str, detail: Detail) -> None:
+    broken = detail is Detail.BROKEN
+    table.add_column(name, no_wrap=not broken, overflow="fold" if broken else "ellipsis")
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=Text(title, "bold"),
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        header_style="bright_black",
+    )
+
+
+def _or_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
+    if items:
+        return table
+    empty = Table(title=table.title, title_justify="left", box=None, show_header=False)
+    empty.add_row(Text(hint, "bright_black"))
+    return empty
+
+
+def _budget_bar(row: SourceRow) -> Text:
+    """Spent, then what is granted and not spent, then what is left."""
+    total = _size(row, row.total) or 1.0
+    spent = min(_size(row, row.spent) / total, 1.0)
+    held = max(1.0 - _size(row, row.left) / total - spent, 0.0)
+    return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR)
+
+
+def _bar(parts: Sequence[tuple[float, str, str]], width: int) -> Text:
+    bar, at, filled = Text(), 0.0, 0
+    for share, sign, style in parts:
+        at += share
+        end = min(round(at * width), width)
+        bar.append(sign * max(end - filled, 0), style)
+        filled = max(filled, end)
+    bar.append("░" * (width - filled), "bright_black")
+    return bar
+
+
+def _state(state: str) -> Text:
+    return Text(state, _STATES.get(state, ""))
+
+
+def _size(row: SourceRow, amount: Amount) -> float:
+    """An amount in the unit of which more is left: ε, or ρ under zCDP; one of the two need do."""
+    total, left = row.total, row.left
+    if not total.rho or left.rho is None or amount.rho is None:
+        return amount.epsilon
+    in_rho = bool(left.delta) or left.rho / total.rho >= left.epsilon / total.epsilon
+    return amount.rho if in_rho else amount.epsilon
+
+
+def _amount(amount: Amount) -> Text:
+    return Text(f"ε {amount.epsilon:.4g}" if amount.rho is None else f"ρ {amount.rho:.4g}")
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+def _duration(seconds: float) -> str:
+    for name, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {name}"
+    return f"{seconds:.2g} s"
+
+
+def _text(value: str) -> Text:
+    """Names come from topics."""
+    return Text(visible(value))

@@ -1,0 +1,135 @@
+"""``sotto topics``: the topics of an installation, and who may touch them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from stream.cli.output import AsJson, CommandError, show_json, show_table, visible
+from stream.kafka.client.local_address import settings_here
+from stream.kafka.topics.acls import ANY_HOST, AclEntry, AclRole, apply, command, grants, usual_principal
+from stream.kafka.topics.creation import check_topics, create_topics
+from stream.kafka.topics.layouts import durability, told
+from stream.settings import Settings
+
+app = typer.Typer(help="The topics of an installation, and who may touch them.", no_args_is_help=True)
+
+
+@app.callback()
+def _topics() -> None:
+    """The topics of an installation, and who may touch them."""
+
+
+@app.command("create")
+def create(
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            help="Partitions of queries, answers and state; as many as they have, or four.", min=1, max=10_000
+        ),
+    ] = None,
+    replication: Annotated[
+        int | None,
+        typer.Option(help="Replicas of each topic; three, or one a broker where there are fewer.", min=1, max=10),
+    ] = None,
+) -> None:
+    """Create the topics that are missing, each with its configuration; existing ones are checked, and stay as they are.
+
+    Exit status 1 if services cannot work with some of these: Kafka deletes what must be kept, or partitions or replicas are others.
+    """
+    given = {"partitions": partitions, "replication": replication}
+    settings = settings_here(**{name: number for name, number in given.items() if number is not None})
+    created = asyncio.run(create_topics(settings))
+    if created.names:
+        typer.echo(f"created {', '.join(created.names)}")
+        least = durability(created.replication)["min.insync.replicas"]
+        brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
+        typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
+    else:
+        typer.echo("all topics are there")
+    if created.otherwise:
+        line = f"topics that were there are left as they are: {told(created.otherwise)}"
+        if not all(one.serves for one in created.otherwise):
+            raise CommandError(line)
+        typer.echo(f"warning: {visible(line)}", err=True)
+
+
+@app.command("check")
+def check() -> None:
+    """Compare every topic with what it should be; exit status 1 if one differs."""
+    differences = asyncio.run(check_topics(settings_here()))
+    if differences:
+        raise CommandError(told(differences))
+    typer.echo("all topics are as they should be")
+
+
+@app.command("acl")
+def acl(
+    role: Annotated[list[AclRole] | None, typer.Option(help="Only this role; may be given again.")] = None,
+    principal: Annotated[
+        str | None, typer.Option(help="Who has the one role; else User:PREFIX-ROLE.", metavar="User:NAME")
+    ] = None,
+    live: Annotated[
+        list[str] | None, typer.Option(help="A topic of people's events, which feeds read; may be given again.")
+    ] = None,
+    apply_now: Annotated[
+        bool, typer.Option("--apply", help="Put them into force instead of printing them.")
+    ] = False,
+    commands: Annotated[bool, typer.Option("--commands", help="Print kafka-acls.sh commands.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each role may do on Kafka, or put it into force."""
+    if apply_now + commands + as_json > 1:
+        raise CommandError("--apply, --commands and --json exclude each other; give one")
+    if principal is not None and (role is None or len(role) != 1):
+        raise CommandError("--principal: give the one --role that it is to have")
+    if principal is not None and not principal.partition(":")[2]:
+        raise CommandError("--principal: give its type too, as in 'User:alice'")
+    settings = settings_here()
+    everything = grants(settings, live or ())
+    wanted = {one: everything[one] for one in role or AclRole}
+    holders = {one: principal or usual_principal(one, settings) for one in wanted}
+    if apply_now:
+        asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))
+        typer.echo(f"in force for {', '.join(holders.values())}")
+    elif commands:
+        for one, granted in wanted.items():
+            typer.echo("\n".join(command(holders[one], granted, settings.bootstrap)))
+    elif as_json:
+        show_json([_plain(one, holders[one], given) for one, granted in wanted.items() for given in granted])
+    else:
+        show_table(
+            "Roles",
+            ["role", "principal", "may", "on", "named"],
+            [
+                [
+                    one,
+                    holders[one],
+                    given.operation,
+                    given.resource,
+                    f"{given.name}{'…' if given.prefixed else ''}",
+                ]
+                for one, granted in wanted.items()
+                for given in granted
+            ],
+        )
+
+
+async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) -> None:
+    for principal, granted in wanted.items():
+        await apply(settings, principal, granted)
+
+
+def _plain(role: AclRole, principal: str, granted: AclEntry) -> dict[str, str]:
+    return {
+        "role": role,
+        "principal": principal,
+        "host": ANY_HOST,
+        "permission": "Allow",
+        "operation": granted.operation,
+        "resource": granted.resource,
+        "name": granted.name,
+        "pattern": granted.pattern,
+    }

@@ -1,0 +1,109 @@
+"""``sotto up``: a whole installation on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stream.cli.output import CommandError, say
+from stream.cli.run import monitor_process
+from stream.cli.run.monitor_process import check_targets, held
+from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
+from stream.kafka.topics.creation import create_topics
+from stream.privacy.noise import NoiseKey
+from stream.services.processes import ReplicaError, RoleName, Service, metrics_ports
+from stream.settings import LAST_PORT, Settings
+from stream.tables import adult
+
+
+def up(
+    workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 1,
+    folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
+    port: Annotated[
+        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
+    ] = 8080,
+    alerts: Annotated[
+        Path | None,
+        typer.Option(help="File of targets, to which alerts are then taken; see 'sotto serve alerts'."),
+    ] = None,
+    broker_port: Annotated[
+        int | None, typer.Option(help="The broker's port for clients; else 9092, or a free one if that is taken.")
+    ] = None,
+) -> None:
+    """Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.
+
+    Ends with status 1, and stops the others, when the broker or one of the services but the monitor ends. One a folder; a
+    broker that runs in the folder already is used, and goes on afterwards. Tables may lie in the working folder and below,
+    or in the folders that SOTTO_TABLE_ROOTS names.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        ports = iter(metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None)))
+    except ReplicaError as error:
+        raise CommandError(str(error)) from None
+    with held(folder) as holder, ExitStack() as stack:
+        key_file = key_file or folder / "noise.key"
+        if not key_file.exists():
+            key_file.parent.mkdir(parents=True, exist_ok=True)
+            NoiseKey.generate().save(key_file)
+        NoiseKey.load(key_file)
+        if alerts is not None:
+            check_targets(alerts)
+        broker = LocalBroker(folder / "broker")
+        stack.push(broker)
+        broker.start(broker_port)
+        running = broker.status()
+        if running is None:
+            raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
+        holder.tell(running.bootstrap)
+        roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
+        settings = Settings.of_local_broker(running.bootstrap, table_roots=roots, table_causes=True)
+        asyncio.run(create_topics(settings))
+        roles: list[tuple[RoleName, int]] = [
+            ("budget", 0),
+            ("feed", 0),
+            *(("worker", number) for number in range(workers)),
+        ]
+        services = [
+            stack.enter_context(
+                Service(
+                    role,
+                    settings.model_copy(update={"instance": f"up-{number}", "metrics_port": next(ports)}),
+                    None if role == "feed" else key_file,
+                    folder / "logs" / f"{role}-{number}.log",
+                )
+            )
+            for role, number in roles
+        ]
+        if alerts is not None:
+            own = settings.model_copy(update={"alerts_file": str(alerts.absolute()), "metrics_port": next(ports)})
+            services.append(stack.enter_context(Service("alerts", own, None, folder / "logs" / "alerts-0.log")))
+        say(
+            f"Sotto is up: SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it"
+            + ("" if broker.started_it else ", all but the broker, which ran before"),
+            soft_wrap=True,
+        )
+        monitor = stack.enter_context(monitor_process.start(settings, folder, port))
+        holder.tell(running.bootstrap, monitor.address)
+        # All are told at once, before each is waited for.
+        stack.callback(monitor.ask_to_stop)
+        for service in services:
+            stack.callback(service.ask_to_stop)
+        while all(service.exit_status is None for service in services):
+            if broker.status() != running:
+                raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
+            for service in services:
+                service.keep_log_small()
+            monitor.watch()
+            time.sleep(0.5)
+        ended = next(service for service in services if service.exit_status is not None)
+        raise CommandError(f"the {ended.role} service ended; see {ended.log}")

@@ -1,0 +1,276 @@
+"""One connection to an installation: its topics, a producer that starts with the first event, readers on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import chain
+from typing import Any, Final, Self
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerClosed
+
+from schemas.wire import MalformedEventError
+from stream.engine.restore import reader, require_visible
+from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
+from stream.kafka.client.client_patches import disable_topic_auto_creation
+from stream.kafka.client.security import advice, connection, is_refusal
+from stream.kafka.topics.creation import FoundTopics, look_up
+from stream.kafka.topics.layouts import TopicsError
+from stream.processing.protocol import Headers
+from stream.processing.topic_names import Topics
+from stream.questions.live_events import LiveRecord
+from stream.settings import Settings
+from stream.tracing import context_headers
+
+END_TIMEOUT: Final = 10.0
+"""Seconds that a producer gets to hand over what it has before it is cut off."""
+
+_CUT_OFF: Final = 1.0
+"""Seconds that its requests get to end once their connections are closed."""
+
+
+class KafkaSender:
+    """One idempotent producer: Kafka has each record once, or its future fails.
+
+    aiokafka counts on behind a batch that failed for good, and Kafka takes nothing more of it for that partition: a sender that
+    has ``failed`` is good for nothing but ``end``.
+    """
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self.failed = False
+        self._producer = producer
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._ending: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, settings: Settings) -> Self:
+        """Connect to Kafka."""
+        producer = AIOKafkaProducer(
+            **connection(settings), enable_idempotence=True, linger_ms=2, max_batch_size=256 * 1024
+        )
+        disable_topic_auto_creation(producer.client)
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()
+            raise
+        return cls(producer)
+
+    async def send(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None
+    ) -> asyncio.Future[Any]:
+        """Hand a record over, to the partition of its key unless one is given; the future resolves when Kafka has it."""
+        sent: asyncio.Future[Any] = await self._producer.send(
+            topic, value, key, partition=partition, headers=list(headers)
+        )
+        self._under_way.add(sent)
+        sent.add_done_callback(self._note)
+        return sent
+
+    async def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        return len(await self._producer.partitions_for(topic))
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything, or has refused it."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def end(self) -> None:
+        """Hand over what is under way, and leave; what Kafka has not taken within ten seconds fails."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    def _note(self, sent: asyncio.Future[Any]) -> None:
+        self._under_way.discard(sent)
+        if not sent.cancelled() and sent.exception() is not None:
+            self.failed = True
+
+    async def _end(self) -> None:
+        stopping = asyncio.create_task(self._producer.stop())
+        await asyncio.wait([stopping], timeout=END_TIMEOUT)
+        if not stopping.done():
+            await self._cut_off()
+        await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _cut_off(self) -> None:
+        """An idempotent producer of aiokafka's never gives a batch up, and has no call that makes it."""
+        await self._producer.client.close()
+        retrying = self._producer._sender.sender_task  # noqa: SLF001
+        retrying.cancel()
+        # It waits for its requests then, which may be connecting.
+        await asyncio.wait([retrying], timeout=_CUT_OFF)
+        retrying.cancel()
+        batches = self._producer._message_accumulator  # noqa: SLF001
+        under_way = batches._pending_batches  # noqa: SLF001
+        # A batch that waits to be sent again looks for itself there when it is done.
+        under_way.update(chain.from_iterable(batches._batches.values()))  # noqa: SLF001
+        for batch in tuple(under_way):
+            batch.drain_ready()
+            batch.failure(KafkaTimeoutError())
+
+
+class Connection:
+    """The producer is idempotent and partitions by murmur2 of the stream; all readers see committed records only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.topics = Topics(settings.prefix)
+        self.is_open = False
+        self._found: FoundTopics | None = None
+        self._sender: KafkaSender | None = None
+        self._starting = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Find the installation's topics, waiting a moment for topics that are being made.
+
+        Where the partitions of some differ, these are refused once they are used: a halt needs requests alone.
+        """
+        self._found = await look_up(self.settings, attempts=25)
+        self.topics = self._found.topics
+        self.is_open = True
+
+    def require_open(self) -> None:
+        """Raise a SottoError unless it is open."""
+        if not self.is_open:
+            raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
+
+    async def close(self) -> None:
+        """Send what is published, and leave; what Kafka does not take within ten seconds is given up.
+
+        What begins meanwhile, or is just connecting, is refused.
+        """
+        self.is_open = False
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            await sender.end()
+
+    async def send(self, topic: str, key: str, value: bytes, headers: Headers = ()) -> asyncio.Future[Any]:
+        """Hand a record to the producer; the future resolves when Kafka has it.
+
+        Raises:
+            TopicsError: the topic has other partitions than it should, so that nobody might read the record.
+        """
+        self._require_even(topic)
+        return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
+
+    async def write(self, record: LiveRecord) -> asyncio.Future[Any]:
+        """Hand a record for somebody's own topic to the producer, as it is; the future resolves when Kafka has it."""
+        topic, partition, key, value, headers = record
+        return await self._send(topic, key, value, headers, partition)
+
+    async def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has, that may be anybody's.
+
+        Raises:
+            Unknown: it is not there, or is not shown to this principal.
+        """
+        async with self._looking() as consumer:
+            if topic not in await consumer.topics():
+                raise Unknown(
+                    f"topic '{topic}' is not there, or not yours to see; create it, or have it allowed to you"
+                )
+        return await (await self._sending()).partitions_of(topic)
+
+    async def flush(self) -> None:
+        """Wait until Kafka has everything, or has refused it."""
+        if self._sender is not None:
+            await self._sender.flush()
+
+    @asynccontextmanager
+    async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+        """A reader of one topic, not at any place yet."""
+        async with self._looking() as consumer:
+            await require_visible(consumer, topic)
+            yield consumer
+
+    async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
+        """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller.
+
+        Raises:
+            TopicsError: their topic has other partitions than it should.
+        """
+        self._require_even(self.topics.answers)
+        consumer = reader(self.settings, fetch_max_wait_ms=50)
+        partitions = [TopicPartition(self.topics.answers, number) for number in range(self.topics.partitions)]
+        try:
+            await consumer.start()
+            await require_visible(consumer, self.topics.answers)
+            consumer.assign(partitions)
+            seek = consumer.seek_to_beginning if from_beginning else consumer.seek_to_end
+            await seek(*partitions)
+            for partition in partitions:
+                await consumer.position(partition)
+            self.require_open()  # it may have been closed meanwhile
+        except BaseException:
+            await consumer.stop()
+            raise
+        return consumer
+
+    def _require_even(self, topic: str) -> None:
+        if self._found is not None:
+            self._found.require_even([topic])
+
+    @asynccontextmanager
+    async def _looking(self) -> AsyncIterator[AIOKafkaConsumer]:
+        consumer = reader(self.settings)
+        try:
+            await consumer.start()
+            yield consumer
+        finally:
+            await consumer.stop()
+
+    async def _send(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None
+    ) -> asyncio.Future[Any]:
+        while True:
+            sender = await self._sending()
+            try:
+                return await sender.send(topic, key, value, headers, partition)
+            except ProducerClosed:
+                # Another record failed while this one waited for room.
+                if not sender.failed:
+                    raise
+
+    async def _sending(self) -> KafkaSender:
+        """Start it at the first event: whoever only reads need not be allowed to write.
+
+        One that has failed ends before the next starts, so that records come in the order in which they were handed over.
+        """
+        self.require_open()
+        if self._sender is not None and not self._sender.failed:
+            return self._sender
+        async with self._starting:
+            if self._sender is not None and self._sender.failed:
+                await self._sender.end()
+                self._sender = None
+            if self._sender is None:
+                sender = await KafkaSender.start(self.settings)
+                try:
+                    self.require_open()
+                except BaseException:
+                    await sender.end()
+                    raise
+                self._sender = sender
+            return self._sender
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise a SottoError in place of what Kafka's client or the contract raises."""
+    try:
+        yield
+    except MalformedEventError as error:
+        raise Invalid(str(error)) from error
+    except TopicsError as error:
+        raise Unreachable(str(error)) from error
+    except KafkaError as error:
+        raise translation(error) from error
+
+
+def translation(error: KafkaError) -> SottoError:
+    """The member of the family that an error of Kafka's is."""
+    return (Forbidden if is_refusal(error) else Unreachable)(advice(error))

@@ -1,0 +1,129 @@
+"""Watching streams on Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+
+from stream.client.kafka_connection import Connection
+from stream.engine.restore import TopicWentBackError, read_to_end, readable, reader, require_visible
+from stream.processing.topic_names import LEDGER_PARTITIONS
+from stream.questions.alert_states import Notice
+from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_news, opening_of, source_of
+
+
+class Openings:
+    """The openings of those streams that are ``wanted``, told by the names of source and stream. Call ``stop`` in the end."""
+
+    def __init__(self, connection: Connection, wanted: Callable[[str, str], bool]) -> None:
+        self.sources: dict[str, str] = {}
+        """The sources there are as of the last reading, and how many rows or events of one person count in each."""
+        self._connection = connection
+        self._wanted = wanted
+        self._found: dict[str, StreamOpening] = {}
+        self._others: set[str] = set()
+        self._read_to: dict[int, int] = {}
+        self._reading = asyncio.Lock()
+        self._consumer: Any = None
+
+    async def of(self, stream: str) -> StreamOpening | None:
+        """The opening of a stream that has answered; the ledger is read on where it is not known. None if it is not wanted."""
+        if stream not in self._found and stream not in self._others:
+            await self.read()
+            if stream not in self._found:
+                # Whatever has answered was opened before: it is there, and not wanted.
+                self._others.add(stream)
+        return self._found.get(stream)
+
+    async def read(self) -> list[StreamOpening]:
+        """Read what has come to the ledger, to its end as of now; gives those that were opened or have changed."""
+        async with self._reading:
+            consumer = await self._start()
+            changed: dict[str, StreamOpening] = {}
+            for number in range(LEDGER_PARTITIONS):
+                partition = TopicPartition(self._connection.topics.ledger, number)
+                try:
+                    await self._read_partition(consumer, partition, changed)
+                except TopicWentBackError:
+                    self._read_to.pop(number)
+                    await self._read_partition(consumer, partition, changed)
+            return list(changed.values())
+
+    def known(self) -> list[StreamOpening]:
+        """All openings, as of the last reading."""
+        return list(self._found.values())
+
+    async def stop(self) -> None:
+        """Read no more."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def _start(self) -> Any:
+        if self._consumer is None:
+            consumer = reader(self._connection.settings)
+            try:
+                await consumer.start()
+                await require_visible(consumer, self._connection.topics.ledger)
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
+
+    async def _read_partition(
+        self, consumer: Any, partition: TopicPartition, changed: dict[str, StreamOpening]
+    ) -> None:
+        start = self._read_to.get(partition.partition)
+        async for records in read_to_end(consumer, partition, self._connection.settings.batch_events, start):
+            for record in records:
+                if (source := source_of(record.key)) is not None:
+                    self.sources[source] = counted_of(record.value)
+                opening = opening_of(record.key, record.value, record.timestamp, self._wanted)
+                if opening is not None and is_news(self._found, opening):
+                    changed[opening.stream] = opening
+        self._read_to[partition.partition] = await consumer.position(partition)
+
+
+LEDGER_SECONDS: Final = 2.0
+"""Seconds between two looks at which streams there are and have ended."""
+
+
+async def notices(connection: Connection, watch: Watch, *, from_beginning: bool) -> AsyncGenerator[Notice, None]:
+    """What is told of the streams that are watched, without end; of one stream in the order of its answers.
+
+    From the beginning on the ends that the ledger knows are told behind all answers that there were at first.
+    """
+    consumer = await connection.answers_reader(from_beginning=from_beginning)
+    openings = Openings(connection, watch.wants)
+    try:
+        behind = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
+        caught_up = not from_beginning
+        for notice in watch.begin(await openings.read(), openings.sources.keys(), from_beginning=from_beginning):
+            yield notice
+        looked = time.monotonic()
+        while True:
+            fetched = await consumer.getmany(timeout_ms=500, max_records=connection.settings.batch_events)
+            for records in fetched.values():
+                for record in filter(watch.may_matter, readable(records)):
+                    opening = await openings.of(record.key.decode(errors="replace"))
+                    for notice in (
+                        watch.told(record, opening, openings.sources.get(opening.source, ""))
+                        if opening is not None
+                        else ()
+                    ):
+                        yield notice
+            behind = {one: end for one, end in behind.items() if await consumer.position(one) < end}
+            if behind:
+                continue
+            if not caught_up or time.monotonic() - looked >= LEDGER_SECONDS:
+                news = await openings.read()
+                for notice in watch.ended(news if caught_up else openings.known()):
+                    yield notice
+                caught_up, looked = True, time.monotonic()
+    finally:
+        await asyncio.gather(consumer.stop(), openings.stop())

@@ -1,0 +1,1 @@
+"""Developers' and operators' tools: demo, audit, simulation, contract export, backup."""

@@ -1,0 +1,7 @@
+"""A statistical auditor: lower bounds on the privacy loss of the running installation, seen from outside alone."""
+
+from stream.dev.audit.audit_cases import AuditError, Case, Side
+from stream.dev.audit.auditor import FALSE_ALARM, Finding, audit_all
+from stream.dev.audit.shipped_cases import SHIPPED, cases_of
+
+__all__ = ["FALSE_ALARM", "SHIPPED", "AuditError", "Case", "Finding", "Side", "audit_all", "cases_of"]

@@ -1,0 +1,285 @@
+"""What is audited: a stream as an operator opens it, and two neighbouring data sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, Literal, NamedTuple
+
+from schemas import Answer
+
+Interruption = Literal["none", "crash", "redelivery"]
+"""What happens to the workers during a run: nothing, a crash after each query, or everything delivered several times."""
+
+_SIGNS = {"above": "above", "below": "below", "halted": "halted", "answer": ""}
+
+
+class AuditError(RuntimeError):
+    """A case asks what the installation refuses; the message says what it answered."""
+
+
+class Seen(NamedTuple):
+    """What one answer shows: its outcome, its numbers as multiples of the case's resolution, its choice."""
+
+    outcome: str
+    numbers: tuple[int, ...] = ()
+    choice: str | None = None
+
+    def __str__(self) -> str:
+        shown = [*map(str, self.numbers), *([] if self.choice is None else [self.choice])]
+        sign = _SIGNS[self.outcome]
+        return f"{sign}{'=' if sign and shown else ''}{','.join(shown)}"
+
+
+Transcript = tuple[Seen, ...]
+"""All that one run shows. Where a stream has halted, nothing more is asked of it and the transcript ends."""
+
+HALTED = Seen("halted")
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Events of a live topic that come in one go, and the moment that the source's clock reaches then."""
+
+    events: Sequence[Mapping[str, Any]]
+    until: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two neighbouring data sets: what each query of a run asks, without its id and stream, and the table.
+
+    On a source of trusted values the data are in the queries; on a table the queries of both sides are the same. Streams of a live
+    topic may be left to ask by themselves: ``sent`` is what comes on it then.
+    """
+
+    queries: Sequence[Mapping[str, Any]] = ()
+    table: Mapping[str, Sequence[Any]] | None = None
+    sent: Sequence[Sent] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair of neighbouring data sets and the stream that they are audited on.
+
+    Attributes:
+        pair: what the two data sets are, for the report; together with ``title`` it names the case.
+        mechanism: the stream's mechanism, as an operator writes it.
+        source: the source, without name and budget.
+        sides: the two data sets; they ask equally many queries.
+        stream: further fields of the stream's specification: ``epsilon`` (1 if not given), ``delta`` and so on.
+        streams: how many streams one run opens over one source; query n goes to stream n modulo ``streams``. The claim
+            is their sum.
+        interruption: what the workers suffer in a run.
+        resolution: numbers in answers are seen as multiples of this; about the noise's scale is best for the search.
+        event: a predicate on transcripts, if it is known which one tells the two sides apart. Without one it is sought.
+    """
+
+    pair: str
+    mechanism: Mapping[str, Any]
+    source: Mapping[str, Any]
+    sides: tuple[Side, Side]
+    stream: Mapping[str, Any] = field(default_factory=dict)
+    streams: int = 1
+    interruption: Interruption = "none"
+    resolution: float = 1.0
+    event: Callable[[Transcript], bool] | None = None
+
+    def __post_init__(self) -> None:
+        one, other = self.sides
+        if bool(one.queries) == bool(one.sent) or len(one.queries) != len(other.queries):
+            raise ValueError("sides: both must ask the same number of queries, one at least, or have events")
+        if [sent.until for sent in one.sent] != [sent.until for sent in other.sent]:
+            raise ValueError("sides: the clock of both must reach the same moments")
+
+    @property
+    def kind(self) -> str:
+        """The mechanism's kind."""
+        return str(self.mechanism["kind"])
+
+    @property
+    def epsilon(self) -> float:
+        """The ε that a run claims to lose at most."""
+        return float(self.stream.get("epsilon", 1.0)) * self.streams
+
+    @property
+    def delta(self) -> float:
+        """The δ that a run claims to lose at most."""
+        return float(self.stream.get("delta", 0.0)) * self.streams
+
+    def seen(self, answer: Answer) -> Seen:
+        """What an answer shows; AuditError if it is a rejection, from which nothing can be learnt."""
+        if answer.outcome == "rejected":
+            raise AuditError(f"{self.kind}, {self.pair}: a query was rejected: {answer.reason}")
+        numbers = (*(() if answer.estimate is None else (answer.estimate,)), *(answer.estimates or ()))
+        return Seen(
+            answer.outcome,
+            tuple(math.floor(number / self.resolution) for number in numbers),
+            answer.choice,
+        )
+
+
+_TOPIC: Final = {
+    "kind": "events",
+    "neighbors": "add-remove",
+    "topic": "audit",
+    "person": "who",
+    "time": "at",
+    "clock": "marks",
+    "contribution": 2,
+    "attributes": {"group": ["a", "b"], "amount": {"kind": "integers", "minimum": 0, "maximum": 1}},
+}
+_PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
+_HOURLY: Final = {"window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"}
+_ENDS: Final = ("00:20", "00:40", "01:00", "02:00")
+
+
+_PERIODS: Final = {**_TOPIC, "contribution": 1, "total": 1, "unit": "person-period", "period": "1h", "ahead": "1h"}
+_QUARTERS: Final = {"window": {"size": "15m"}, "begins": "2026-01-01T00:00:00Z"}
+
+
+def _event(who: str, at: str, group: str = "a", amount: int = 0) -> Mapping[str, Any]:
+    return {"who": who, "at": f"2026-01-01T{at}:00Z", "group": group, "amount": amount}
+
+
+def _sides(
+    others: Sequence[Sequence[Mapping[str, Any]]], own: Sequence[Sequence[Mapping[str, Any]]]
+) -> tuple[Side, Side]:
+    """Without a person and with: what comes until each of the ends, that person's events first."""
+
+    def side(*, present: bool) -> Side:
+        parts = zip(others, own, _ENDS, strict=False)
+        sent = [([*(mine if present else ()), *theirs], end) for theirs, mine, end in parts]
+        return Side(sent=[Sent(events, f"2026-01-01T{end}:00Z") for events, end in sent])
+
+    return side(present=False), side(present=True)
+
+
+def _often(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
+    return [_event(who, at, **fields) for at in ats]
+
+
+_MANY: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
+
+LAPLACE: Final = (
+    # Whatever a person does, and in however many batches, two events count.
+    Case(
+        "one person with 9 events more",
+        {"kind": "laplace"},
+        _TOPIC,
+        _sides([[_event("ann", "00:01")], [], []], [_often("me", "00:02", "00:03", "00:04")] * 3),
+        {**_PLAN, "standing": _HOURLY},
+        resolution=1.0,
+    ),
+    # An event that is dated behind the window's end closes it for nobody.
+    Case(
+        "one person ahead of the others more",
+        {"kind": "laplace"},
+        _TOPIC,
+        _sides([[], [], _MANY], [_often("me", "00:02", "00:03"), [], _often("me", "01:02")]),
+        {**_PLAN, "standing": _HOURLY},
+        resolution=1.0,
+    ),
+    Case(
+        "one person in an empty window more",
+        {"kind": "laplace", "answers": 2},
+        _TOPIC,
+        _sides([[], [], [], [_event("ann", "01:01")]], [_often("me", "00:02", "00:03"), [], [], []]),
+        {**_PLAN, "standing": _HOURLY},
+        resolution=2.0,
+    ),
+)
+
+HISTOGRAM: Final = (
+    Case(
+        "one person in both groups of a window more",
+        {"kind": "histogram", "attributes": ["group"]},
+        _TOPIC,
+        _sides([_MANY, [], []], [[_event("me", "00:02"), *_often("me", "00:03", "00:04", group="b")], [], []]),
+        {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
+        resolution=1.0,
+    ),
+)
+
+
+def _all_grown(transcript: Transcript) -> bool:
+    """Whether the number so far grew in each window of the first hour."""
+    numbers = [0, *(seen.numbers[0] for seen in transcript[:4])]
+    return all(later > former for former, later in pairwise(numbers))
+
+
+RUNNING: Final = (
+    # All windows of two hours are told; of the person's one hour, with events in each of its windows, one event counts.
+    Case(
+        "one person's hour of 6 events more",
+        {"kind": "running_count", "steps": 4},
+        _PERIODS,
+        _sides(
+            [[], [], [], [_event("ann", "01:05")]],
+            [_often("me", "00:02", "00:16"), _often("me", "00:17", "00:31", "00:32"), _often("me", "00:46"), []],
+        ),
+        {"epsilon": 2.0, "beta": 0.1, "standing": _QUARTERS},
+        event=_all_grown,
+    ),
+)
+
+
+_COUNTED_TOPIC: Final = {
+    "kind": "events",
+    "neighbors": "add-remove",
+    "topic": "audit",
+    "person": "who",
+    "time": "at",
+    "total": 1,
+}
+_COUNTING: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
+
+
+def _running(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
+    """Two sides from the exact sums that each window asks with on either."""
+
+    def asked(side: int) -> Side:
+        hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
+        windows = [{"start": start, "end": end} for start, end in pairwise(hours)]
+        return Side([{"values": pair[side], "window": window} for pair, window in zip(sums, windows, strict=True)])
+
+    return asked(0), asked(1)
+
+
+def _all_raised(transcript: Transcript) -> bool:
+    return all(seen.numbers[0] >= 1 for seen in transcript)
+
+
+def _two_raised(transcript: Transcript) -> bool:
+    return all(seen.numbers[0] >= 1 for seen in transcript[:2])
+
+
+COUNTED_CASES: Final = (
+    # Each window has noise of its own, and the first one's is in all answers.
+    Case(
+        "one event more",
+        {"kind": "running_count", "steps": 3},
+        _COUNTED_TOPIC,
+        _running(([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0]), ([0.0] * 3, [1.0, 0.0, 0.0])),
+        _COUNTING,
+        event=_all_raised,
+    ),
+    # The first window is in a node of either level: both answers raised lose exactly ε.
+    Case(
+        "one event more; two levels",
+        {"kind": "running_count", "steps": 3},
+        _COUNTED_TOPIC,
+        _running(([0.0], [1.0]), ([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0])),
+        {**_COUNTING, "calibration": "textbook"},
+        event=_two_raised,
+    ),
+    Case(
+        "another's event in place of one",
+        {"kind": "running_count", "steps": 2},
+        {**_COUNTED_TOPIC, "neighbors": "replace"},
+        _running(([0.0], [1.0]), ([0.0, 1.0], [1.0, 0.0])),
+        _COUNTING,
+    ),
+)

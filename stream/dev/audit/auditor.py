@@ -1,0 +1,272 @@
+"""Bounds on the loss of many cases, with one rate of false alarms for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import msgspec
+from blake3 import blake3
+
+from schemas import Answer, OpenStream, Source
+from stream.dev.audit.audit_cases import HALTED, Case, Seen, Transcript
+from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, named, search
+from stream.questions.question_forms import as_source, as_spec
+from stream.testing import Driver
+from stream.testing.driver_requests import require_taken
+
+RUNS_AT_A_TIME = 2500
+"""Runs per data set in one installation, so that memory does not grow with the number of runs."""
+
+DELIVERIES = 4
+"""How often a redelivered run's queries are processed."""
+
+SOURCE_EPSILON = 1000.0
+"""The budget of each source, of which as many are registered as the runs need."""
+
+SOURCE_DELTA = 0.25
+
+_KEY_CONTEXT = "sotto 2026 audit noise key v1"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Independent runs on either side, and the calibration's method where the mechanism has several."""
+
+    transcripts: tuple[list[Transcript], list[Transcript]]
+    method: str
+
+
+@dataclass
+class _AuditRun:
+    """One run under way: its streams, and what was seen so far."""
+
+    side: int
+    source: str
+    streams: list[str]
+    seen: list[Seen] = field(default_factory=list)
+    over: bool = False
+
+
+def sample(case: Case, *, runs: int, seed: int) -> Sample:
+    """Make so many runs on either side; the same seed gives the same transcripts."""
+    transcripts: tuple[list[Transcript], list[Transcript]] = ([], [])
+    method = ""
+    for first in range(0, runs, RUNS_AT_A_TIME):
+        name = f"{seed}|{case.kind}|{case.pair}|{first}"
+        driver = Driver(blake3(name.encode(), derive_key_context=_KEY_CONTEXT).digest(), partitions=1)
+        played = _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first))
+        for run in played:
+            transcripts[run.side].append(tuple(run.seen))
+        method = _method(driver)
+    return Sample(transcripts, method)
+
+
+class _Installation:
+    """One installation and the runs that it hosts."""
+
+    def __init__(self, case: Case, driver: Driver) -> None:
+        self._case = case
+        self._driver = driver
+
+    def play(self, runs: int) -> list[_AuditRun]:
+        """Open all streams and ask all queries, the two sides in turns."""
+        sides = [self._opened(side, runs) for side in range(2)]
+        opened = [run for pair in zip(*sides, strict=True) for run in pair]
+        if self._case.sides[0].sent:
+            self._send(opened)
+            return opened
+        places = range(len(self._case.sides[0].queries))
+        if self._case.interruption == "redelivery":
+            self._ask(opened, places)
+            for _ in range(DELIVERIES - 1):
+                self._take(opened, self._driver.redeliver(compare=False))
+            return opened
+        for place in places:
+            # A halted stream tells nothing more, unless a crash should make it forget that it halted.
+            self._ask([run for run in opened if not run.over], range(place, place + 1))
+            if self._case.interruption == "crash":
+                self._driver.crash()
+        return opened
+
+    def _opened(self, side: int, runs: int) -> list[_AuditRun]:
+        """The runs of one side: as many sources as they need, and all of their streams opened at once."""
+        case = self._case
+        capacity = SOURCE_EPSILON / case.epsilon
+        if case.delta:
+            capacity = min(capacity, SOURCE_DELTA / case.delta)
+        budget: dict[str, Any] = {"epsilon": SOURCE_EPSILON, **({"delta": SOURCE_DELTA} if case.delta else {})}
+        table = case.sides[side].table
+        per_source = 1 if case.streams > 1 else math.floor(capacity)
+        opened: list[_AuditRun] = []
+        sources: list[Source] = []
+        for first in range(0, runs, per_source):
+            source = f"source-{side}-{first // per_source}"
+            topic = {"topic": source} if case.source["kind"] == "events" else {}
+            sources.append(as_source({**case.source, **topic, **budget, "source": source}))
+            opened += [
+                _AuditRun(side, source, [f"stream-{side}-{number}-{own}" for own in range(case.streams)])
+                for number in range(first, min(first + per_source, runs))
+            ]
+        self._driver.register_all(sources, table)
+        self._open(opened)
+        return opened
+
+    def _open(self, runs: Sequence[_AuditRun]) -> None:
+        told = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
+        spec = as_spec({**told, "stream": runs[0].streams[0], "source": runs[0].source})
+        requests = [
+            OpenStream(request=name, stream=spec.model_copy(update={"stream": name, "source": run.source}))
+            for run in runs
+            for name in run.streams
+        ]
+        for receipt in self._driver.requests(requests):
+            require_taken(receipt)
+
+    def _send(self, runs: list[_AuditRun]) -> None:
+        """Send each side's events to its sources; all streams of a source are asked about the same ones."""
+        run_of = {run.streams[0]: run for run in runs}
+        for side, source in dict.fromkeys((run.side, run.source) for run in runs):
+            for sent in self._case.sides[side].sent:
+                for answers in (
+                    self._driver.publish(source, sent.events),
+                    self._driver.advance(source, sent.until),
+                ):
+                    for answer in answers:
+                        # What a period's stream says belongs to the run of its model.
+                        run_of[answer.stream.partition("@")[0]].seen.append(self._case.seen(answer))
+
+    def _ask(self, runs: list[_AuditRun], places: range) -> None:
+        queries = (
+            msgspec.json.encode(
+                {
+                    **self._case.sides[run.side].queries[place],
+                    "id": f"{run.streams[0]}-{place}",
+                    "stream": run.streams[place % self._case.streams],
+                },
+            )
+            for run in runs
+            for place in places
+        )
+        self._take(runs, self._driver.ask_many(queries))
+
+    def _take(self, runs: list[_AuditRun], answers: Sequence[Answer]) -> None:
+        each = len(answers) // max(len(runs), 1)
+        forgetful = self._case.interruption == "crash" or self._case.streams > 1
+        for number, run in enumerate(runs):
+            run.seen += [self._case.seen(answer) for answer in answers[number * each : (number + 1) * each]]
+            run.over = not forgetful and run.seen[-1] == HALTED
+
+
+def _method(driver: Driver) -> str:
+    """The method that the last stream's control event names."""
+    value = driver.records(driver.topics.control)[-1].value or b"{}"
+    return str(msgspec.json.decode(value)["calibration"].get("method", ""))
+
+
+FALSE_ALARM = 1e-6
+"""The default probability, at most, that any correct mechanism is flagged."""
+
+LEAST_RUNS = 8
+"""Fewest runs per data set: below that there is nothing to learn from."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the runs of one case show.
+
+    ``epsilon_at_least`` is above the true loss with probability at most the case's share of the rate of false alarms;
+    ``likely`` and ``unlikely`` count the runs with the event among ``tested`` runs on either side.
+    """
+
+    mechanism: str
+    method: str
+    epsilon: float
+    delta: float
+    pair: str
+    event: str
+    likely: int
+    unlikely: int
+    tested: int
+    epsilon_at_least: float
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the loss is shown to exceed the claim."""
+        return self.epsilon_at_least > self.epsilon
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {**asdict(self), "verdict": "flagged" if self.flagged else "not flagged"}
+
+
+def audit_all(
+    cases: Sequence[Case],
+    *,
+    runs: int,
+    seed: int = 0,
+    false_alarm: float = FALSE_ALARM,
+) -> Iterator[Finding]:
+    """Audit each case with so many runs on either data set, one finding after the other.
+
+    The probability that any case is flagged whose mechanism keeps its claim is at most ``false_alarm``, over the noise
+    key; every case has an equal share of it. Everything is a function of ``seed``.
+
+    Raises:
+        ValueError: there are no cases, or too few runs.
+        AuditError: the installation rejects a case's queries.
+        Refused: it refuses a case's stream.
+    """
+    if not cases:
+        raise ValueError("cases: name at least one")
+    if runs < LEAST_RUNS:
+        raise ValueError(f"runs: {runs} are too few to tell anything; make at least {LEAST_RUNS}")
+    return (_audited(case, runs, seed, false_alarm / len(cases)) for case in cases)
+
+
+def _audited(case: Case, runs: int, seed: int, alpha: float) -> Finding:
+    made = sample(case, runs=runs, seed=seed)
+    event, likely, unlikely, tested, bound = judge(case, made.transcripts, alpha)
+    return Finding(
+        mechanism=case.kind,
+        method=made.method,
+        epsilon=case.epsilon,
+        delta=case.delta,
+        pair=case.pair,
+        event=event.label,
+        likely=likely,
+        unlikely=unlikely,
+        tested=tested,
+        epsilon_at_least=bound,
+    )
+
+
+def judge(case: Case, samples: Samples, alpha: float) -> tuple[TranscriptEvent, int, int, int, float]:
+    """An event, the runs with it on either side, the runs it was tested on, and the bound on ε that they show.
+
+    A known event is tested in both directions on all runs, each at half of ``alpha``; otherwise half of the runs choose
+    event and direction and the other half test them.
+    """
+    if case.event is not None:
+        events, tested, each = [named(case.event, side, samples) for side in (0, 1)], samples, alpha / 2
+    else:
+        middle = len(samples[0]) // 2
+        tested = (samples[0][middle:], samples[1][middle:])
+        events = [
+            search(
+                (samples[0][:middle], samples[1][:middle]),
+                delta=case.delta,
+                alpha=alpha,
+                trials=len(tested[0]),
+            ),
+        ]
+        each = alpha
+    trials = len(tested[0])
+    judged = []
+    for event in events:
+        likely, unlikely = event.hits(tested)
+        bound = float(epsilon_at_least(likely, unlikely, trials, delta=case.delta, alpha=each))
+        judged.append((event, likely, unlikely, trials, bound))
+    return max(judged, key=lambda one: one[-1])

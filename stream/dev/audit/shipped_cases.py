@@ -1,0 +1,280 @@
+"""The cases of the shipped mechanisms.
+
+To add a mechanism, add its cases to ``SHIPPED`` under its kind; nothing else needs to be told. A case is worth having if
+its mechanism loses nearly all of its ε on it, or if a likely mistake would make it lose more. So choose the two data
+sets as far apart as neighbours may be, values where either answer is likely (for AboveThreshold about the shift of
+its plan: ``sotto plan`` prints it), an ε of 1 to 2 (small losses drown in the runs, large ones need events too rare to be
+seen twice), and for numbers a ``resolution`` of about the noise's scale. No event need be given: it is searched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from stream.dev.audit import audit_cases
+from stream.dev.audit.audit_cases import COUNTED_CASES, AuditError, Case, Side, Transcript
+
+_VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
+_TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}
+_SEX: Final = {"kind": "table", "path": "audit.parquet", "attributes": {"sex": ["F", "M"]}}
+_GROWING: Final = {**_SEX, "neighbors": "add-remove"}
+_CHANGING: Final = {**_SEX, "neighbors": "replace"}
+
+
+def _values(*numbers: float) -> Side:
+    return Side([{"value": float(number)} for number in numbers])
+
+
+def _moving(*pairs: tuple[float, float]) -> tuple[Side, Side]:
+    """Two sides from what each query's value is on either."""
+    return _values(*(one for one, _ in pairs)), _values(*(other for _, other in pairs))
+
+
+def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, Any]:
+    return {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff, "monotone": monotone}
+
+
+def _rising(value: float, length: int) -> tuple[Side, Side]:
+    """All values one step up: ⊥s alone tell the sides apart."""
+    return _moving(*[(value, value + 1)] * length)
+
+
+def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
+    """Some values one step up and then some one step down: ⊥s, then ⊤s."""
+    return _moving(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
+
+
+def _table(query: Mapping[str, Any], one: str, other: str, *, times: int = 1) -> tuple[Side, Side]:
+    """One query, asked once or more, on two tables given by their rows."""
+    return Side([query] * times, {"sex": list(one)}), Side([query] * times, {"sex": list(other)})
+
+
+_VISITS: Final = {**_GROWING, "person": "who", "contribution": 2}
+
+
+def _visits(query: Mapping[str, Any], one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Side, Side]:
+    """One query on two tables given by each person's rows."""
+
+    def side(people: Mapping[str, str]) -> Side:
+        rows = [(who, sex) for who, own in people.items() for sex in own]
+        return Side([query], {"who": [who for who, _ in rows], "sex": [sex for _, sex in rows]})
+
+    return side(one), side(other)
+
+
+def _nothing_but_bottoms(transcript: Transcript) -> bool:
+    return all(seen.outcome == "below" for seen in transcript)
+
+
+def _bottom_and_then_none(transcript: Transcript) -> bool:
+    return [seen.outcome == "below" for seen in transcript] == [True] + [False] * (len(transcript) - 1)
+
+
+def _above_in_all(transcript: Transcript) -> bool:
+    """All numbers together above what they are on the higher side, where each is 1."""
+    return sum(seen.numbers[0] for seen in transcript) > len(transcript)
+
+
+_PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
+_TEXTBOOK: Final = {**_PLAN, "calibration": "textbook"}
+_HALF: Final = {**_PLAN, "epsilon": 0.5}
+_COUNT: Final = {"where": "sex = 'M'"}
+_SMALL_DELTA: Final = {**_PLAN, "delta": 0.001}
+
+_ABOVE_THRESHOLD: Final = (
+    # ⊥ and then ⊤ loses exactly ε here.
+    Case("up, down", _above_threshold(), _VALUES, _crossing(1, 1, 1), _PLAN),
+    Case("up, down; cutoff 2", _above_threshold(2), _VALUES, _crossing(3, 1, 2), _PLAN),
+    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing(7, 4, 4), _PLAN),
+    Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, _crossing(15, 4, 4), _PLAN),
+    Case("up, down above the shift", _above_threshold(), _VALUES, _crossing(3, 1, 1), _PLAN),
+    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
+    Case("6 up", _above_threshold(), _VALUES, _rising(1, 6), _PLAN, event=_nothing_but_bottoms),
+    Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, _rising(0, 3), _PLAN),
+    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing(-1, 4, 2), _TEXTBOOK),
+    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing(-1, 4, 4), _TEXTBOOK),
+    Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, _crossing(35, 2, 3), _SMALL_DELTA),
+    Case("one row more", _above_threshold(monotone=True), _GROWING, _table(_COUNT, "F", "FM", times=3), _PLAN),
+    Case(
+        "up, 5 down; cutoff 2, crashes",
+        _above_threshold(2),
+        _VALUES,
+        _crossing(3, 1, 5),
+        _PLAN,
+        interruption="crash",
+        event=_bottom_and_then_none,
+    ),
+    Case(
+        "up, down; redelivered", _above_threshold(), _VALUES, _crossing(1, 1, 1), _PLAN, interruption="redelivery"
+    ),
+    Case("two streams, one up", _above_threshold(), _VALUES, _moving((5, 5), (5, 6)), _HALF, streams=2),
+)
+
+
+def _scores(*pairs: tuple[float, float]) -> tuple[Side, Side]:
+    """Candidates 1, 2, … from what each one's score is on either side."""
+
+    def asked(side: int) -> Side:
+        scores = [{"name": str(number), "value": pair[side]} for number, pair in enumerate(pairs, start=1)]
+        return Side([{"candidates": scores}])
+
+    return asked(0), asked(1)
+
+
+_BY_SEX: Final = {"attributes": ["sex"]}
+_GROUPS: Final = {"group_by": ["sex"]}
+_MEN: Final = {"cells": [{"at": {"sex": "M"}}]}
+
+
+_GROUPED: Final = {
+    "kind": "table",
+    "path": "audit.parquet",
+    "attributes": {"group": ["A", "B", "C"]},
+    "neighbors": "replace",
+}
+
+
+def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
+    """A row moves from one group to another: of two errors of the first hypothesis one grows and one shrinks.
+
+    About ``about`` rows are in either of two groups, none in a third.
+    """
+    more = about + 1
+    before, after = [*about * "A", *more * "B"], [*more * "A", *about * "B"]
+    return Side(queries, {"group": before}), Side(queries, {"group": after})
+
+
+_ESTIMATED: Final = {"kind": "pmw", "attributes": ["group"], "updates": 1}
+
+
+def _numeric_sparse(numbers: str) -> dict[str, Any]:
+    return {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 1, "numbers": numbers}
+
+
+SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
+    "above_threshold": _ABOVE_THRESHOLD,
+    "numeric_sparse": (
+        Case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, _crossing(1, 1, 1), _PLAN),
+        Case("up, down; gap", _numeric_sparse("gap"), _VALUES, _crossing(1, 1, 1), _PLAN),
+    ),
+    "laplace": (
+        Case("1 up", {"kind": "laplace"}, _VALUES, _rising(0, 1), _PLAN),
+        Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, _rising(0, 3), _PLAN, resolution=2.0),
+        # Many answers with δ > 0 have Gaussian noise.
+        Case(
+            "16 up", {"kind": "laplace", "answers": 16}, _VALUES, _rising(0, 16), _SMALL_DELTA, event=_above_in_all
+        ),
+        # Half a step from whole ones: the doubles nearest to these decimals are further apart than they are themselves.
+        Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
+        Case(
+            "one person with 5 rows more",
+            {"kind": "laplace"},
+            _VISITS,
+            _visits(_COUNT, {"ann": "F"}, {"ann": "F", "ben": "MMMMM"}),
+            _PLAN,
+        ),
+        Case(
+            "one person in both groups more",
+            {"kind": "laplace"},
+            _VISITS,
+            _visits(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
+            _PLAN,
+        ),
+        # Whoever comes first in the file, or has rows like theirs, must not change which of the others' rows count.
+        Case(
+            "one person more; whose rows count",
+            {"kind": "laplace"},
+            _VISITS,
+            _visits(
+                _GROUPS,
+                dict.fromkeys("bcdefg", "FFMM"),
+                {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")},
+            ),
+            _PLAN,
+        ),
+        *audit_cases.LAPLACE,
+    ),
+    "randomized_response": (
+        Case(
+            "another category",
+            {"kind": "randomized_response", "categories": ["1", "2", "3"]},
+            {"kind": "records"},
+            (Side([{"category": "1"}]), Side([{"category": "2"}])),
+            _PLAN,
+        ),
+        Case(
+            "a category that is not listed",
+            {"kind": "randomized_response", "categories": ["1", "2", "3"]},
+            {"kind": "records"},
+            (Side([{"category": "1"}]), Side([{"category": "none"}])),
+            _PLAN,
+        ),
+    ),
+    "noisy_max": (Case("1 up, 2 down", {"kind": "noisy_max"}, _VALUES, _scores((0, 1), (1, 0), (1, 0)), _PLAN),),
+    "exponential": (
+        Case("1 up, 2 down", {"kind": "exponential"}, _VALUES, _scores((0, 1), (1, 0), (1, 0)), _PLAN),
+    ),
+    "histogram": (
+        Case("one row more", {"kind": "histogram", **_BY_SEX}, _GROWING, _table(_GROUPS, "F", "FM"), _PLAN),
+        Case("one row changed", {"kind": "histogram", **_BY_SEX}, _CHANGING, _table(_GROUPS, "FF", "FM"), _PLAN),
+        *audit_cases.HISTOGRAM,
+    ),
+    "running_count": (*COUNTED_CASES, *audit_cases.RUNNING),
+    "lazy_histogram": (
+        Case("one row more", {"kind": "lazy_histogram", **_BY_SEX}, _GROWING, _table(_MEN, "F", "FM"), _PLAN),
+    ),
+    "pmw": (
+        Case(
+            "up, down",
+            {**_ESTIMATED, "warm_start": 0},
+            _GROUPED,
+            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
+            _PLAN,
+            resolution=8.0,
+        ),
+        Case(
+            "one row changed; opening",
+            {**_ESTIMATED, "warm_start": 1},
+            _GROUPED,
+            _misjudged([{"group_by": ["group"]}], about=4),
+            _PLAN,
+        ),
+        Case(
+            "up, down; worst case",
+            {"kind": "pmw", "attributes": ["group"], "worst_case": True, "gap": 0.5},
+            _GROUPED,
+            _misjudged([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
+            _PLAN,
+            resolution=8.0,
+        ),
+    ),
+    "sparse_pmw": (
+        Case(
+            "up, down",
+            {"kind": "sparse_pmw", "attributes": ["group"], "updates": 1, "gap": 0.05, "sparsity": 1},
+            _GROUPED,
+            _misjudged([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
+            _PLAN,
+            resolution=2.0,
+        ),
+    ),
+    "sparse_project": (
+        Case(
+            "one row more",
+            {"kind": "sparse_project", "projections": 4, **_BY_SEX},
+            _GROWING,
+            _table(_MEN, "F", "FM"),
+            _SMALL_DELTA,
+        ),
+    ),
+}
+"""All cases, by the mechanism's kind."""
+
+
+def cases_of(kinds: Sequence[str] = ()) -> tuple[Case, ...]:
+    """The cases of some mechanisms, or of all; AuditError names a kind that has none."""
+    for kind in kinds:
+        if kind not in SHIPPED:
+            raise AuditError(f"mechanism: there is no audit of '{kind}'; give one of {', '.join(sorted(SHIPPED))}")
+    return tuple(case for kind, cases in SHIPPED.items() if not kinds or kind in kinds for case in cases)

@@ -1,0 +1,263 @@
+"""Taking a backup of an installation, and restoring it into an empty one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import IO, Any, Final, TypeVar
+
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+)
+
+from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, TrailHead
+from schemas.trail import Since
+from schemas.wire import Codec, MalformedEventError
+from stream.budget.ledger_return import Returning
+from stream.dev.backup.backup_file import (
+    BackupEnd,
+    BackupError,
+    BackupFile,
+    BackupRecord,
+    BackupWriter,
+    Heading,
+    TopicName,
+    check_backup,
+)
+from stream.engine.restore import read_to_end, reader, require_visible
+from stream.engine.writer import Writer
+from stream.kafka.client.client_patches import RefusedTimeError, group_members
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.creation import find_topics, look_up
+from stream.kafka.topics.layouts import budget_group, layout, worker_group
+from stream.processing.protocol import PROGRESS_KEY, Outputs
+from stream.processing.receipts import trail_codec
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
+from stream.version import VERSION
+
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
+    """Write a backup of what is committed now into a file; memory does not grow with it.
+
+    Raises:
+        BackupError: the ledger has no trail yet, or the trail ends before the ledger says.
+    """
+    # Whatever their partitions: an installation that has to move because some differ is the one to be backed up.
+    topics = (await look_up(settings)).topics
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
+    writer = BackupWriter(file, heading)
+    consumer = reader(settings)
+    await consumer.start()
+    try:
+        taking = _Taking(settings, topics, consumer)
+        head = await taking.ledger(writer)
+        await taking.trail(writer, head)
+        await taking.state(writer)
+    finally:
+        await consumer.stop()
+    return writer.end(taking.offsets, head)
+
+
+class _Taking:
+    """Reads the topics one after another; ``offsets`` is up to where."""
+
+    def __init__(self, settings: Settings, topics: Topics, consumer: Any) -> None:
+        self.offsets: dict[str, int] = {}
+        self._topics = topics
+        self._consumer = consumer
+        self._batch = settings.batch_events
+
+    async def ledger(self, writer: BackupWriter) -> TrailHead:
+        """The whole ledger; gives the end of its trail."""
+        progress = None
+        async for record in self._read("ledger", 0):
+            writer.write(record)
+            if record.key == PROGRESS_KEY:
+                progress = _ledger.decode(record.value)
+        if not isinstance(progress, LedgerProgress) or progress.trail is None:
+            raise BackupError(
+                "the ledger has no trail yet; start this version's budget service and send it a request first"
+            )
+        return progress.trail
+
+    async def trail(self, writer: BackupWriter, head: TrailHead) -> None:
+        """The trail up to its end by the ledger."""
+        count = 0
+        async for record in self._read("trail", 0):
+            if count == 0:
+                _require_beginning(record.value)
+            if count < head.entries:
+                writer.write(record)
+                count += 1
+        if count < head.entries:
+            raise BackupError(f"the trail ends after {count} entries, and the ledger knows of {head.entries}")
+
+    async def state(self, writer: BackupWriter) -> None:
+        """The workers' changelog, partition by partition."""
+        for partition in range(self._topics.partitions):
+            async for record in self._read("state", partition):
+                writer.write(record)
+
+    async def _read(self, name: TopicName, number: int) -> AsyncIterator[BackupRecord]:
+        topic = getattr(self._topics, name)
+        await require_visible(self._consumer, topic)
+        partition = TopicPartition(topic, number)
+        async for records in read_to_end(self._consumer, partition, self._batch, whole=True):
+            for record in records:
+                yield BackupRecord(name, number, record.key or b"", record.value)
+        self.offsets[f"{name}/{number}"] = await self._consumer.position(partition)
+
+
+def _require_beginning(first: bytes | None) -> None:
+    """BackupError where what is there of a trail does not begin with its first entry: no such file would verify."""
+    try:
+        number = trail_codec.decode(first).number
+    except MalformedEventError:
+        return  # verifying says what is wrong with it
+    if number:
+        raise BackupError(
+            f"the trail begins with entry {number}, and what was before it is lost: nothing vouches for the ledger any more; back "
+            "up copies of the topics instead"
+        )
+
+
+TRANSACTION_MS: Final = 900_000
+"""The longest transaction that brokers allow where nobody set it otherwise (``transaction.max.timeout.ms``)."""
+RECORDS_AT_ONCE: Final = 2_000
+COORDINATOR_SECONDS: Final = 60.0
+Result = TypeVar("Result")
+_NOT_YET: Final = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, NotCoordinatorForGroupError)
+_UPDATE: Final = b"@update|"
+
+
+async def bring_back(
+    settings: Settings, backup: BackupFile, since: Since, noted: Iterable[TrailHead] = ()
+) -> tuple[int, int]:
+    """Write a backup into the topics of an installation that are there and empty; all of it or nothing.
+
+    Gives how many sources there are, and how many streams were not closed and so are lost.
+
+    Raises:
+        BackupError: the file is not whole or proves wrong, or the installation is not one to bring it back to.
+    """
+    checked = check_backup(backup, noted)
+    if since == "nothing" and checked.missing:
+        raise BackupError(f"{checked.missing[0]}; so something was asked since, see '--since'")
+    if findings := checked.findings:
+        raise BackupError(f"{backup.path} proves wrong: {findings[0]}" + _more(findings))
+    topics = await find_topics(settings)
+    _require_fit(backup, topics)
+    await _require_empty(settings, topics)
+    returning = Returning(topics, checked.accounts)
+    streams = {stream.encode() for _, stream in returning.streams()}
+    lost = returning.lost()
+    patient = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
+    try:
+        # The id of the budget service's partition: one that runs against expectation is fenced.
+        writer = await Writer.fence(patient, f"{budget_group(settings)}-0", budget_group(settings))
+    except RefusedTimeError:
+        raise BackupError(
+            f"Kafka refuses a transaction of {TRANSACTION_MS} ms, which bringing a backup back may take; raise the brokers' "
+            "transaction.max.timeout.ms to that"
+        ) from None
+    try:
+        await writer.commit_parts(_parts(backup, topics, streams, returning, since, checked.ending.digest))
+    finally:
+        await writer.close()
+    return len(returning.ledger.accounts), lost
+
+
+def _parts(
+    backup: BackupFile, topics: Topics, streams: set[bytes], returning: Returning, since: Since, digest: str
+) -> Iterator[Outputs]:
+    """The file's records as they are to stand, and behind them what changes."""
+    outputs, count = Outputs(), 0
+    for record in backup.records():
+        if (kept := _kept(record, streams)) is None:
+            continue
+        outputs.add(getattr(topics, kept.topic), kept.partition, (kept.key, kept.value, ()))
+        count += 1
+        if count == RECORDS_AT_ONCE:
+            yield outputs
+            outputs, count = Outputs(), 0
+    yield outputs
+    yield from returning.outputs(since, digest)
+
+
+def _kept(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
+    """A record as it is to stand; None for one of a stream that the ledger did not know yet, and for old positions."""
+    if record.topic == "trail":
+        return record
+    if record.topic == "ledger":
+        return None if record.key == PROGRESS_KEY else record
+    if record.key == PROGRESS_KEY:
+        # The new topic of queries is read from its beginning.
+        progress = Progress.model_validate_json(record.value or b"").model_copy(update={"offset": 0})
+        return record._replace(value=progress.model_dump_json(exclude_defaults=True).encode())
+    stream = record.key.removeprefix(_UPDATE).partition(b"|")[2] if record.key.startswith(_UPDATE) else record.key
+    return record if stream in streams else None
+
+
+def _require_fit(backup: BackupFile, topics: Topics) -> None:
+    heading = backup.heading
+    if heading.prefix != topics.prefix:
+        raise BackupError(
+            f"{backup.path} is of the installation '{heading.prefix}', and this one is '{topics.prefix}'; set SOTTO_PREFIX"
+        )
+    if heading.partitions != topics.partitions:
+        raise BackupError(
+            f"{backup.path} is of {heading.partitions} partitions, and the topics here have {topics.partitions}; delete "
+            f"them and run 'sotto topics create --partitions {heading.partitions}'"
+        )
+
+
+async def _require_empty(settings: Settings, topics: Topics) -> None:
+    """Refuse an installation in which anything was ever written, where anybody works, or whose groups remember another."""
+    consumer = reader(settings, isolation_level="read_uncommitted")
+    await consumer.start()
+    try:
+        places = [TopicPartition(one.name, number) for one in layout(topics) for number in range(one.partitions)]
+        ends: Mapping[TopicPartition, int] = await consumer.end_offsets(places)
+    finally:
+        await consumer.stop()
+    if filled := sorted({place.topic for place, end in ends.items() if end}):
+        raise BackupError(
+            f"not empty: {', '.join(filled)}; a backup is brought back into topics that were made for it alone"
+        )
+    async with admin_client(settings) as admin:
+        for group in (budget_group(settings), worker_group(settings)):
+            if await _coordinated(partial(group_members, admin, group)):
+                raise BackupError(f"services run in group {group}; stop them first")
+            committed: dict[TopicPartition, Any] = await _coordinated(
+                partial(admin.list_consumer_group_offsets, group)
+            )
+            if any(place.topic.startswith(f"{topics.prefix}.") for place in committed):
+                raise BackupError(
+                    f"group {group} has offsets of topics that are gone; delete it with kafka-consumer-groups.sh"
+                )
+
+
+async def _coordinated(ask: Callable[[], Awaitable[Result]]) -> Result:
+    """What a group's coordinator says; a broker that is new takes a moment to have one."""
+    deadline = time.monotonic() + COORDINATOR_SECONDS
+    while True:
+        try:
+            return await ask()
+        except _NOT_YET:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
+
+
+def _more(findings: list[str]) -> str:
+    return f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""

@@ -1,0 +1,234 @@
+"""What the demo asks, and what the true answers are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from schemas import (
+    AboveThreshold,
+    Answer,
+    Calibration,
+    GrantRecord,
+    Query,
+    Source,
+    SourceRecord,
+    StreamSpec,
+    ValuesSource,
+)
+from stream.tables import adult
+
+TABLE, FEED = "adult", "vitals"
+BUDGET = 10.0
+STREAM_EPSILON = 0.25
+CUTOFF = 8
+BETA = 1e-7
+"""Chance that any answer of one stream breaks its promise: small, for the demo checks every single one."""
+TABLE_STREAMS, FEED_STREAMS = 20, 20
+TABLE_THRESHOLD, FEED_THRESHOLD = 12_000.0, 50_000.0
+
+
+@dataclass(frozen=True)
+class DemoQuestion:
+    """A query with the number that only the tester knows."""
+
+    query: Query
+    truth: float
+    threshold: float
+
+
+def sources() -> list[Source]:
+    """A table of people and a feed of trusted counts, each with its budget."""
+    feed = ValuesSource(kind="values", source=FEED, neighbors="add-remove", epsilon=BUDGET, sensitivity=1.0)
+    return [adult.source(epsilon=BUDGET), feed]
+
+
+def streams(queries_per_stream: int) -> list[StreamSpec]:
+    """Twenty streams on each source."""
+    plan = [(TABLE, number, TABLE_THRESHOLD) for number in range(TABLE_STREAMS)]
+    plan += [(FEED, number, FEED_THRESHOLD) for number in range(FEED_STREAMS)]
+    return [
+        StreamSpec(
+            stream=f"{source}-{number:02}",
+            source=source,
+            mechanism=AboveThreshold(kind="above_threshold", threshold=threshold, cutoff=CUTOFF),
+            epsilon=STREAM_EPSILON,
+            expected_queries=queries_per_stream,
+            beta=BETA,
+        )
+        for source, number, threshold in plan
+    ]
+
+
+def questions(
+    specs: list[StreamSpec],
+    calibrations: dict[str, Calibration],
+    queries_per_stream: int,
+    seed: int,
+) -> Iterator[DemoQuestion]:
+    """Queries of all streams in turn; a few in a hundred lie above the threshold, so that some streams run dry."""
+    chance = random.Random(seed)  # noqa: S311  (test questions, not noise)
+    people = _People()
+    for number in range(queries_per_stream):
+        for spec in specs:
+            query_id = f"{spec.stream}/{number:06}"
+            threshold = TABLE_THRESHOLD if spec.source == TABLE else FEED_THRESHOLD
+            if spec.source == TABLE:
+                where, truth = people.question(chance)
+                yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)
+            else:
+                value = _feed_value(chance, threshold, calibrations[spec.stream].alpha)
+                yield DemoQuestion(Query(id=query_id, stream=spec.stream, value=value), value, threshold)
+
+
+def _feed_value(chance: random.Random, threshold: float, alpha: float) -> float:
+    place = chance.random()
+    if place < 0.98:
+        return float(chance.randint(0, int(threshold - alpha)))
+    if place < 0.99:
+        return float(chance.randint(int(threshold - alpha), int(threshold + alpha)))
+    return float(chance.randint(int(threshold + alpha), int(2 * threshold)))
+
+
+class _People:
+    """Counts rows with plain array comparisons: another way than the product's own bitmaps."""
+
+    def __init__(self) -> None:
+        frame = pl.read_csv(adult.PATH, columns=["age", "sex", "hours-per-week"])
+        self._age = frame["age"].to_numpy()
+        self._woman = frame["sex"].to_numpy() == "F"
+        self._hours = frame["hours-per-week"].to_numpy()
+
+    def question(self, chance: random.Random) -> tuple[str, float]:
+        """A predicate and its true count."""
+        low = chance.randint(17, 70)
+        if chance.random() < 0.987:
+            high, hours = low + chance.randint(0, 6), chance.randint(20, 60)
+            woman = chance.random() < 0.5
+            where = f"age BETWEEN {low} AND {high} AND sex = '{'F' if woman else 'M'}' AND \"hours-per-week\" < {hours}"
+            chosen = (self._age >= low) & (self._age <= high) & (self._woman == woman) & (self._hours < hours)
+        else:
+            oldest = chance.randint(45, 80)
+            where = f"age <= {oldest} OR NOT sex IN ('M')"
+            chosen = (self._age <= oldest) | self._woman
+        return where, float(np.count_nonzero(chosen))
+
+
+TOLERANCE = 1e-9
+"""Budget figures are sums of printed doubles here; the ledger itself compares exact integers."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim, what was seen, and whether it held."""
+
+    claim: str
+    seen: str
+    held: bool
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """All checks and figures of one run."""
+
+    checks: list[Check]
+    figures: dict[str, Any]
+
+    @property
+    def held(self) -> bool:
+        """Whether every check held."""
+        return all(check.held for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {"held": self.held, "checks": [asdict(check) for check in self.checks], **self.figures}
+
+
+def check_answers(
+    asked: Mapping[str, DemoQuestion],
+    answers: Iterable[Answer],
+    calibrations: Mapping[str, Calibration],
+) -> tuple[list[Check], Counter[str]]:
+    """Every query answered once; no ⊤ or ⊥ further than α from the truth; no stream past its cutoff."""
+    times: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    tops: Counter[str] = Counter()
+    after_end = 0
+    wrong = 0
+    halted: set[str] = set()
+    indices: dict[str, list[int]] = defaultdict(list)
+    for answer in answers:
+        times[answer.id] += 1
+        outcomes[answer.outcome] += 1
+        if answer.outcome == "halted":
+            halted.add(answer.stream)
+            continue
+        if answer.index is None:
+            continue
+        after_end += answer.stream in halted
+        indices[answer.stream].append(answer.index)
+        tops[answer.stream] += answer.outcome == "above"
+        question, alpha = asked[answer.id], calibrations[answer.stream].alpha
+        distance = question.truth - question.threshold
+        wrong += distance < -alpha if answer.outcome == "above" else distance > alpha
+    repeated = sum(count > 1 for count in times.values())
+    missing = len(asked) - len(times)
+    gaps = sum(sorted(seen) != list(range(len(seen))) for seen in indices.values())
+    cutoffs = {name: calibration.cutoff for name, calibration in calibrations.items()}
+    over = sum(tops[name] > cutoff for name, cutoff in cutoffs.items())
+    judged = outcomes["above"] + outcomes["below"]
+    checks = [
+        Check(
+            "every query is answered exactly once",
+            f"{len(asked):,} asked, {len(times):,} answered, {missing} missing, {repeated} twice",
+            not missing and not repeated and len(times) == len(asked),
+        ),
+        Check(
+            "above and below are right within the promised α",
+            f"{judged:,} judged ({outcomes['above']} above), {wrong} beyond α",
+            wrong == 0 and judged > 0,
+        ),
+        Check(
+            "no stream is above more often than its cutoff",
+            f"most {max(tops.values(), default=0)} of {max(cutoffs.values())}, {over} over",
+            over == 0 and outcomes["above"] > 0,
+        ),
+        Check(
+            "a halted stream never answers again",
+            f"{outcomes['halted']:,} answers 'halted', {after_end} answers after",
+            after_end == 0,
+        ),
+        Check("each stream's answers are numbered without gap", f"{gaps} streams with gaps", gaps == 0),
+    ]
+    return checks, outcomes
+
+
+def check_budget(
+    record: SourceRecord,
+    grants: Sequence[GrantRecord],
+    dry: set[str],
+) -> Check:
+    """What is granted, spent, refunded and left adds up, and the ledger names the streams that ran dry."""
+    total = record.source.epsilon
+    granted, spent, refunded = record.granted.epsilon, record.spent.epsilon, record.refunded.epsilon
+    ledger_dry = {grant.spec.stream for grant in grants if grant.tops == grant.calibration.cutoff}
+    held = (
+        granted - refunded <= total + TOLERANCE
+        and abs(total - granted + refunded - record.left.epsilon) <= TOLERANCE
+        and abs(sum(grant.spent.epsilon for grant in grants) - spent) <= TOLERANCE
+        and abs(granted - refunded - spent) <= TOLERANCE
+        and all(grant.spent.epsilon <= grant.cost.epsilon + TOLERANCE for grant in grants)
+        and ledger_dry == dry
+    )
+    return Check(
+        f"budget of {record.source.source} adds up (ε {total:g})",
+        f"granted {granted:.4f}, spent {spent:.4f}, refunded {refunded:.4f}, left {record.left.epsilon:.4f}, "
+        f"{len(ledger_dry)} streams ran dry",
+        held,
+    )

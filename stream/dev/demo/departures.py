@@ -1,0 +1,238 @@
+"""``sotto demo live``: a year of departures replayed, and the half-days in which most aircraft left late, found privately."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from itertools import groupby
+
+import polars as pl
+from aiokafka.admin import NewTopic
+
+from schemas import (
+    Answer,
+    EventsSource,
+    OpenStream,
+    RegisterSource,
+    SourceRecord,
+    StreamSpec,
+    moment_ms,
+    written_moment,
+)
+from stream.client import AsyncClient
+from stream.dev.demo.demo_report import Check, DemoReport
+from stream.dev.demo.demo_run import DemoProgress
+from stream.kafka.client.security import admin_client
+from stream.questions import Result
+from stream.settings import Settings
+from stream.tables import flights
+
+EPSILON = 2.0
+LATE = 60
+"""Minutes from which on a departure is late; one that was cancelled is as well."""
+THRESHOLD = 80
+ALERTS = 10
+STREAM = "late-aircraft"
+WINDOW_MS = 12 * 3_600_000
+DAY_MS = 24 * 3_600_000
+PARTITIONS = 4
+WORST = 10
+"""So many of the half-days that truly were the worst are shown."""
+ANSWERS_WAIT = 60.0
+"""Seconds without any new answer after which the demo gives up."""
+
+Place = tuple[str, str]
+"""The beginning of a window, and an airport."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a window and airport come to without noise: late aircraft with the bound on each, and late departures without it."""
+
+    aircraft: int
+    departures: int
+
+
+def stream() -> StreamSpec:
+    """The one stream that watches all airports for the whole year."""
+    return StreamSpec.model_validate(
+        {
+            "stream": STREAM,
+            "source": "flights",
+            "epsilon": EPSILON,
+            "expected_queries": windows() * len(flights.AIRPORTS),
+            "mechanism": {
+                "kind": "above_threshold",
+                "threshold": THRESHOLD,
+                "cutoff": ALERTS,
+                "monotone": True,
+            },
+            "standing": {
+                "count": "people",
+                "where": f"delay >= {LATE}",
+                "by": ["origin"],
+                "window": {"size": "12h"},
+                "begins": flights.BEGINS,
+            },
+        }
+    )
+
+
+def windows() -> int:
+    """How many windows of the stream the year has, up to the moment that the replay ends at."""
+    return (moment_ms(flights.ENDS) - moment_ms(flights.BEGINS)) // WINDOW_MS
+
+
+def truths() -> dict[Place, Truth]:
+    """The exact figures of every window and airport in which there was a late departure."""
+    late = flights.table().filter(pl.col("delay") >= LATE).drop_nulls("aircraft")
+    late = late.with_columns(window=pl.col("scheduled") // WINDOW_MS * WINDOW_MS)
+    # Of an aircraft the first late departure in a window counts, wherever it was.
+    counted = late.unique(["window", "aircraft"], keep="first", maintain_order=True)
+    bounded = counted.group_by("window", "origin").agg(aircraft=pl.len())
+    figures = (
+        late.group_by("window", "origin").agg(departures=pl.len()).join(bounded, ["window", "origin"], "left")
+    )
+    return {
+        (written_moment(window), origin): Truth(aircraft or 0, departures)
+        for window, origin, departures, aircraft in figures.iter_rows()
+    }
+
+
+async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoReport:
+    """Replay the year on a Kafka whose services run, and give the report."""
+    source = flights.source(EPSILON, f"{settings.prefix}.departures")
+    async with admin_client(settings) as admin:
+        await admin.create_topics([NewTopic(source.topic, PARTITIONS, 1)])
+    try:
+        return await _run(settings, source, progress)
+    finally:
+        async with admin_client(settings) as admin:
+            await admin.delete_topics([source.topic])
+
+
+async def _run(settings: Settings, source: EventsSource, progress: DemoProgress) -> DemoReport:
+    expected = windows() * len(flights.AIRPORTS)
+    async with AsyncClient(settings) as client:
+        progress.step(f"opening one stream: half-days in which more than about {THRESHOLD} aircraft left late")
+        await client.requests([RegisterSource(request="flights", source=source)])
+        await client.request(OpenStream(request=STREAM, stream=stream()))
+        grant = await client.grant("flights", STREAM)
+        answers: list[Result] = []
+        reading = asyncio.create_task(_read(client, answers))
+        try:
+            began = time.monotonic()
+            progress.step("replaying 336,776 departures of 2013")
+            published = await _publish(client, answers, progress, expected)
+            await _until(answers, expected, progress, published)
+            took = time.monotonic() - began
+            await asyncio.sleep(1.0)  # anything answered twice would show up now
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        return _report(answers, grant.calibration.alpha, published, took, await client.budget("flights"))
+
+
+async def _publish(client: AsyncClient, answers: list[Result], progress: DemoProgress, expected: int) -> int:
+    """The year, day by day: a mark as each day begins, and one at the end."""
+    published = 0
+    for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
+        await client.advance("flights", written_moment(day * DAY_MS))
+        today = list(departures)
+        await client.publish("flights", today)
+        published += len(today)
+        progress.advance(published, len(answers), expected)
+    await client.advance("flights", flights.ENDS)
+    await client.flush()
+    return published
+
+
+async def _read(client: AsyncClient, answers: list[Result]) -> None:
+    async for answer in client.answers(from_beginning=True):
+        answers.append(answer)  # noqa: PERF401  (others look at the list while it grows)
+
+
+async def _until(answers: list[Result], expected: int, progress: DemoProgress, published: int) -> None:
+    seen, since = len(answers), time.monotonic()
+    while len(answers) < expected and not any(answer.tops_left == 0 for answer in answers):
+        await asyncio.sleep(0.1)
+        progress.advance(published, len(answers), expected)
+        if len(answers) > seen:
+            seen, since = len(answers), time.monotonic()
+        elif time.monotonic() - since > ANSWERS_WAIT:
+            return
+
+
+def _report(
+    answers: list[Result], alpha: float, published: int, seconds: float, budget: SourceRecord
+) -> DemoReport:
+    exact = truths()
+    answered = [answer for answer in answers if answer.index is not None]
+    places = [_place(answer) for answer in answered]
+    ended = any(answer.tops_left == 0 for answer in answered)
+    wanted = _places()[: len(places)]
+    alerts = {place for place, answer in zip(places, answered, strict=True) if answer.outcome == "above"}
+    wrong = sum(
+        _beyond(answer.outcome, exact.get(place, Truth(0, 0)).aircraft, alpha)
+        for place, answer in zip(places, answered, strict=True)
+    )
+    checks = [
+        Check(
+            "each window of each airport is asked once, in order",
+            f"{len(_places()):,} windows and airports, {len(places):,} answered, {len(places) - len(set(places))} twice",
+            places == wanted and (ended or len(places) == len(_places())),
+        ),
+        Check(
+            "above and below are right within the promised α",
+            f"α = {alpha:g}; {len(alerts)} above, {wrong} beyond α",
+            wrong == 0 and bool(alerts),
+        ),
+        Check(
+            "one ε for the whole year, and for all that an aircraft ever does",
+            f"ε = {EPSILON:g} granted, {budget.spent.epsilon:g} of it spent by {len(alerts)} of {ALERTS} alerts",
+            budget.spent.epsilon <= EPSILON,
+        ),
+    ]
+    worst = sorted(exact, key=lambda place: -exact[place].aircraft)
+    shown = sorted(alerts | set(worst[:WORST]), key=lambda place: -exact.get(place, Truth(0, 0)).aircraft)
+    return DemoReport(
+        checks,
+        {
+            "departures": published,
+            "without_aircraft": int(flights.table()["aircraft"].null_count()),
+            "late": sum(truth.departures for truth in exact.values()),
+            "left_out": sum(truth.departures - truth.aircraft for truth in exact.values()),
+            "seconds": round(seconds, 1),
+            "alpha": alpha,
+            "threshold": THRESHOLD,
+            "windows": [
+                {
+                    "window": place[0],
+                    "origin": place[1],
+                    "rank": worst.index(place) + 1 if place in exact else None,
+                    "aircraft": exact.get(place, Truth(0, 0)).aircraft,
+                    "departures": exact.get(place, Truth(0, 0)).departures,
+                    "alert": place in alerts,
+                }
+                for place in shown
+            ],
+        },
+    )
+
+
+def _places() -> list[Place]:
+    """Every window and airport in the order in which a stream asks."""
+    begin = moment_ms(flights.BEGINS)
+    starts = (written_moment(begin + number * WINDOW_MS) for number in range(windows()))
+    return [(start, origin) for start in starts for origin in flights.AIRPORTS]
+
+
+def _place(answer: Answer) -> Place:
+    if answer.window is None or answer.group is None:
+        raise RuntimeError("an answer of a standing stream names no window")
+    return answer.window.start, str(answer.group["origin"])
+
+
+def _beyond(outcome: str, truth: int, alpha: float) -> bool:
+    return truth < THRESHOLD - alpha if outcome == "above" else truth > THRESHOLD + alpha

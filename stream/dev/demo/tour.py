@@ -1,0 +1,357 @@
+"""A stream of every mechanism: one or more questions to each, and every answer held against the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec
+from stream.client import AsyncClient
+from stream.dev.demo.demo_report import Check
+from stream.formatting import bound
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning.inverse_plans import needed_epsilon
+from stream.privacy.planning.response_plans import shares_of
+from stream.processing.dead_letters import BUSY
+from stream.tables import adult
+
+QUESTIONS: Final = 2_000
+MANY_EPSILON: Final = 1.0
+ATTRIBUTES: Final = ("age", "sex", "education-num", "race", "income>50K")
+MECHANISM: Final[dict[str, Any]] = {"kind": "pmw", "attributes": list(ATTRIBUTES), "beyond": "unpromised"}
+
+_GROUPS: Final = (("sex", 2), ("race", 5))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Questions and their true answers, from plain array comparisons."""
+
+    questions: tuple[dict[str, Any], ...]
+    truths: tuple[tuple[float, ...], ...]
+    rows: int
+
+
+def mixed(seed: int) -> Mixed:
+    """Counts, shares, sums, means and groups over ranges and cells; the same seed gives the same ones."""
+    chance = random.Random(seed)  # noqa: S311  (what is asked, not noise)
+    frame = pl.read_csv(adult.PATH)
+    columns = {name: frame[name].to_numpy() for name in ATTRIBUTES}
+    asked = [_one(chance, columns) for _ in range(QUESTIONS)]
+    return Mixed(tuple(question for question, _ in asked), tuple(truth for _, truth in asked), frame.height)
+
+
+def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: float) -> tuple[str, bool]:
+    """What was promised, reached and spent, and whether every answer kept to the α that it named."""
+    held, counts, silent = True, [], 0
+    for question, truth, answer in zip(asked.questions, asked.truths, answers, strict=True):
+        told = answer.estimates or (() if answer.estimate is None else (answer.estimate,))
+        if len(told) != len(truth):
+            silent += 1
+            continue
+        errors = [abs(number - true) for number, true in zip(told, truth, strict=True)]
+        held &= answer.alpha is None or max(errors) <= answer.alpha
+        if set(question) == {"where"}:
+            counts.append(max(errors))
+    if not counts:
+        return f"none of {len(answers):,} questions was answered: {answers[0].reason}", False
+    spent = max(answer.spent.epsilon for answer in answers if answer.spent is not None)
+    bases = Counter(answer.basis for answer in answers)
+    seen = (
+        f"{len(answers):,} questions for ε {spent:.3g} of {spec.epsilon:g}, {bases['noisy']} of them measured; counts within "
+        f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows) promised, off by {max(counts):.0f} at most and "
+        f"{np.mean(counts):.0f} on average; Laplace noise for each would have cost ε {_laplace(spec, alpha):.3g} for that promise"
+    )
+    unpromised = sum(answer.alpha is None for answer in answers) - silent
+    seen += f"; {unpromised} answers without a promise" if unpromised else ""
+    return seen + (f"; {silent} questions without an answer" if silent else ""), held and silent == 0
+
+
+def _laplace(spec: StreamSpec, alpha: float) -> float:
+    """The ε at which fresh noise for each question keeps to α."""
+    each = Laplace(kind="laplace", answers=QUESTIONS)
+    return needed_epsilon(spec.model_copy(update={"mechanism": each}), Setting(disjoint=True), alpha)
+
+
+def _one(chance: random.Random, columns: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], tuple[float, ...]]:
+    low, high = sorted(chance.randint(16, 90) for _ in range(2))
+    inside = (columns["age"] >= low) & (columns["age"] <= high)
+    where = f"age BETWEEN {low} AND {high}"
+    if chance.random() < 0.5:
+        sex = chance.choice("FM")
+        inside, where = inside & (columns["sex"] == sex), f"{where} AND sex = '{sex}'"
+    if chance.random() < 0.5:
+        rich = chance.randint(0, 1)
+        inside, where = inside & (columns["income>50K"] == rich), f'{where} AND "income>50K" = {rich}'
+    count = float(inside.sum())
+    match chance.randrange(10):
+        case 0:
+            return {"where": where, "fraction": True}, (count / len(inside),)
+        case 1:
+            return {"sum": "age", "where": where}, (float(columns["age"][inside].sum()),)
+        case 2 if count > 0:
+            return {"mean": "education-num", "where": where}, (float(columns["education-num"][inside].mean()),)
+        case 3:
+            name, size = chance.choice(_GROUPS)
+            values = columns[name][inside]
+            cells = [values == value for value in (("F", "M") if name == "sex" else range(size))]
+            return {"group_by": [name], "where": where}, tuple(float(cell.sum()) for cell in cells)
+        case _:
+            return {"where": where}, (count,)
+
+
+ATTEMPTS: Final = 100
+"""So often a question is asked at most; each time some of those that are left find room."""
+
+AskAll = Callable[[Sequence[Query]], Awaitable[Sequence[Answer]]]
+Sleep = Callable[[float], Awaitable[object]]
+
+_seconds = re.compile(r"ask it again in (\d+) s")
+
+
+async def answered(ask_all: AskAll, queries: Sequence[Query], sleep: Sleep = asyncio.sleep) -> list[Answer]:
+    """The answers, in the order of the questions; those that were busy are asked again, each time with a new id."""
+    found = list(await ask_all(queries))
+    for attempt in range(1, ATTEMPTS):
+        early = [place for place, answer in enumerate(found) if _is_busy(answer)]
+        if not early:
+            break
+        await sleep(min(_wait(found[place]) for place in early))
+        again = [queries[place].model_copy(update={"id": f"{queries[place].id}/{attempt}"}) for place in early]
+        for place, answer in zip(early, await ask_all(again), strict=True):
+            found[place] = answer
+    return found
+
+
+def _is_busy(answer: Answer) -> bool:
+    return answer.outcome == "rejected" and (answer.reason or "").startswith(f"{BUSY}:")
+
+
+def _wait(answer: Answer) -> float:
+    """In how many seconds there is room again, as the answer says."""
+    said = _seconds.search(answer.reason or "")
+    return float(said[1]) if said else 1.0
+
+
+CENSUS, SURVEY = "census", "survey"
+EPSILON, DELTA = 1.0, 1e-6
+BETA = 1e-6
+"""Chance that any answer of a stream breaks its promise: small, for every single one is checked."""
+RESPONDENTS = 2000
+ILL = 0.3
+"""The share of the respondents who are ill."""
+
+
+@dataclass(frozen=True)
+class TourAnswers:
+    """The answers to a stream's questions, in order, and its grant."""
+
+    answers: Sequence[Answer]
+    grant: GrantRecord
+
+
+Judge = Callable[[TourAnswers], tuple[str, bool]]
+"""What was seen, and whether it held."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One mechanism: a stream, its questions, and how their answers are judged."""
+
+    spec: StreamSpec
+    questions: Sequence[dict[str, Any]]
+    judge: Judge
+
+
+class _TourPeople:
+    """The table read with plain array comparisons: another way than the product's own bitmaps."""
+
+    def __init__(self) -> None:
+        frame = pl.read_csv(adult.PATH)
+        self.age = frame["age"].to_numpy()
+        self.hours = frame["hours-per-week"].to_numpy()
+        self.woman = frame["sex"].to_numpy() == "F"
+        self.rows = frame.height
+
+
+def tour_sources() -> list[Source]:
+    """The census with a budget for every stop, and a survey whose respondents each send one event."""
+    return [
+        adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}),
+        RecordsSource(kind="records", source=SURVEY, epsilon=EPSILON),
+    ]
+
+
+def stops(seed: int) -> list[Stop]:
+    """All mechanisms, in the order of the documentation."""
+    people = _TourPeople()
+    return [
+        *_sparse_vectors(people),
+        *_answers(people),
+        *_releases(people),
+        _many(seed),
+        *_hypotheses(people),
+        _randomized_response(seed),
+    ]
+
+
+async def tour(client: AsyncClient, seed: int) -> list[Check]:
+    """Open a stream of every mechanism, ask, and judge."""
+    for source in tour_sources():
+        await client.register(source)
+    checks = []
+    for stop in stops(seed):
+        await client.open(stop.spec)
+        queries = [
+            Query.model_validate({"id": f"{stop.spec.stream}/{number}", "stream": stop.spec.stream, **question})
+            for number, question in enumerate(stop.questions)
+        ]
+        answers = await answered(client.ask_many, queries)
+        grant = await client.grant(stop.spec.source, stop.spec.stream)
+        seen, held = stop.judge(TourAnswers(answers, grant))
+        checks.append(Check(f"{stop.spec.mechanism.kind} keeps its promise", seen, bool(held)))
+    return checks
+
+
+def _spec(mechanism: dict[str, Any], source: str = CENSUS, **more: Any) -> StreamSpec:
+    fields = {"epsilon": EPSILON, "delta": DELTA, "expected_queries": 100, "beta": BETA, **more}
+    name = mechanism["kind"].replace("_", "-")
+    return StreamSpec.model_validate(
+        {"stream": f"tour-{name}", "source": source, "mechanism": mechanism, **fields}
+    )
+
+
+def _within(truths: Sequence[float]) -> Judge:
+    """Every number is within its own α of the truth."""
+
+    def judge(told: TourAnswers) -> tuple[str, bool]:
+        errors = [
+            (abs((answer.estimate if answer.estimate is not None else np.inf) - truth), answer.alpha or 0.0)
+            for answer, truth in zip(told.answers, truths, strict=True)
+        ]
+        worst, alpha = max(errors)
+        return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{bound(alpha)}", all(
+            e <= a for e, a in errors
+        )
+
+    return judge
+
+
+def _sparse_vectors(people: _TourPeople) -> list[Stop]:
+    young, old = int((people.age < 25).sum()), int((people.age > 88).sum())
+    questions = [{"where": "age > 88"}, {"where": "age < 25"}]
+    base: dict[str, Any] = {"threshold": (young + old) / 2, "cutoff": 1, "monotone": True}
+
+    def tops(told: TourAnswers) -> tuple[str, bool]:
+        outcomes = [answer.outcome for answer in told.answers]
+        return f"{old} and {young} against {base['threshold']:g}: {outcomes}", outcomes == ["below", "above"]
+
+    def numbers(told: TourAnswers) -> tuple[str, bool]:
+        seen, held = tops(told)
+        said, within = _within([float(young)])(TourAnswers(told.answers[1:], told.grant))
+        return f"{seen}; {said}", held and within
+
+    return [
+        Stop(_spec({"kind": "above_threshold", **base}), questions, tops),
+        Stop(_spec({"kind": "numeric_sparse", **base}), questions, numbers),
+    ]
+
+
+def _answers(people: _TourPeople) -> list[Stop]:
+    laplace = _spec({"kind": "laplace", "answers": 4})
+    questions: list[dict[str, Any]] = [
+        {"where": "sex = 'F'"},
+        {"fraction": True, "where": "sex = 'F'"},
+        {"sum": "hours-per-week", "where": "age < 30"},
+        {"mean": "age", "where": "sex = 'F'"},
+    ]
+    truths = [
+        float(people.woman.sum()),
+        float(people.woman.mean()),
+        float(people.hours[people.age < 30].sum()),
+        float(people.age[people.woman].mean()),
+    ]
+    decades = {f"{low}s": int(((people.age >= low) & (people.age < low + 10)).sum()) for low in range(20, 90, 10)}
+    candidates = [{"name": name, "where": f"age BETWEEN {name[:2]} AND {int(name[:2]) + 9}"} for name in decades]
+
+    def chosen(told: TourAnswers) -> tuple[str, bool]:
+        [answer] = told.answers
+        lost = max(decades.values()) - decades.get(answer.choice or "", -(10**9))
+        alpha = answer.alpha or 0.0
+        return f"chose '{answer.choice}', {lost} below the best of ±{bound(alpha)}", lost <= alpha
+
+    return [
+        Stop(laplace, questions, _within(truths)),
+        Stop(_spec({"kind": "noisy_max", "monotone": True}), [{"candidates": candidates}], chosen),
+        Stop(_spec({"kind": "exponential", "monotone": True}), [{"candidates": candidates}], chosen),
+    ]
+
+
+def _releases(people: _TourPeople) -> list[Stop]:
+    histogram = _spec({"kind": "histogram", "attributes": ["sex", "age"]})
+    wheres = ["age < 30", "sex = 'F' AND age >= 60", "TRUE"]
+    truths = [
+        float((people.age < 30).sum()),
+        float((people.woman & (people.age >= 60)).sum()),
+        float(people.rows),
+    ]
+    cells = [[{"at": {"age": age, "sex": "F"}} for age in range(low, low + 5)] for low in (20, 40, 60)]
+    counts = [float((people.woman & (people.age >= low) & (people.age < low + 5)).sum()) for low in (20, 40, 60)]
+    sparse = {"attributes": ["age", "sex"], "sparsity": 5}
+    asked: list[dict[str, Any]] = [{"cells": one} for one in cells]
+
+    return [
+        Stop(histogram, [{"where": where} for where in wheres], _within(truths)),
+        Stop(_spec({"kind": "lazy_histogram", **sparse}), asked, _within(counts)),
+        Stop(_spec({"kind": "sparse_project", **sparse}), asked, _within(counts)),
+    ]
+
+
+def _hypotheses(people: _TourPeople) -> list[Stop]:
+    lows = range(20, 80, 2)
+    cells = [[{"at": {"age": age, "sex": "F"}} for age in range(low, low + 5)] for low in lows]
+    counts = [float((people.woman & (people.age >= low) & (people.age < low + 5)).sum()) for low in lows]
+    sparse = {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 5, "rows": people.rows}
+
+    def judged(told: TourAnswers) -> tuple[str, bool]:
+        seen, held = _within(counts)(told)
+        bases = Counter(answer.basis for answer in told.answers)
+        return f"{seen}; {bases['hypothesis']} free, {len(told.answers) - bases['hypothesis']} paid", held
+
+    return [Stop(_spec(sparse, epsilon=4.0), [{"cells": one} for one in cells], judged)]
+
+
+def _many(seed: int) -> Stop:
+    asked = mixed(seed)
+    spec = _spec(MECHANISM, epsilon=MANY_EPSILON, delta=0.0, expected_queries=QUESTIONS)
+    return Stop(
+        spec, asked.questions, lambda told: judged(asked, told.answers, spec, told.grant.calibration.alpha)
+    )
+
+
+def _randomized_response(seed: int) -> Stop:
+    chance = random.Random(seed)  # noqa: S311  (what people would answer, not noise)
+    ill = [chance.random() < ILL for _ in range(RESPONDENTS)]
+    spec = _spec(
+        {"kind": "randomized_response", "categories": ["well", "ill"]},
+        SURVEY,
+        delta=0.0,
+        expected_queries=RESPONDENTS,
+    )
+
+    def judge(told: TourAnswers) -> tuple[str, bool]:
+        share = next(one for one in shares_of(told.grant, told.answers).shares if one.category == "ill")
+        truth = sum(ill) / len(ill)
+        seen = f"{share.estimate:.3f} in [{share.low:.3f}, {share.high:.3f}] estimated, {truth:.3f} are ill"
+        return seen, share.low <= truth <= share.high
+
+    return Stop(spec, [{"category": "ill" if one else "well"} for one in ill], judge)

@@ -1,0 +1,323 @@
+"""Streams run over public data, by the processors that would run them over private data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import polars as pl
+from blake3 import blake3
+
+from schemas import (
+    AboveThreshold,
+    Amount,
+    Answer,
+    Calibration,
+    EventsSource,
+    GrantRecord,
+    NumericSparse,
+    Query,
+    Source,
+    StreamSpec,
+    TableSource,
+    form_of,
+)
+from stream.dev.simulation.true_answers import SimulationError, Truths, truths_of
+from stream.formatting import rows_counted
+from stream.privacy.composition.costs import whole_left
+from stream.privacy.noise import NoiseKey
+from stream.privacy.planning.promises import promises
+from stream.tables import PrivateTable, Rows
+from stream.tables.store import table_key
+from stream.testing import Driver
+
+_WORDS = {
+    "value": "values",
+    "values": "values",
+    "count": "counts",
+    "people": "people",
+    "fraction": "shares",
+    "groups": "groups",
+    "terms": "weighted sums",
+    "cells": "cells",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMeasurement:
+    """How far an answer is off: each of its numbers, its ⊤ or ⊥, or its choice; and the promised ``alpha``, if there is one.
+
+    A ⊤ or ⊥ is off by how far the value lies on the wrong side of the threshold, a choice by how far it is below the best.
+    """
+
+    line: int
+    what: str
+    errors: tuple[float, ...]
+    alpha: float | None
+    broken: bool
+
+    @property
+    def largest(self) -> float:
+        """The largest error of the answer's numbers."""
+        return max(self.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The errors of many answers of one kind; ``alpha`` is the least and the largest that was promised."""
+
+    what: str
+    answers: int
+    numbers: int
+    largest: float
+    mean: float
+    alpha: tuple[float, float] | None
+    unpromised: int
+    broken: int
+
+
+def measure(
+    line: int, query: Query, answer: Answer, spec: StreamSpec, calibration: Calibration, truths: Truths
+) -> list[ErrorMeasurement]:
+    """How far one answer is off. A rejected or halted one says nothing, and a mean over no row has no truth."""
+    if answer.outcome in {"rejected", "halted"}:
+        return []
+    if query.candidates is not None:
+        scores = truths.scores(query)
+        regret = max(scores.values()) - scores[answer.choice or ""]
+        return [_measured(line, "choices", [(regret, Fraction())], answer.alpha)]
+    exact = truths.numbers(query)
+    found = []
+    mechanism = spec.mechanism
+    if isinstance(mechanism, AboveThreshold | NumericSparse) and exact:
+        threshold = Fraction(repr(mechanism.threshold if query.threshold is None else query.threshold))
+        over = exact[0] - threshold
+        wrong = max(Fraction(), -over if answer.outcome == "above" else over)
+        found.append(_measured(line, "above and below", [(wrong, Fraction())], calibration.alpha))
+    published = answer.estimates if answer.estimate is None else (answer.estimate,)
+    if published and exact:
+        pairs = [(Fraction(number), truth) for number, truth in zip(published, exact, strict=True)]
+        found.append(_measured(line, _what(query), pairs, answer.alpha))
+    return found
+
+
+def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:
+    """The figures of each kind of answer, in the order of their first ones."""
+    kinds: dict[str, list[ErrorMeasurement]] = {}
+    for one in measurements:
+        kinds.setdefault(one.what, []).append(one)
+    return tuple(_figures(what, measured) for what, measured in kinds.items())
+
+
+def _figures(what: str, measured: list[ErrorMeasurement]) -> Figures:
+    errors = [error for one in measured for error in one.errors]
+    promised = [one.alpha for one in measured if one.alpha is not None]
+    return Figures(
+        what=what,
+        answers=len(measured),
+        numbers=len(errors),
+        largest=max(errors),
+        mean=math.fsum(errors) / len(errors),
+        alpha=(min(promised), max(promised)) if promised else None,
+        unpromised=len(measured) - len(promised),
+        broken=sum(one.broken for one in measured),
+    )
+
+
+def _measured(
+    line: int, what: str, pairs: list[tuple[Fraction, Fraction]], alpha: float | None
+) -> ErrorMeasurement:
+    errors = tuple(float(abs(number - truth)) for number, truth in pairs)
+    # What is published is a double: it may be off by its last digits beside what α bounds.
+    broken = alpha is not None and any(
+        error > alpha + 4 * math.ulp(max(abs(float(number)), alpha))
+        for error, (number, _) in zip(errors, pairs, strict=True)
+    )
+    return ErrorMeasurement(line, what, errors, alpha, broken)
+
+
+def _what(query: Query) -> str:
+    """What is in an answer's numbers; figures of different units are not put together."""
+    if query.sum is not None:
+        return f"sums of {query.sum}"
+    return f"means of {query.mean}" if query.mean is not None else _WORDS[form_of(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnding:
+    """The line of the first question that a stream did not answer any more, and why."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the stream over all questions, with a noise key of its own; ``charged`` is None where one charge pays for all.
+
+    ``rejections`` are the reasons by the questions' lines.
+    """
+
+    number: int
+    grant: GrantRecord
+    answered: int
+    halted: int
+    rejections: dict[int, str]
+    ended: RunEnding | None
+    measurements: tuple[ErrorMeasurement, ...]
+
+    @property
+    def charged(self) -> int | None:
+        """How many ordinary charges were used, of the grant's ``cutoff``."""
+        grant, cutoff = self.grant, self.grant.calibration.cutoff
+        return cutoff - whole_left(cutoff, grant.tops, grant.surplus) if cutoff else None
+
+    @property
+    def spent(self) -> Amount:
+        """What the run spent of what was reserved, ``grant.cost``."""
+        return self.grant.spent
+
+    @property
+    def broken(self) -> int:
+        """How many answers were further off than they promised."""
+        return len({one.line for one in self.measurements if one.broken})
+
+    @property
+    def figures(self) -> tuple[Figures, ...]:
+        """The errors of this run's answers."""
+        return figures(self.measurements)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationReport:
+    """All runs, of a stream on the ``source``; ``rows`` is the number of rows of the public table and ``counted`` that of those which count, None for a feed.
+
+    The ``seed`` repeats them.
+    """
+
+    source: Source
+    questions: int
+    rows: int | None
+    counted: int | None
+    seed: int
+    runs: tuple[Run, ...]
+
+    @property
+    def grant(self) -> GrantRecord:
+        """The stream's grant; that of all runs has the same spec, calibration and cost."""
+        return self.runs[0].grant
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """What the stream promises, in words."""
+        return tuple(
+            map(str, promises(self.grant.spec, self.grant.calibration, counted=rows_counted(self.source)))
+        )
+
+    @property
+    def figures(self) -> tuple[Figures, ...]:
+        """The errors of all runs' answers."""
+        return figures(one for run in self.runs for one in run.measurements)
+
+    @property
+    def broken_runs(self) -> int:
+        """How many runs had an answer further off than it promised; that is what β bounds the share of."""
+        return sum(run.broken > 0 for run in self.runs)
+
+
+def simulate(
+    spec: StreamSpec,
+    source: Source,
+    questions: Mapping[int, Query],
+    table: pl.DataFrame | None = None,
+    *,
+    runs: int = 5,
+    seed: int = 0,
+) -> SimulationReport:
+    """Open the stream on an installation in memory and ask it everything in order, once for each run.
+
+    ``table`` stands in for the source's own and must be public: exact errors are told. Each run has a noise key that is
+    derived from the seed and its number, so it protects nothing and is used for nothing else. The source's whole budget
+    is there in each run, whatever a deployment's ledger has left of it.
+
+    Raises:
+        SimulationError: what is given does not fit together.
+        Refused: the source's budget does not pay for the stream, or no plan does.
+    """
+    if spec.source != source.source:
+        raise SimulationError(
+            f"SPEC source: names '{spec.source}', and the source is '{source.source}'; give the source that it names"
+        )
+    if spec.standing is not None or isinstance(source, EventsSource):
+        raise SimulationError(
+            f"source '{source.source}': windows ask standing streams, and no file of questions; 'sotto plan' tells how far off their "
+            "answers are, and a Driver in memory takes events"
+        )
+    if isinstance(source, TableSource) and table is None:
+        raise SimulationError(f"source '{source.source}': it has a table; give a public one")
+    exact = _Exact(source, table)
+    made = tuple(_run(number, spec, source, questions, table, seed, exact) for number in range(1, runs + 1))
+    return SimulationReport(source, len(questions), exact.rows, exact.counted, seed, made)
+
+
+class _Exact:
+    """The exact answers of each run. Where people have several rows, its key decides which of them count."""
+
+    def __init__(self, source: Source, table: pl.DataFrame | None) -> None:
+        self._source = source
+        self._rows = Rows.load(source, table) if isinstance(source, TableSource) else None
+        self._table: PrivateTable | None = None
+        self._truths: Truths | None = None
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows the public table has."""
+        return None if self._rows is None else self._rows.file_row_count
+
+    @property
+    def counted(self) -> int | None:
+        """How many of them count: as many by every key."""
+        return None if self._table is None else self._table.private_row_count
+
+    def of(self, key: NoiseKey) -> Truths:
+        """What a run with this key should answer."""
+        if self._truths is None or (self._rows is not None and self._rows.people is not None):
+            if self._rows is not None and isinstance(self._source, TableSource):
+                self._table = PrivateTable.of(self._rows, self._source, table_key(key))
+            self._truths = truths_of(self._source, self._table)
+        return self._truths
+
+
+def _run(
+    number: int,
+    spec: StreamSpec,
+    source: Source,
+    questions: Mapping[int, Query],
+    table: pl.DataFrame | None,
+    seed: int,
+    exact: _Exact,
+) -> Run:
+    key = NoiseKey(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest())
+    truths = exact.of(key)
+    driver = Driver(key, partitions=1)
+    driver.register(source, table)
+    driver.open(spec)
+    answers = dict(zip(questions, driver.ask_many(questions.values()), strict=True))
+    grant = driver.grant(spec.source, spec.stream)
+    stopped = [(line, answer) for line, answer in answers.items() if answer.outcome == "halted"]
+    rejections = {line: one.reason or "" for line, one in answers.items() if one.outcome == "rejected"}
+    return Run(
+        number=number,
+        grant=grant,
+        answered=len(answers) - len(stopped) - len(rejections),
+        halted=len(stopped),
+        rejections=rejections,
+        ended=RunEnding(stopped[0][0], stopped[0][1].reason or "") if stopped else None,
+        measurements=tuple(
+            measured
+            for line, answer in answers.items()
+            for measured in measure(line, questions[line], answer, spec, grant.calibration, truths)
+        ),
+    )

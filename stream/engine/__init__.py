@@ -1,0 +1,1 @@
+"""The engine: fenced, restored, exactly-once processing of input partitions."""

@@ -1,0 +1,316 @@
+"""The engine: a member of a consumer group that runs one task per input partition."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Final
+
+from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.errors import KafkaError
+
+from stream.engine.health import EngineHealth, ServiceHealth
+from stream.engine.partition_task import PartitionTask
+from stream.engine.restore import FETCH_BYTES, reader
+from stream.engine.session import Equipment
+from stream.engine.standby import Standby
+from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
+from stream.engine.task_status import EngineRole
+from stream.engine.writer import Stamps
+from stream.kafka.client.adapter import KAFKA, Clients
+from stream.kafka.client.availability import Stopped, patiently
+from stream.kafka.client.security import connection
+from stream.kafka.topics.layouts import PARTITIONS_REMEDY
+from stream.log import get_logger
+from stream.processing.protocol import Processor
+from stream.settings import Settings
+
+
+class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is not typed
+    """Kafka's ranges over the first so many partitions of each topic, and over what is beyond them by itself.
+
+    By ranges over all of it a topic that was given more partitions would part with its tables: one member had a partition of the
+    one, and another that of the other. It goes by Kafka's own name, for members of an earlier version know that alone.
+    """
+
+    def __init__(self, known: int) -> None:
+        """Take how many partitions all topics have."""
+        self._known = known
+
+    def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
+        """The partitions of each member."""
+        parts = [
+            RangePartitionAssignor.assign(_View(cluster, numbers), members)
+            for numbers in (range(self._known), range(self._known, 1 << 31))
+        ]
+        assigned = {}
+        for member in members:
+            topics: dict[str, list[int]] = {}
+            for part in parts:
+                for topic, numbers in part[member].assignment:
+                    topics.setdefault(topic, []).extend(numbers)
+            assigned[member] = ConsumerProtocolMemberAssignment(self.version, sorted(topics.items()), b"")
+        return assigned
+
+
+class _View:
+    """A cluster of which some partitions are seen."""
+
+    def __init__(self, cluster: Any, numbers: range) -> None:
+        self._cluster = cluster
+        self._numbers = numbers
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The numbers of a topic's partitions."""
+        found = self._cluster.partitions_for_topic(topic)
+        return None if found is None else {number for number in found if number in self._numbers}
+
+
+POLL_INTERVAL_MS: Final = math.inf
+"""aiokafka makes a consumer leave its group when nobody has fetched for so long: never.
+
+A spare has nothing to fetch, and a batch takes as long as it takes. ``Supervision`` knows what each task does, and Kafka
+whether the process is a member.
+"""
+
+METADATA_MS: Final = 5_000
+"""A group learns within so long that a topic is there again, or has more partitions: aiokafka's own five minutes are too long for either.
+
+While a topic is away its partitions are given to no member, and nobody reads it.
+"""
+
+_EXPLAINED = (KafkaError, MembershipLostError, StalledError)
+
+log = get_logger("engine")
+
+
+class Engine:
+    """Runs a role's processor on the partitions that the group gives to this process, until cancelled or stopped.
+
+    All input and table topics of a role have equal partition counts; the assignor gives the same numbers of each to the same
+    member. What a topic was given beyond that while the engine runs is refused, for no other topic has anything for it.
+
+    Whoever runs is a member of the group or says that it is not: in its log, its figures and at /readyz.
+    """
+
+    def __init__(
+        self,
+        role: EngineRole,
+        settings: Settings,
+        topics: Iterable[str],
+        clients: Clients = KAFKA,
+        *,
+        partitions: int,
+        copies: bool = True,
+        remedy: str = PARTITIONS_REMEDY,
+        health: ServiceHealth | EngineHealth | None = None,
+        stamps: Stamps | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take the role's input and table topics, how many partitions each has, whether warm copies of them may be kept, and what helps against more."""
+        self.role = role
+        self._settings = settings
+        self._topics = list(topics)
+        self._clients = clients
+        self.health = health or ServiceHealth(role.name)
+        self.metrics = self.health.metrics
+        self._known = partitions
+        self._remedy = remedy
+        self._standby = Standby(role, settings, partitions if copies else 0, clients)
+        self._stamps = stamps or Stamps()
+        self._clock = clock
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._partitions: dict[int, PartitionTask] = {}
+        self._stopping = asyncio.Event()
+        self._parking = 0
+        self.refused: set[int] = set()
+        """Partitions that were assigned, and are beyond those that its topics have in common."""
+        self.refusal = ""
+        """Why, and what to do."""
+        self.broken: Exception | None = None
+        """Why a rebalance could not be followed."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when ``run`` is about to raise: what hangs may hang its clearing up as well."""
+
+    def stop(self) -> None:
+        """Finish the batches in hand, leave the group, and return from ``run``."""
+        self._stopping.set()
+
+    def processors(self) -> list[Processor]:
+        """The live state of each partition that is at work."""
+        return [life.processor for one in self._partitions.values() if (life := one.life) is not None]
+
+    def unread(self) -> int:
+        """Input records of its partitions that are not taken in yet."""
+        return sum(self._partitions[number].unread for number in self._tasks)
+
+    async def run(self) -> None:
+        """Join the group and work, as soon as Kafka is there.
+
+        Raises:
+            MembershipLostError: the group was lost, and did not come back.
+            RefusedTimeError: a time of the settings is beyond the brokers' bounds.
+            StalledError: a partition's task hangs, or was cancelled.
+        """
+        settings = self._settings
+        consumer = self._clients.consumer(
+            **connection(settings),
+            group_id=self.role.group,
+            group_instance_id=settings.instance or None,
+            client_id=self.role.member,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=[KnownRanges(self._known)],
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.heartbeat_ms,
+            max_poll_interval_ms=POLL_INTERVAL_MS,
+            max_partition_fetch_bytes=settings.fetch_bytes,
+            fetch_max_bytes=max(settings.fetch_bytes, FETCH_BYTES),
+            fetch_max_wait_ms=100,
+            metadata_max_age_ms=METADATA_MS,
+        )
+        offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
+        async with AsyncExitStack() as stack:
+            for client in (offsets, consumer):
+                stack.push_async_callback(client.stop)
+                try:
+                    await patiently(client.start, self._stopping, self.health.tell)
+                except Stopped:
+                    return
+            await stack.enter_async_context(self._standby)
+            equipment = Equipment(
+                self.role,
+                settings,
+                self._clients,
+                consumer,
+                offsets,
+                self.metrics,
+                self._standby.take,
+                self._stamps,
+                self._clock,
+            )
+            consumer.subscribe(self._topics, listener=_Listener(self, equipment))
+            log.info("joined", role=self.role.name, group=self.role.group)
+            membership = Membership(self.role, settings, consumer, self._clients, lambda: self._parking > 0)
+            try:
+                await self._supervise(membership)
+            except Exception as error:
+                self._fail(error)
+                raise
+            await self.park(self._partitions)
+            await self.discard(self._partitions)
+        log.info("left", role=self.role.name)
+
+    async def _supervise(self, membership: Membership) -> None:
+        """Wait for the order to stop; what must not go on takes the process down, for others to take over."""
+        supervision = Supervision(self.role.name, membership, self.health)
+        stopping = asyncio.create_task(self._stopping.wait())
+        watching = asyncio.create_task(membership.watch())
+        try:
+            while not stopping.done():
+                # Those that have stopped for a rebalance are in view until all have.
+                tasks = [task for task in self._tasks.values() if not task.done()]
+                await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
+                if watching.done():
+                    watching.result()
+                for partition, task in list(self._tasks.items()):
+                    if task.cancelled():
+                        raise StalledError(
+                            f"partition {partition}'s task was cancelled from within; this process ends so that its "
+                            "supervisor starts it again"
+                        )
+                    if task.done() and (error := task.exception()):
+                        log.error("partition task died", partition=partition, error=type(error).__name__)
+                        raise error
+                if self.broken is not None:
+                    raise self.broken
+                supervision.look(self._partitions.values(), self.refused, self.refusal)
+        finally:
+            stopping.cancel()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            self.health.tell(f"this {self.role.name} leaves")
+
+    def _fail(self, error: Exception) -> None:
+        # An unforeseen error's message might quote private data.
+        reason = str(error) if isinstance(error, _EXPLAINED) else type(error).__name__
+        log.error("engine ends", role=self.role.name, reason=reason)
+        self.on_failure()
+
+    async def park(self, partitions: Iterable[int]) -> None:
+        """Stop tasks at their next batch boundary, keeping their state for a quick return; over when all have stopped.
+
+        Until then they are at work: a rebalance in the middle of leaving must neither go on nor drop their state.
+        """
+        leaving = [partition for partition in partitions if partition in self._tasks]
+        for partition in leaving:
+            self._partitions[partition].stop()
+        self._parking += 1
+        try:
+            await asyncio.gather(*(self._tasks[partition] for partition in leaving), return_exceptions=True)
+        finally:
+            self._parking -= 1
+        for partition in leaving:
+            self._tasks.pop(partition, None)
+        self.metrics.partitions.set(len(self._tasks))
+
+    async def discard(self, partitions: Iterable[int]) -> None:
+        """Drop the state of parked partitions."""
+        gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
+        await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
+
+    def sift(self, assigned: Iterable[TopicPartition]) -> set[int]:
+        """The partitions to work on, of those that are assigned; the others are refused, and said so of."""
+        beyond = sorted(source for source in assigned if source.partition >= self._known)
+        self.refused = {source.partition for source in beyond}
+        self.refusal = ""
+        if beyond:
+            named = ", ".join(f"{source.partition} of {source.topic}" for source in beyond)
+            self.refusal = f"partitions beyond the {self._known} that all its topics had when this {self.role.name} began: {named}; {self._remedy}"
+            log.error("partitions refused", role=self.role.name, reason=self.refusal)
+        return {source.partition for source in assigned} - self.refused
+
+    async def take(self, partitions: set[int], equipment: Equipment) -> None:
+        """Start or resume the partitions assigned, and drop those that went elsewhere."""
+        await self.discard(set(self._partitions) - partitions)
+        if self._stopping.is_set():
+            return  # A rebalance came between the order to stop and leaving the group.
+        for number in sorted(partitions):
+            partition = self._partitions.get(number)
+            if partition is None:
+                partition = self._partitions[number] = PartitionTask(number, equipment)
+            self._tasks[number] = partition.resume()
+        self._standby.follow(partitions)
+        self.metrics.partitions.set(len(self._tasks))
+        log.info("assigned", role=self.role.name, partitions=sorted(partitions))
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is not typed
+    def __init__(self, engine: Engine, equipment: Equipment) -> None:
+        self._engine = engine
+        self._equipment = equipment
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        with self._told():
+            await self._engine.park({source.partition for source in revoked})
+
+    async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
+        with self._told():
+            # Nothing is read before the task has fenced, restored and sought.
+            self._equipment.consumer.pause(*assigned)
+            await self._engine.take(self._engine.sift(assigned), self._equipment)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """aiokafka goes on after an error here, as a member whose partitions nobody works on."""
+        try:
+            yield
+        except Exception as error:
+            self._engine.broken = error
+            raise

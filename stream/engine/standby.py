@@ -1,0 +1,126 @@
+"""Warm copies of partitions that another worker owns: whoever inherits one has only the last moments left to read.
+
+A copy is a processor in the middle of a restore. It has taken in committed records only, in their order and without a
+gap, up to a position in each topic; to go on from there after the fence is the restore that begins at offset 0, with
+most of it done beforehand. A copy that lags costs time when it is inherited, nothing else; one that fails is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from itertools import count
+from typing import Final, Self
+
+from aiokafka import TopicPartition
+
+from stream.engine.restore import read_to_end, reader
+from stream.engine.session import StandbyCopy
+from stream.engine.task_status import EngineRole
+from stream.kafka.client.adapter import KAFKA, Clients, Consumer
+from stream.log import get_logger
+from stream.settings import Settings
+
+SETTLING: Final = 3.0
+"""Seconds after an assignment before copies begin: rebalances come in storms, and own partitions go first."""
+INTERVAL: Final = 0.5
+"""Seconds between two looks for news."""
+PACE: Final = 50_000
+"""Records a second that all copies together take in at most: about a quarter of a core is theirs."""
+RETRY: Final = 15.0
+"""Seconds before a copy that failed is begun anew."""
+
+log = get_logger("standby")
+
+
+class Standby:
+    """Keeps copies of up to ``settings.standby_partitions`` partitions of a role that has ``partitions`` in all.
+
+    Each copy holds the partition's streams (see docs/scaling.md for how much that is) and at most the records that a
+    processor collects before it takes them in.
+    """
+
+    def __init__(self, role: EngineRole, settings: Settings, partitions: int, clients: Clients = KAFKA) -> None:
+        self._role = role
+        self._settings = settings
+        self._partitions = partitions
+        self._clients = clients
+        self._copies: dict[int, StandbyCopy] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+
+    def follow(self, owned: Collection[int]) -> None:
+        """Keep copies of what this worker may inherit, now that it owns these; drop all others."""
+        wanted = neighbours(owned, self._partitions, self._settings.standby_partitions)
+        for partition in self._tasks.keys() - wanted - set(owned):
+            self._drop(partition)
+        for partition in wanted - self._tasks.keys():
+            self._tasks[partition] = asyncio.create_task(self._keep(partition), name=f"standby-{partition}")
+
+    def take(self, partition: int) -> StandbyCopy | None:
+        """Hand over a partition's copy to whoever has fenced its owner: nothing is added to it any more."""
+        copy = self._copies.get(partition)
+        self._drop(partition)
+        return copy
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for partition in list(self._tasks):
+            self._drop(partition)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _drop(self, partition: int) -> None:
+        self._copies.pop(partition, None)
+        if (task := self._tasks.pop(partition, None)) is not None:
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _keep(self, partition: int) -> None:
+        pause = SETTLING
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                async with reader(self._settings, self._clients) as consumer:
+                    await self._tail(partition, consumer)
+            except Exception as error:  # noqa: BLE001  (whatever it is, a full restore does without a copy)
+                self._copies.pop(partition, None)
+                log.warning("standby starts over", partition=partition, error=type(error).__name__)
+            pause = RETRY
+
+    async def _tail(self, partition: int, consumer: Consumer) -> None:
+        """Take in a partition's tables and changelog from the beginning, and then whatever comes."""
+        processor, taken = self._role.make(partition), 0
+        copy = self._copies[partition] = StandbyCopy(processor)
+        sources = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
+        for rounds in count():
+            for source in sources:
+                limit, position = self._settings.batch_events, copy.positions.get(source)
+                whole = source.topic == processor.changelog
+                async for records in read_to_end(consumer, source, limit, position, whole=whole):
+                    # Nobody can take the copy between these two lines.
+                    processor.restore(records)
+                    copy.positions[source] = records[-1].offset + 1
+                    taken += len(records)
+                    async with self._turn:
+                        await asyncio.sleep(len(records) / PACE)
+                # Past the markers behind the last record.
+                copy.positions[source] = await consumer.position(source)
+                consumer.pause(source)
+            if rounds == 0:
+                log.info("standby ready", partition=partition, records=taken)
+            await asyncio.sleep(INTERVAL)
+
+
+def neighbours(owned: Collection[int], partitions: int, limit: int) -> set[int]:
+    """The partitions nearest to those owned, so many at most.
+
+    The group gives each member a range of partitions. When a member comes or goes the ranges shift, and what a member
+    gets borders on what it has.
+    """
+    others = [number for number in range(partitions) if number not in owned]
+    others.sort(key=lambda number: (min((abs(number - own) for own in owned), default=0), number))
+    return set(others[:limit])

@@ -1,0 +1,214 @@
+"""An engine looks after itself: what its tasks do, whether it is a member, and what it says of that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, NoReturn
+
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
+
+from stream.engine.health import EngineHealth, ServiceHealth
+from stream.engine.partition_task import PartitionTask
+from stream.engine.task_status import ON_KAFKA, EngineRole, ServiceName
+from stream.kafka.client.adapter import Clients, Consumer
+from stream.kafka.client.client_patches import refused_session
+from stream.kafka.client.security import connection
+from stream.log import get_logger
+from stream.settings import Settings, variable
+
+INTERVAL: Final = 2.0
+"""Seconds between two questions."""
+REJOIN_SECONDS: Final = 60.0
+"""A process that Kafka does not list for so long, while it answers, has lost its group for good."""
+
+membership_log = get_logger("membership")
+
+
+class MembershipLostError(RuntimeError):
+    """This process is in its group no more, for good: another has its name, or the client library has not brought it back."""
+
+
+class Membership:
+    """Asks Kafka again and again whether ``consumer`` is in the group of its role.
+
+    ``held_up`` says whether a batch in hand keeps the process from joining again: for so long it is not a member, and
+    says so, but is not lost.
+    """
+
+    def __init__(
+        self,
+        role: EngineRole,
+        settings: Settings,
+        consumer: Consumer,
+        clients: Clients,
+        held_up: Callable[[], bool],
+    ) -> None:
+        self.joined = False
+        """Whether Kafka has listed this process at the last answer, which is no older than a session."""
+        self.absence = "has not joined its group yet"
+        """Why it is not a member, while it is none."""
+        self.contact: float | None = None
+        """Since when Kafka has answered every question, on the monotonic clock; None while it does not."""
+        self._name = settings.instance
+        self._role = role
+        self._consumer = consumer
+        self._held_up = held_up
+        self._session_ms = settings.session_timeout_ms
+        self._session = self._session_ms / 1000
+        self._observer = clients.observer(
+            **connection(settings),
+            client_id=f"{role.member}-watch",
+            request_timeout_ms=settings.session_timeout_ms,
+        )
+        self._answered = time.monotonic()
+        self._away: float | None = None
+
+    def require_place(self) -> None:
+        """Make sure that the group has not turned this process away for good.
+
+        Raises:
+            MembershipLostError: another process has joined under its name, and has the partitions.
+            RefusedTimeError: the group takes no member with its session.
+        """
+        if self._consumer.session_refused:
+            raise refused_session(self._session_ms)
+        if self._consumer.displaced:
+            raise MembershipLostError(
+                f"another process has joined group {self._role.group} under the name {self._name}, and has its partitions; "
+                f"give each process of a role a name of its own ({variable('instance')}), or none"
+            )
+
+    async def watch(self) -> NoReturn:
+        """Ask until cancelled.
+
+        Raises:
+            MembershipLostError: Kafka answers and has not listed this process for ``REJOIN_SECONDS``.
+            GroupAuthorizationFailedError: this principal may not be in the group.
+        """
+        try:
+            while True:
+                await self._ask()
+                await asyncio.sleep(INTERVAL)
+        finally:
+            await self._observer.close()
+
+    async def _ask(self) -> None:
+        try:
+            async with asyncio.timeout(self._session):
+                members = await self._observer.members(self._role.group)
+        except GroupAuthorizationFailedError:
+            raise
+        except (KafkaError, OSError, TimeoutError) as error:
+            self.contact = self._away = None
+            # One lost answer says nothing; after a session Kafka has given up whoever it does not hear from.
+            if time.monotonic() - self._answered > self._session:
+                self._become(
+                    joined=False, absence=f"hears nothing of its group from Kafka ({type(error).__name__})"
+                )
+            return
+        now = self._answered = time.monotonic()
+        if self.contact is None:
+            self.contact = now
+        if self._consumer.member_id in members:
+            self._away = None
+            self._become(joined=True, absence="")
+            return
+        self._become(joined=False, absence="is not in its group, as Kafka says")
+        if self._away is None or self._held_up():
+            self._away = now
+        elif now - self._away > REJOIN_SECONDS:
+            raise MembershipLostError(
+                f"not a member of group {self._role.group} for {REJOIN_SECONDS:.0f} s, though Kafka answers; this "
+                "process ends so that its supervisor starts it again"
+            )
+
+    def _become(self, *, joined: bool, absence: str) -> None:
+        changed = joined is not self.joined
+        self.joined, self.absence = joined, absence
+        if changed and joined:
+            membership_log.info("member", role=self._role.name, group=self._role.group)
+        elif changed:
+            membership_log.warning("not a member", role=self._role.name, group=self._role.group, reason=absence)
+
+
+FAILING_SECONDS: Final = 60.0
+"""A partition that has started over for so long, or whose restore has not gone on, makes its service not ready."""
+LONG_SECONDS: Final = 60.0
+"""A step that takes so long is worth a line in the log."""
+STALLED_SECONDS: Final = 300.0
+"""A wait for Kafka that is over in moments, and has lasted so long while Kafka answers, will never end."""
+
+log = get_logger("supervision")
+
+
+class StalledError(RuntimeError):
+    """A partition's task hangs, or has gone without being told to stop."""
+
+
+class Supervision:
+    """Looks at everything once a second, at an engine's behest."""
+
+    def __init__(self, role: ServiceName, membership: Membership, health: ServiceHealth | EngineHealth) -> None:
+        self._role = role
+        self._membership = membership
+        self._health = health
+        self._long: dict[int, float] = {}
+
+    def look(self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = "") -> None:
+        """Take figures, and say what is lacking; partitions that are ``refused`` count among those that fail.
+
+        Raises:
+            MembershipLostError: another process has this one's name.
+            RefusedTimeError: the group takes no member with this one's session.
+            StalledError: a task waits for Kafka for good; its process must end, for others to take over.
+        """
+        self._membership.require_place()
+        now, longest, failing = time.monotonic(), 0.0, [*refused]
+        refusals = {refusal} if refusal else set[str]()
+        for task in partitions:
+            name, since = task.step.name, task.step.since
+            if name == "resting":
+                continue
+            longest = max(longest, now - since)
+            self._tell_if_long(task, now)
+            health = task.health
+            if health.refusal:
+                refusals.add(health.refusal)
+            restoring_since = since if name == "restoring" else None
+            begun = (one for one in (health.failing_since, restoring_since) if one is not None)
+            if any(now - one > FAILING_SECONDS for one in begun):
+                failing.append(task.partition)
+            contact = self._membership.contact
+            if name in ON_KAFKA and contact is not None and now - max(since, contact) > STALLED_SECONDS:
+                raise StalledError(
+                    f"partition {task.partition} has been {name} for {now - since:.0f} s, though Kafka answers; this "
+                    "process ends so that its supervisor starts it again"
+                )
+        metrics = self._health.metrics
+        metrics.member.set(self._membership.joined)
+        metrics.failing.set(len(failing))
+        metrics.step_seconds.set(longest)
+        if not self._membership.joined:
+            self._health.tell(f"this {self._role} {self._membership.absence}")
+        elif refusals:
+            self._health.tell("; ".join(sorted(refusals)))
+        elif failing:
+            self._health.tell(
+                f"partitions start over again and again, or their restore does not go on, see the log: {sorted(failing)}"
+            )
+        else:
+            self._health.tell("")
+
+    def _tell_if_long(self, task: PartitionTask, now: float) -> None:
+        step = task.step
+        if now - step.since > LONG_SECONDS and self._long.get(task.partition) != step.since:
+            self._long[task.partition] = step.since
+            log.warning(
+                "long step",
+                role=self._role,
+                partition=task.partition,
+                step=step.name,
+                seconds=int(now - step.since),
+            )

@@ -1,0 +1,252 @@
+"""What is wrong with an event, in words of a closed list and declared names alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Bins, Categories, Domain, Integers
+from schemas.windows import END_MS, NO_MOMENT, moment_of
+from stream.tables.encoding import Mask, bin_codes, integer_codes
+
+MAX_BYTES: Final = 64 * 1024
+"""Largest event; anything larger is refused unread."""
+MAX_DEPTH: Final = 64
+"""Deepest nesting of objects and lists, so that no event's fate hangs on how much of the stack is in use."""
+MAX_PERSON_BYTES: Final = 256
+"""Longest name of a person."""
+
+
+class Flaw(NamedTuple):
+    """Why an event is set aside: a code, and a message with the remedy."""
+
+    code: str
+    message: str
+
+
+EMPTY: Final = Flaw("malformed", "event: has no value; send a JSON object")
+OVERSIZE: Final = Flaw("oversize", f"event: more than {MAX_BYTES} bytes; send the fields that are counted")
+NESTED: Final = Flaw("malformed", f"event: nested deeper than {MAX_DEPTH}; send the fields that are counted")
+MALFORMED: Final = Flaw("malformed", "event: is not JSON; send a JSON object in UTF-8")
+NO_OBJECT: Final = Flaw("malformed", "event: is JSON and no object; send a JSON object")
+REPEATED: Final = Flaw("malformed", "event: a declared field is given twice; give each field once")
+NOBODY: Final = Flaw(
+    "person",
+    f"person: missing, blank, longer than {MAX_PERSON_BYTES} bytes, or neither text nor a whole number; say whose event it is",
+)
+NO_TIME: Final = Flaw(
+    "time",
+    "time: missing, or no moment from 1970 to 9999; give ISO 8601 with a zone, or whole milliseconds since 1970",
+)
+SECONDS: Final = Flaw(
+    "time",
+    "time: is in seconds since 1970, by its size; give whole milliseconds (1,000 times as much), or ISO 8601 with a zone",
+)
+MICROSECONDS: Final = Flaw(
+    "time",
+    "time: is in microseconds since 1970, by its size; give whole milliseconds (divide by 1,000), or ISO 8601 with a zone",
+)
+NANOSECONDS: Final = Flaw(
+    "time",
+    "time: is in nanoseconds since 1970, by its size; give whole milliseconds (divide by 1,000,000), or ISO 8601 with a zone",
+)
+AHEAD: Final = Flaw("ahead", "time: further ahead of the clock than the source allows; see to the writer's clock")
+BEFORE: Final = Flaw(
+    "before",
+    "time: lies before the first window of every stream; open a stream that begins earlier, or see to the writer's clock",
+)
+
+SECONDS_FROM: Final = 10**8
+SECONDS_TO: Final = 10**10
+"""Seconds since 1970 in the years 1973 to 2286; taken for milliseconds they lie in the first 116 days of 1970."""
+_UNITS: Final = (
+    (SECONDS_FROM, SECONDS_TO, SECONDS),
+    (10**14, 10**16, MICROSECONDS),
+    (10**17, 10**19, NANOSECONDS),
+)
+"""The unit of numbers from one size to another, in the years 1973 to 2286; the later two would be after the year 5000 in milliseconds."""
+
+
+def unit_of(number: float) -> Flaw | None:
+    """Name the unit other than milliseconds that a time is given in, by its size; None if there is none."""
+    return next((flaw for low, high, flaw in _UNITS if low <= number < high), None)
+
+
+def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
+    """Say why a time in milliseconds since 1970 is refused, ahead of the clock or before every window: by its unit, if it is another one."""
+    unit = unit_of(time)
+    if is_ahead:
+        return MICROSECONDS if unit is MICROSECONDS else AHEAD
+    return SECONDS if unit is SECONDS else BEFORE
+
+
+def unknown_category(attribute: str) -> Flaw:
+    """Of an attribute without ``other``."""
+    return Flaw("unknown category", f"{attribute}: unknown category; declare it, or give the attribute an other")
+
+
+def no_number(attribute: str) -> Flaw:
+    """Of a number that is missing, none, not whole, or outside where that is refused."""
+    return Flaw(
+        "number", f"{attribute}: missing, no number of the declared kind, or outside; declare what the events have"
+    )
+
+
+Moments = npt.NDArray[np.int64]
+
+_ZERO: Final = ord("0")
+_PLAIN: Final = 20
+"""The length of ``2013-01-01T05:00:00Z``, which most events have, maybe with milliseconds."""
+_FINE: Final = 24
+_SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
+_DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
+
+
+def moments_of(values: Sequence[Any]) -> Moments:
+    """The moment of each value; many alike take a fraction of the time."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        try:
+            moments = np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass
+        else:
+            return np.where((moments >= 0) & (moments < END_MS), moments, NO_MOMENT)
+    if kinds == {str} and (found := _alike(values)) is not None:
+        return found
+    return np.array([moment_of(value) for value in values], dtype=np.int64)
+
+
+def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
+    """Mark the events to refuse since they are dated before the ``first`` window of every stream.
+
+    An event that stands in the order of time, where the clock is before that window as well, is history and stays: it counts
+    nowhere either. A clock below 0 has not begun. Seconds that were taken for milliseconds are refused wherever they stand.
+    """
+    is_history = (clocks >= 0) & (clocks < first)
+    has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
+    return (times < first) & (has_seconds | ~is_history)
+
+
+def _alike(texts: Sequence[str]) -> Moments | None:
+    """The moments of texts that are all written plainly in UTC; None if any is not."""
+    width = len(texts[0])
+    if width not in {_PLAIN, _FINE} or set(map(len, texts)) != {width}:
+        return None
+    try:
+        letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8).reshape(-1, width)
+    except UnicodeEncodeError:
+        return None
+    columns = np.ascontiguousarray(letters.T)
+    digits = columns.astype(np.int64) - _ZERO
+    signs = {**_SIGNS, width - 1: "Z"} | ({19: "."} if width == _FINE else {})
+    places = [*_DIGITS, *((20, 21, 22) if width == _FINE else ())]
+    numeric = digits[places]
+    if (
+        any((columns[place] != ord(sign)).any() for place, sign in signs.items())
+        or ((numeric < 0) | (numeric > 9)).any()
+    ):
+        return None
+    year, month, day = _number(digits, 0, 4), _number(digits, 5, 7), _number(digits, 8, 10)
+    hour, minute, second = _number(digits, 11, 13), _number(digits, 14, 16), _number(digits, 17, 19)
+    if (
+        (month < 1) | (month > 12) | (day < 1) | (hour > 23) | (minute > 59) | (second > 59) | (year < 1970)
+    ).any():
+        return None
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    first = months.astype("datetime64[D]").astype(np.int64)
+    if (day > (months + 1).astype("datetime64[D]").astype(np.int64) - first).any():
+        return None
+    whole: Moments = (((first + day - 1) * 24 + hour) * 60 + minute) * 60 + second
+    whole *= 1000
+    if width == _FINE:
+        whole += _number(digits, 20, 23)
+    return whole
+
+
+def _number(digits: Moments, start: int, end: int) -> Moments:
+    found: Moments = digits[start].copy()
+    for place in range(start + 1, end):
+        found *= 10
+        found += digits[place]
+    return found
+
+
+Codes = npt.NDArray[np.int64]
+
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf")
+_LARGEST_EXACT: Final = 2.0**53
+_NUMERIC: Final = frozenset({int, float, bool})
+_TEXT: Final = frozenset({str})
+
+
+class FieldCodes:
+    """Codes of one attribute."""
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain: Integers | Bins | None = None
+        self._codes: dict[Any, int] = {}
+        self._other = -1
+        if isinstance(domain, Categories):
+            self._codes = {value: code for code, value in enumerate(domain.values)}
+            self._other = -1 if domain.other is None else self._codes[domain.other]
+        else:
+            self._domain = domain
+
+    def codes(self, values: Sequence[Any]) -> tuple[Codes, Mask]:
+        """The code of each value, and which have one."""
+        kinds = set(map(type, values))
+        if self._domain is None:
+            texts = values if kinds <= _TEXT else [text_of(value) for value in values]
+            find, other = self._codes.get, self._other
+            codes = np.array([find(text, other) for text in texts], dtype=np.int64)
+            return codes, codes >= 0
+        numbers = _numbers(values, kinds)
+        if isinstance(self._domain, Integers):
+            return integer_codes(self._domain, numbers)
+        return bin_codes(self._domain, numbers)
+
+
+def _numbers(values: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.float64]:
+    if kinds <= _NUMERIC:
+        try:
+            return np.array(values, dtype=np.float64)
+        except OverflowError:
+            pass
+    return np.array([number_of(value) for value in values], dtype=np.float64)
+
+
+def text_of(value: Any) -> str | None:
+    """A value as categories are read from it."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return str(int(value)) if abs(value) <= _LARGEST_EXACT and value == math.floor(value) else repr(value)
+        case _:
+            return None
+
+
+def number_of(value: Any) -> float:
+    """A value as numbers are read from it: the double nearest to it, infinite beyond all of them; NaN for what is none."""
+    match value:
+        case float():
+            return value
+        case int():
+            try:
+                return float(value)
+            except OverflowError:
+                return math.inf if value > 0 else -math.inf
+        case str() if _NUMBER.fullmatch(stripped := value.strip()):
+            return float(stripped)
+        case _:
+            return math.nan

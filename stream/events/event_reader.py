@@ -1,0 +1,241 @@
+"""Batches of events as columns: whose each is, when it was, and the codes of its attributes.
+
+Each event is judged by itself: what becomes of it depends neither on the others of its batch nor on how a topic is cut into
+batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Categories, EventsSource
+from schemas.json_limits import nesting_of
+from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
+from stream.events.event_fields import (
+    EMPTY,
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_PERSON_BYTES,
+    NESTED,
+    NO_TIME,
+    NOBODY,
+    OVERSIZE,
+    Codes,
+    FieldCodes,
+    Flaw,
+    moments_of,
+    no_number,
+    number_of,
+    unit_of,
+    unknown_category,
+)
+from stream.kernel import Spans, spans_of
+
+__all__ = ["EventReader", "Events", "Flaw"]
+
+_PERSON: Final = 0
+_TIME: Final = 1
+_FIRST_ATTRIBUTE: Final = 2
+
+
+class EventReader:
+    """Reads the events of one source."""
+
+    def __init__(self, source: EventsSource, partitions: int) -> None:
+        self._partitions = partitions
+        self._names = list(source.attributes)
+        self._fields_count = _FIRST_ATTRIBUTE + len(self._names)
+        self._cells = [FieldCodes(domain) for domain in source.attributes.values()]
+        self._flaws = [
+            unknown_category(name) if isinstance(domain, Categories) else no_number(name)
+            for name, domain in source.attributes.items()
+        ]
+        paths = [source.person, source.time, *map(source.path_of, source.attributes)]
+        kinds = [str | int, str | int, *[Any] * len(self._names)]
+        self._plain = PlainReader(source, partitions)
+        self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
+
+    def read(self, values: Sequence[bytes | None] | Spans) -> Events:
+        """The columns of a batch."""
+        plain = self._plain.read(values if isinstance(values, Spans) else spans_of([one or b"" for one in values]))
+        if plain is None:
+            return self._read(_listed(values))
+        if len(plain.places) == len(values):
+            return plain
+        left = np.ones(len(values), dtype=np.bool_)
+        left[plain.places] = False
+        places = np.flatnonzero(left)
+        others = values.picked(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
+        return plain.merged(self._read(_listed(others)), places)
+
+    def _read(self, values: Sequence[bytes | None]) -> Events:
+        flaws: dict[int, Flaw] = {}
+        places, columns = self._fields(values, flaws)
+        kept = np.ones(len(places), dtype=np.bool_)
+        names = _names(columns[_PERSON])
+        named = np.array([bool(name) for name in names], dtype=np.bool_)
+        self._leave_out(places, kept, named, partial(_same, NOBODY), flaws)
+        times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
+        self._leave_out(places, kept, times >= 0, lambda row: _no_time(columns[_TIME][row]), flaws)
+        codes: dict[str, Codes] = {}
+        for field, name in enumerate(self._names):
+            codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
+            self._leave_out(places, kept, known, partial(_same, self._flaws[field]), flaws)
+        found = np.array(places, dtype=np.int64)
+        if not kept.all():
+            found, times = found[kept], times[kept]
+            codes = {name: column[kept] for name, column in codes.items()}
+            names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
+        people, homes = digests_and_homes(names, self._partitions)
+        return Events(found, people, homes, times, codes, flaws)
+
+    def _leave_out(
+        self,
+        places: Sequence[int],
+        kept: npt.NDArray[np.bool_],
+        fit: npt.NDArray[np.bool_],
+        flaw_of: Callable[[int], Flaw],
+        flaws: dict[int, Flaw],
+    ) -> None:
+        if not fit.all():
+            for row in np.flatnonzero(kept & ~fit).tolist():
+                flaws[places[row]] = flaw_of(row)
+            kept &= fit
+
+    def _fields(
+        self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
+    ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
+        """The declared fields of events that are JSON, column by column, and their places."""
+        events = self._at_once(values)
+        if events is None:
+            places, rows = [], []
+            for place, value in enumerate(values):
+                fields = _refused(value) or self._one(value or b"")
+                if isinstance(fields, Flaw):
+                    flaws[place] = fields
+                else:
+                    places.append(place)
+                    rows.append(fields)
+            return places, list(zip(*rows, strict=True)) if rows else [()] * self._fields_count
+        whole: Sequence[bytes] = values  # type: ignore[assignment]
+        columns = [self._decoder.column(field, events) for field in range(self._fields_count)]
+        if self._give_each_once(whole, columns):
+            return range(len(values)), columns
+        for place, value in enumerate(whole):
+            if (flaw := self._repeats(value)) is not None:
+                flaws[place] = flaw
+        kept = [place for place in range(len(values)) if place not in flaws]
+        return kept, [[column[place] for place in kept] for column in columns]
+
+    def _at_once(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
+        """All events, if there is nothing wrong with any."""
+        quick = self._decoder.quick
+        if quick is None or None in values:
+            return None
+        whole: Sequence[bytes] = values  # type: ignore[assignment]
+        longest = max(map(len, whole), default=0)
+        if longest > MAX_BYTES or _may_nest(whole, longest):
+            return None
+        try:
+            return list(map(quick, whole))
+        except (ValueError, RecursionError):
+            return None
+
+    def _give_each_once(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
+        """Whether it is plain of all events at once that none gives a declared field twice.
+
+        If every field has a value in every event, each event has each name at least once; it has it once if all together have
+        it as often as there are events.
+        """
+        joined = b"\n".join(values)
+        return (
+            b"\\" not in joined
+            and not any(None in column for column in columns)
+            and all(joined.count(name) == len(values) for name in self._decoder.written)
+        )
+
+    def _repeats(self, value: bytes) -> Flaw | None:
+        """What is wrong with an event that may give a declared field twice."""
+        if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.written):
+            return None
+        return self._decoder.repeats(value)
+
+    def _one(self, value: bytes) -> tuple[Any, ...] | Flaw:
+        found: tuple[Any, ...] | Flaw
+        try:
+            if self._decoder.quick is None:
+                found = self._decoder.slow(value)
+            else:
+                event = [self._decoder.quick(value)]
+                found = tuple(self._decoder.column(field, event)[0] for field in range(self._fields_count))
+        except (ValueError, RecursionError):
+            found = self._decoder.slow(value)
+        return found if isinstance(found, Flaw) else self._repeats(value) or found
+
+
+def _names(people: Sequence[Any]) -> list[bytes]:
+    """People's names as bytes, empty for what is none."""
+    if set(map(type, people)) == {str} and all(map(str.strip, people)):
+        try:
+            names = list(map(str.encode, people))
+        except UnicodeEncodeError:
+            pass
+        else:
+            if max(map(len, names)) <= MAX_PERSON_BYTES:
+                return names
+    return [_name(person) for person in people]
+
+
+def _name(person: Any) -> bytes:
+    """A person's name as bytes, empty for what is none."""
+    if isinstance(person, int) and not isinstance(person, bool):
+        if abs(person).bit_length() > 8 * MAX_PERSON_BYTES:
+            return b""
+        person = str(person)
+    if not isinstance(person, str) or not person.strip():
+        return b""
+    try:
+        name = person.encode()
+    except UnicodeEncodeError:
+        return b""
+    return name if len(name) <= MAX_PERSON_BYTES else b""
+
+
+def _same(flaw: Flaw, row: int) -> Flaw:
+    del row
+    return flaw
+
+
+def _no_time(value: Any) -> Flaw:
+    """Say what is wrong with a time that is no moment: its unit, if it is a number of another one."""
+    return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
+
+
+def _refused(value: bytes | None) -> Flaw | None:
+    """What is wrong with an event that is not worth reading."""
+    if value is None:
+        return EMPTY
+    if len(value) > MAX_BYTES:
+        return OVERSIZE
+    if value.count(b"{") + value.count(b"[") > MAX_DEPTH and nesting_of(value) > MAX_DEPTH:
+        return NESTED
+    return None
+
+
+def _may_nest(values: Sequence[bytes], longest: int) -> bool:
+    """Whether some event may be nested too deep: more brackets open within an event's length than it may have."""
+    letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
+    places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
+    return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
+
+
+def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
+    """Values one by one; a size below 0 stands for none."""
+    if not isinstance(values, Spans):
+        return values
+    return [None if size < 0 else text for text, size in zip(values, values.size.tolist(), strict=True)]

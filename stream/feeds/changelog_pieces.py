@@ -1,0 +1,329 @@
+"""The changelog of what was counted, in pieces: each says what a step changed, and is deleted when later ones have said it all.
+
+A figure never goes down while its window is open, and a piece has figures as they are after its step and not what was added, so
+that of any two pieces the later one holds. A piece is binary: people are digests of 16 bytes, and nothing is named. What was counted of a person in
+a window stands once for all conditions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from schemas.wire import UNREADABLE
+from stream.feeds.person_counts import Counting, Visits, Words, packed, packed_bytes, unpacked
+from stream.feeds.tally import Tally, Touched
+from stream.feeds.window_forms import Form
+from stream.processing.protocol import LaterVersionError, Message, RecordLike
+
+PIECE_BYTES: Final = 768 * 1024
+"""About as large as a piece may be: below the largest record of any topic."""
+_DIGEST_BYTES: Final = 16
+_CELL_BYTES: Final = 24
+_PREFIX: Final = b"piece|"
+
+
+class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
+    """How often people were counted in a window, in the columns of some tallies."""
+
+    tallies: list[int]
+    start: int
+    digests: bytes
+    counts: bytes
+
+
+class _Lives(msgspec.Struct, array_like=True, gc=False):
+    """How often people were counted by a tally in all windows together, or in those of a period."""
+
+    tally: int
+    period: int
+    digests: bytes
+    counts: bytes
+
+
+class _Places(msgspec.Struct, array_like=True, gc=False):
+    """Numbers of a tally's cells; ``among`` says of each in which of the windows it is."""
+
+    tally: int
+    by: tuple[str, ...]
+    people: bool
+    sum: str | None
+    windows: list[int]
+    count: int
+    among: bytes
+    cells: bytes
+    counts: bytes
+    sums: bytes
+
+
+class _Sections(msgspec.Struct, array_like=True, gc=False):
+    """A piece."""
+
+    people: list[_PersonCounts]
+    lives: list[_Lives]
+    cells: list[_Places]
+
+    @property
+    def entries(self) -> int:
+        """How many figures there are: the rows of people and the cells."""
+        digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.lives)
+        return digests // _DIGEST_BYTES + sum(one.count for one in self.cells)
+
+
+_Section = _PersonCounts | _Lives | _Places
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Sections).decode
+
+
+@dataclass(slots=True)
+class Piece:
+    """A piece's value, and how many figures it has."""
+
+    value: bytes
+    entries: int
+
+
+def key_of(number: int) -> bytes:
+    """The key of a piece."""
+    return b"%s%d" % (_PREFIX, number)
+
+
+def number_of(key: bytes) -> int | None:
+    """The number of a piece by its key; None for another record's."""
+    return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
+
+
+def pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
+    """What was touched, in as many pieces as it takes."""
+    piece, size = _Sections([], [], []), 0
+    for form, touched in changes:
+        for section, more in _sections(form, touched):
+            if size and size + more > PIECE_BYTES:
+                yield Piece(_encode(piece), piece.entries)
+                piece, size = _Sections([], [], []), 0
+            _add(piece, section)
+            size += more
+    if size:
+        yield Piece(_encode(piece), piece.entries)
+
+
+def _add(piece: _Sections, section: _Section) -> None:
+    if isinstance(section, _PersonCounts):
+        piece.people.append(section)
+    elif isinstance(section, _Lives):
+        piece.lives.append(section)
+    else:
+        piece.cells.append(section)
+
+
+def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
+    """What is said, and about how many bytes that takes."""
+    tallies = sorted(form.tallies.values(), key=lambda tally: tally.column)
+    numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
+    for start, rows in touched.people.items():
+        yield from (
+            (_PersonCounts(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(numbers))
+            for digests, counts in _people(form.windows[start].visits, rows, columns, form.most)
+        )
+    for (number, period), rows in touched.lives.items():
+        tally = form.tallies[number]
+        yield from (
+            (_Lives(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
+            for digests, counts in _people(tally.life(period), rows, [0], tally.shape.total or 0)
+        )
+    by_row = {window.row: start for start, window in form.windows.items()}
+    for (number, counting), places in touched.cells.items():
+        yield from _places(form.tallies[number], counting, places, by_row)
+
+
+def _people(
+    visits: Visits, rows: npt.NDArray[np.int64], columns: list[int], most: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Whose some rows are, and what is counted there, in parts."""
+    for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
+        own = rows[part]
+        yield visits.people(own).astype("<u8").tobytes(), packed(visits.counts(own, columns), most)
+
+
+def _places(
+    tally: Tally, counting: Counting, touched: npt.NDArray[np.int64], by_row: Mapping[int, int]
+) -> Iterator[tuple[_Section, int]]:
+    cells = tally.cells[counting]
+    for part in _parts(len(touched), _CELL_BYTES):
+        places = touched[part]
+        rows, among = np.unique(places // cells.cells, return_inverse=True)
+        found = _Places(
+            tally.number,
+            counting.by,
+            counting.people,
+            counting.sum,
+            [by_row[row] for row in rows.tolist()],
+            len(places),
+            b"" if len(rows) == 1 else _narrow(among),
+            _narrow(places % cells.cells),
+            _narrow(cells.counts[places]),
+            _narrow(cells.sums[places]) if counting.sum is not None else b"",
+        )
+        size = len(found.among) + len(found.cells) + len(found.counts) + len(found.sums)
+        yield found, size + _overhead(found.windows)
+
+
+def _parts(count: int, size: int) -> Iterator[slice]:
+    most = max(1, PIECE_BYTES // size)
+    return (slice(start, start + most) for start in range(0, count, most))
+
+
+def _overhead(numbers: Iterable[int]) -> int:
+    """More than what a section has beside its columns."""
+    return 200 + 9 * sum(1 for _ in numbers)
+
+
+def _narrow(numbers: np.ndarray[Any, Any]) -> bytes:
+    """Numbers from 0 on in as few bytes each as the largest needs."""
+    bits = int(numbers.max(initial=0)).bit_length()
+    return numbers.astype(next(f"<u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size)).tobytes()
+
+
+def _wide(value: bytes, count: int) -> npt.NDArray[np.int64]:
+    return np.frombuffer(value, dtype=f"<u{max(1, len(value) // max(1, count))}").astype(np.int64)
+
+
+def take(value: bytes, number: int, forms: Iterable[Form]) -> int:
+    """Take a piece in, and give how many figures it has.
+
+    Windows that nobody counts any more are passed over, as are tallies that are no more.
+    """
+    piece = _decode(value)
+    for form in forms:
+        for people in piece.people:
+            _take_people(people, number, form)
+        for lives in piece.lives:
+            tally = form.tallies.get(lives.tally)
+            if tally is not None and not tally.is_over(lives.period):
+                counts = unpacked(lives.counts, tally.shape.total or 0, 1)
+                tally.life(lives.period).put(_digests(lives.digests), [0], counts, number)
+        for places in piece.cells:
+            if (tally := form.tallies.get(places.tally)) is not None:
+                _take_places(places, number, form, tally)
+    return piece.entries
+
+
+def _take_people(section: _PersonCounts, number: int, form: Form) -> None:
+    own = [place for place, tally in enumerate(section.tallies) if tally in form.tallies]
+    if not own or section.start < form.first:
+        return
+    counts = unpacked(section.counts, form.most, len(section.tallies))[:, own]
+    tallies = [form.tallies[section.tallies[place]] for place in own]
+    visits = form.open(section.start).visits
+    visits.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
+    for tally in tallies:
+        tally.reached = max(tally.reached, section.start)
+
+
+def _take_places(section: _Places, number: int, form: Form, tally: Tally) -> None:
+    counting = Counting(section.by, section.people, section.sum)
+    if (cells := tally.cells.get(counting)) is None:
+        return
+    kept = [form.open(start).row if start >= form.first else -1 for start in section.windows]
+    among = _wide(section.among, section.count) if section.among else np.zeros(section.count, dtype=np.int64)
+    rows = np.array(kept, dtype=np.int64)[among]
+    is_open = rows >= 0
+    places = rows[is_open] * cells.cells + _wide(section.cells, section.count)[is_open]
+    sums = _wide(section.sums, section.count)[is_open] if counting.sum is not None else None
+    cells.put(places, _wide(section.counts, section.count)[is_open], sums, number)
+
+
+def _digests(value: bytes) -> Words:
+    return np.frombuffer(value, dtype="<u8").reshape(-1, 2).astype(np.uint64)
+
+
+SLACK: Final = 65_536
+"""So many figures the changelog may hold beyond twice those that count."""
+AT_ONCE: Final = 2 * 65_536
+"""Pieces of so many figures are said again in one step, and no more than so many times what the step itself has written."""
+TIMES: Final = 4
+
+Changes = Sequence[tuple[Form, Touched]]
+
+
+class PiecesLog:
+    """The pieces of one partition, by the steps that wrote them."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        """The number of the next piece: what a step changes is marked with it before it is written."""
+        self._steps: deque[tuple[int, int, int]] = deque()
+        self._entries = 0
+
+    def _add(self, first: int, end: int, entries: int) -> None:
+        """Note the pieces from ``first`` up to ``end``, which one step wrote."""
+        self._steps.append((first, end, entries))
+        self._entries += entries
+        self.next = max(self.next, end)
+
+    def take(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
+        """Take in the pieces of a changelog, by their numbers.
+
+        Raises:
+            LaterVersionError: a later version wrote one of them.
+        """
+        for number in sorted(found):
+            try:
+                entries = take(found[number].value or b"", number, forms)
+            except UNREADABLE:
+                raise LaterVersionError(found[number]) from None
+            self._add(number, number + 1, entries)
+
+    def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
+        """The records of a step that changed this, with what it says again of old pieces, and the ends of those."""
+        messages: list[Message] = []
+        first = self.next
+        entries = self._append(changes, messages)
+        known = list(forms)
+        excess = self._entries - 2 * sum(form.live for form in known) - SLACK
+        old: list[tuple[int, int, int]] = []
+        allowed = max(AT_ONCE // TIMES, TIMES * entries)
+        while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
+            old.append(self._steps.popleft())
+            excess -= old[-1][2]
+            allowed -= old[-1][2]
+        if old:
+            before = old[-1][1]
+            self._append([(form, again) for form in known if (again := _again(form, before, first))], messages)
+            self._entries -= sum(step[2] for step in old)
+            messages += [(key_of(number), None, ()) for step in old for number in range(step[0], step[1])]
+        return messages
+
+    def _append(self, changes: Changes, messages: list[Message]) -> int:
+        first, entries = self.next, 0
+        for piece in pieces(changes):
+            messages.append((key_of(self.next), piece.value, ()))
+            self.next += 1
+            entries += piece.entries
+        if entries:
+            self._steps.append((first, self.next, entries))
+            self._entries += entries
+        return entries
+
+
+def _again(form: Form, before: int, piece: int) -> Touched:
+    """What old pieces said last of a form, to be said in a new one."""
+    touched = Touched()
+    for start, window in form.windows.items():
+        if len(rows := window.visits.again(before, piece)):
+            touched.people[start] = rows
+    for tally in form.tallies.values():
+        for period, visits in tally.lives.items():
+            if len(rows := visits.again(before, piece)):
+                touched.lives[tally.number, period] = rows
+        for counting, cells in tally.cells.items():
+            if len(places := cells.again(before, piece)):
+                touched.cells[tally.number, counting] = places
+    return touched

@@ -1,0 +1,382 @@
+"""Feeds: a partition of a live topic in, what it has in each closed window of each standing stream out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from schemas import EventsSource, FeedProgress, FeedStream
+from schemas.wire import UNREADABLE, struct
+from stream.feeds.changelog_pieces import Changes, PiecesLog, number_of
+from stream.feeds.counted_streams import Beginning, StandingStreams, Stream, begins_at
+from stream.feeds.event_clock import NOT_BEGUN, EventClock, RecreatedError, RecutError
+from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
+from stream.feeds.intake import Intake
+from stream.feeds.window_queries import Telling
+from stream.processing.dead_letters import Rejection, dead_letter
+from stream.processing.protocol import (
+    PROGRESS_KEY,
+    LaterVersionError,
+    Outputs,
+    RecordLike,
+    TableMissedError,
+    topic_ids_of,
+    with_topic_ids,
+)
+from stream.processing.topic_names import Topics
+
+WORK_AT_ONCE: Final = 1_000_000
+"""Events times windows that they may lie in, once for each condition: what one step looks at."""
+
+_STREAM: Final = b"stream|"
+_LATER_EPOCH: Final = b"epoch|"
+
+_WireProgress: Any = struct(FeedProgress)
+_encode = msgspec.json.Encoder().encode
+_decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
+_decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
+
+
+class FeedProcessor:
+    """One partition of a source's topic, for all standing streams of the source.
+
+    ``partitions`` is how many the topic has. Windows close by the events' own stamps, or by marks; where there are no events, by
+    ``reached_end``. Definitions must hold what control has told when a restore ends.
+
+    ``left_out`` counts what the bounds have left out, ``late`` what came too late, ``counted`` what counts: events once for each
+    window that they lie in. They and ``rejected``, dead letters by their reason, are since this processor was made, and private.
+    """
+
+    heavy = True
+    repeatable = False
+    """A partial that was merged is not taken twice, but what counts of a person hangs on all that came before."""
+
+    def __init__(
+        self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
+    ) -> None:
+        self.inputs = (source.topic,)
+        self.tables: tuple[str, ...] = ()
+        self.changelog = topics.feed_state(source.source)
+        self.rejected: Counter[str] = Counter()
+        self._topics = topics
+        self._source = source
+        self._partition = partition
+        self._partitions = partitions
+        self._definitions = definitions
+        self._clock = EventClock(source)
+        self._intake = Intake(source, partition, partitions, self._clock)
+        self._telling = Telling(topics, source, partition, partitions)
+        self._streams = StandingStreams(source)
+        self._kept: dict[str, dict[int, bytes]] = {}
+        """The keys of what the changelog has of each stream, by epoch: of epochs that have windows to tell of, and of the last that had."""
+        self._log = PiecesLog()
+        self._offset = 0
+        self.topic_ids: dict[str, str] = {}
+        self._seen = -1
+        self._is_new = False
+        self._restoring: dict[bytes, RecordLike] = {}
+
+    def reached_end(self, moment: float) -> None:
+        """Be told that whatever stood in the partition at a moment has been taken in, in seconds since 1970.
+
+        The moment is one before the partition's end was asked for, and the end is the high watermark: not that of what is
+        committed, since a transaction that is open has events stamped long ago. What is due by it comes out of ``idle``.
+        """
+        self._clock.reached_end(moment)
+
+    @property
+    def behind(self) -> bool:
+        """Whether windows are due that were more than one step takes: the next ``idle`` writes more of them."""
+        return any(stream.is_due(self._clock.now) for stream in self._streams)
+
+    @property
+    def next_close(self) -> int | None:
+        """Where the clock must stand for the next window to close, in milliseconds since 1970; None if none is to come."""
+        return self._streams.next_close()
+
+    @property
+    def due_at(self) -> float | None:
+        """The moment from which on a silent partition has a window to tell of, in seconds since 1970."""
+        reading = self.next_close
+        return None if reading is None else self._clock.told_at(reading)
+
+    @property
+    def closes_at(self) -> float | None:
+        """The moment from which on an event closes a window, in seconds since 1970; None where only marks do."""
+        reading = self.next_close
+        return None if reading is None else self._clock.stamped_at(reading)
+
+    def restore(self, records: Iterable[RecordLike]) -> None:
+        """Take in records of the changelog; of each key the latest counts."""
+        for record in records:
+            key = record.key or b""
+            if record.value is None:
+                self._restoring.pop(key, None)
+            else:
+                self._restoring[key] = record
+
+    def restored(self) -> Mapping[str, int]:
+        """End the restore, and give the next offset.
+
+        Raises:
+            RecutError: the topic has another number of partitions than before.
+            TableMissedError: a stream is not among the definitions, which are behind.
+        """
+        kept_records, self._restoring = self._restoring, {}
+        if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
+            found = _read(progress, _decode_progress)
+            self.topic_ids = topic_ids_of(progress)
+            if found.partitions != self._partitions:
+                raise RecutError(self._source.topic, found.partitions, self._partitions)
+            self._offset, self._clock.now, self._clock.stamped = found.offset, found.clock, found.stamped
+            self._log.next, self._streams.next_tally = found.piece, found.tally
+            self._streams.first_windows.restore(found.first_windows)
+        self._is_new = progress is None
+        told = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
+        pieces: dict[int, RecordLike] = {}
+        for key, record in kept_records.items():
+            if (number := number_of(key)) is not None:
+                pieces[number] = record
+            elif key.startswith((_STREAM, _LATER_EPOCH)):
+                self._resume(key, _read(record, _decode_stream), told)
+        self._streams.settle()
+        self._log.take(pieces, self._streams.forms)
+        return {self._source.topic: self._offset}
+
+    def recreated(self, topic: str) -> None:
+        """Refuse another topic: open windows lack what the deleted one still had, and may count what it had once more.
+
+        Raises:
+            RecreatedError: always.
+        """
+        raise RecreatedError(topic)
+
+    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+        """There are no tables to follow: definitions come beside."""
+        del records
+        return Outputs()
+
+    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
+        """There are no tables."""
+        del records
+        return False
+
+    def portion(self, records: Sequence[RecordLike]) -> int:
+        """As many events as one step should count: the fewer, the more windows of all streams each may lie in."""
+        return min(len(records), max(1, WORK_AT_ONCE // max(1, self._streams.work)))
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        """Count events in order, and write what is in the windows that close.
+
+        Raises:
+            UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
+        """
+        outputs, is_first = Outputs(), self._is_new
+        self._sync(outputs, records[0].offset if records else self._offset)
+        changes = self._count(records, outputs) if records else []
+        self._write(outputs, changes)
+        if self._clock.passed:
+            self._turn(outputs)
+        self._close(outputs)
+        if records:
+            self._offset = records[-1].offset + 1
+        if records or outputs or is_first:
+            self._progress(outputs)
+        return outputs
+
+    def idle(self, now: float) -> Outputs:
+        """What is in windows that are due: those that the clock has closed, and those left by earlier steps."""
+        del now
+        return self.process(())
+
+    @property
+    def moment(self) -> int:
+        """Where the clock stands, in milliseconds since 1970; negative before it has begun."""
+        return self._clock.now
+
+    @property
+    def counted(self) -> int:
+        """Events that count, once for each window."""
+        return self._streams.figures.counted
+
+    @property
+    def late(self) -> int:
+        """Events that came too late for a window, once for each."""
+        return self._streams.figures.late
+
+    @property
+    def left_out(self) -> int:
+        """Events that the bounds left out, once for each window."""
+        return self._streams.figures.left_out
+
+    @property
+    def open_windows(self) -> int:
+        """Windows in which something was counted and that are not told of; those of streams with equal windows are one."""
+        return sum(len(form.windows) for form in self._streams.forms)
+
+    @property
+    def people(self) -> int:
+        """People who were counted in open windows, once for each."""
+        return sum(form.people for form in self._streams.forms)
+
+    @property
+    def table_bytes(self) -> int:
+        """The memory that these people take."""
+        return sum(table.nbytes for form in self._streams.forms for table in form.tables())
+
+    def _resume(self, key: bytes, found: Any, told: Mapping[str, StandingDefinition]) -> None:
+        name = key.removeprefix(_STREAM).decode()
+        if key.startswith(_LATER_EPOCH):
+            name = key.split(b"|", 2)[2].decode()
+        known = told.get(name)
+        if known is None or known.incarnation != found.incarnation:
+            raise TableMissedError(f"{self.changelog} counts for {name}, which control has not told of yet")
+        epoch = found.epoch if found.epoch is not None else self._guess_epoch(known, found)
+        self._kept.setdefault(name, {})[epoch] = key
+        if found.state == "open":
+            since = found.since if found.own is None else found.own_since
+            waits = epoch > 0 and since is not None and not self._clock.has_read(since)
+            self._streams.resume(known, found, epoch, waits=waits)
+
+    def _guess_epoch(self, told: StandingDefinition, found: Any) -> int:
+        """The epoch that an earlier version's record is of: the last that has ended, or the last that begins as the record does."""
+        since = found.since if found.own is None else found.own_since
+        for epoch in reversed(told.epochs):
+            begins = None if epoch.begins is None else self._clock.effect(epoch.begins)
+            if (epoch.ends is not None) if found.state == "ended" else (begins is not None and begins == since):
+                return epoch.number
+        return told.epochs[0].number
+
+    def _sync(self, outputs: Outputs, offset: int) -> None:
+        """Begin and end streams as control tells: all their epochs that were not known, however many there were since the last look.
+
+        Those that are known at the first step of all count whatever the topic has, later ones what comes after they were told of.
+        """
+        if self._seen == self._definitions.version:
+            return
+        self._seen = self._definitions.version
+        news: list[Beginning] = []
+        known = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
+        for stream in self._streams:
+            stream.told = known.get(stream.told.spec.stream, stream.told)
+        for name, told in known.items():
+            kept = self._kept.get(name, {})
+            if told.kind == "closed":
+                for epoch in list(kept):
+                    self._drop(outputs, name, epoch)
+                continue
+            reached = max(kept, default=-1)
+            epochs = [epoch for epoch in told.epochs if epoch.number > reached and epoch.begins is not None]
+            news += [self._beginning(told, epoch.number, epoch.begins or 0) for epoch in epochs]
+            for ended in [number for number in kept if epochs and (name, number) not in self._streams.streams]:
+                self._drop(outputs, name, ended)
+        for stream in self._streams.begin(news, offset):
+            name, epoch = stream.key
+            key = _LATER_EPOCH + b"%d|" % epoch if epoch else _STREAM
+            self._kept.setdefault(name, {})[epoch] = key + name.encode()
+            self._keep_stream(outputs, stream)
+        self._is_new = False
+        self._turn(outputs)
+
+    def _beginning(self, told: StandingDefinition, epoch: int, moment: int) -> Beginning:
+        """Where an epoch begins of which control told at a moment.
+
+        A stream's first windows are asked though they began before. When it is asked again, the first window is one that counts as a whole.
+        """
+        if not epoch:
+            since = NOT_BEGUN if self._is_new else self._clock.since(moment)
+            return Beginning(told, begins_at(told, self._clock.first_after(moment)), since)
+        since = self._clock.effect(moment)
+        first = self._clock.first_behind(since)
+        return Beginning(
+            told, self._clock.first_after(moment) if first is None else first, since, epoch, first is None
+        )
+
+    def _turn(self, outputs: Outputs) -> None:
+        """Work out the first and last windows of epochs, as far as the clock has read to their beginnings and ends."""
+        for stream in self._streams:
+            was = stream.next, stream.last, stream.waits
+            ends = stream.told.epoch(stream.epoch).ends
+            last = None if ends is None else self._clock.reading_at(self._clock.effect(ends))
+            if stream.waits and (first := self._clock.first_behind(stream.since)) is not None:
+                stream.begin_at(first)
+            if last is not None and not stream.is_ending and not stream.waits:
+                stream.end_at(last)
+            if stream.is_over or was != (stream.next, stream.last, stream.waits):
+                self._keep_stream(outputs, stream)
+        self._streams.settle()
+        self._clock.passed.clear()
+
+    def _drop(self, outputs: Outputs, name: str, epoch: int) -> None:
+        """Drop what was counted for an epoch of a stream, and all that is kept of it."""
+        if (name, epoch) in self._streams.streams:
+            self._streams.end((name, epoch))
+        self._keep(outputs, self._kept[name].pop(epoch), None)
+        if not self._kept[name]:
+            del self._kept[name]
+
+    def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
+        self._clock.early = self._streams.early
+        batch, rejections = self._intake.read(records, self._streams.first_windows)
+        for place, rejection in sorted(rejections.items()):
+            self._reject(outputs, records[place], rejection)
+        if batch is None:
+            return []
+        found = ((form, form.count(batch, self._log.next)) for form in self._streams.forms)
+        return [(form, touched) for form, touched in found if touched is not None]
+
+    def _close(self, outputs: Outputs) -> None:
+        told = self._telling.due(self._streams, self._clock.now, outputs)
+        for stream in told:
+            self._keep_stream(outputs, stream)
+        if told:
+            self._streams.settle()
+
+    def _write(self, outputs: Outputs, changes: Changes) -> None:
+        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.forms))
+
+    def _keep(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
+        outputs.add(self.changelog, self._partition, (key, value, ()))
+
+    def _keep_stream(self, outputs: Outputs, stream: Stream) -> None:
+        """Keep how far an epoch is; of one that is over it is kept that it was, until a later one stands for it."""
+        name, epoch = stream.key
+        kept = stream.kept
+        if stream.is_over:
+            self._streams.end(stream.key)
+            if epoch < max(self._kept[name]):
+                self._drop(outputs, name, epoch)
+                return
+            kept = FeedStream(
+                incarnation=kept.incarnation, offset=kept.offset, next=kept.next, state="ended", epoch=epoch
+            )
+        value = kept.model_dump_json(exclude_defaults=True).encode()
+        self._keep(outputs, self._kept[name][epoch], value)
+
+    def _progress(self, outputs: Outputs) -> None:
+        progress = _WireProgress(
+            self._offset,
+            self._clock.now,
+            self._partitions,
+            self._log.next,
+            self._streams.next_tally,
+            self._clock.stamped,
+            self._streams.first_windows.kept,
+        )
+        headers = with_topic_ids(self.topic_ids)
+        outputs.add(self.changelog, self._partition, (PROGRESS_KEY, _encode(progress), headers))
+
+    def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
+        self.rejected[rejection.code] += 1
+        partition = self._partition % self._topics.partitions
+        outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
+
+
+def _read(record: RecordLike, decode: Any) -> Any:
+    try:
+        return decode(record.value)
+    except UNREADABLE:
+        raise LaterVersionError(record) from None

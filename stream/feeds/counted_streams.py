@@ -1,0 +1,330 @@
+"""The standing streams of one partition: which tallies count their windows, and which windows are due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemas import EventsSource, FeedStream, SumOf
+from schemas.windows import END_MS, moment_ms, span_ms
+from stream.feeds.event_clock import NOT_BEGUN
+from stream.feeds.feed_definitions import StandingDefinition
+from stream.feeds.intake import FirstWindows
+from stream.feeds.person_counts import Counting
+from stream.feeds.tally import NO_END, Shape, Tally
+from stream.feeds.window_forms import Counted, Form
+from stream.processing.control_order import asked_span
+from stream.tables import PredicateParser
+from stream.tables.expressions import TRUE
+
+Key = tuple[str, int]
+"""A stream's name, and the number of its epoch."""
+
+EARLY_WINDOWS: Final = 10_000
+"""So many windows of a stream may be counted in before the first mark."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """An epoch of a stream: ``next`` is the window that is told of next, ``last`` the last one that is.
+
+    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is set until it is known which window is the first, and
+    ``is_ending`` once it is known which one is the last because control has told of an end.
+    """
+
+    told: StandingDefinition
+    offset: int
+    next: int
+    last: int
+    counting: Counting
+    tally: Tally
+    own: Tally | None = None
+    until: int = -1
+    epoch: int = 0
+    waits: bool = False
+    is_ending: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Which epoch of which stream."""
+        return self.told.spec.stream, self.epoch
+
+    @property
+    def since(self) -> int:
+        """The stamp from which on events count in its next window."""
+        return (self.own or self.tally).since
+
+    def begin_at(self, moment: int) -> None:
+        """Begin with the first window from a moment on."""
+        self.waits = False
+        self.next = max(self.next, self.told.standing.window.first_from(moment))
+
+    def end_at(self, clock: int) -> None:
+        """End with the last window that is closed where the clock stands."""
+        self.is_ending = True
+        every = self.told.standing.window.every_ms
+        self.last = min(self.last, (clock - self.told.standing.open_ms) // every * every)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and its last window was told of."""
+        return self.is_ending and not self.waits and self.next > self.last
+
+    @property
+    def closes(self) -> int:
+        """Where the clock must stand for its next window to be due."""
+        return self.next + self.told.standing.open_ms
+
+    def is_due(self, clock: int) -> bool:
+        """Whether its next window is closed."""
+        return self.is_open and self.closes <= clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a window is known that is to be told of."""
+        return not self.waits and self.next <= self.last
+
+    def tally_of(self, start: int) -> Tally:
+        """Which tally counts a window."""
+        return self.own if self.own is not None and start <= self.until else self.tally
+
+    def values(self, start: int) -> tuple[list[int], list[int]]:
+        """The cells of a window with a number other than 0, and their numbers."""
+        return self.tally_of(start).values(self.counting, start)
+
+    @property
+    def kept(self) -> FeedStream:
+        """What the changelog has of it."""
+        return FeedStream(
+            incarnation=self.told.incarnation,
+            offset=self.offset,
+            next=self.next,
+            tally=self.tally.number,
+            own=None if self.own is None else self.own.number,
+            until=None if self.own is None else self.until,
+            since=_kept(self.tally),
+            own_since=None if self.own is None else _kept(self.own),
+            epoch=self.epoch,
+            last=max(-1, self.last) if self.is_ending else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """An epoch of a stream that begins: with the first window at ``least``, and with the first event whose stamp is ``since`` or later.
+
+    It ``waits`` if the first window may be a later one.
+    """
+
+    told: StandingDefinition
+    least: int
+    since: int = NOT_BEGUN
+    epoch: int = 0
+    waits: bool = False
+
+
+class StandingStreams:
+    """All epochs of streams of a source in one partition that have windows to tell of."""
+
+    def __init__(self, source: EventsSource) -> None:
+        self.next_tally = 0
+        self.streams: dict[Key, Stream] = {}
+        self.tallies: dict[int, Tally] = {}
+        self.forms: list[Form] = []
+        self.figures = Counted()
+        self.first_windows = FirstWindows()
+        self._source = source
+        self._ahead = span_ms(source.ahead)
+        self._parser = PredicateParser(source.attributes)
+        self._shared: dict[Any, Tally] = {}
+
+    def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
+        """Begin to count streams from an offset on.
+
+        Streams share a tally if they would count the same events: in windows that nobody has been counted in yet, and that begin when
+        all that is to come counts for both.
+        """
+        begun = []
+        news: dict[tuple[int, int], Tally] = {}
+        for one in beginnings:
+            told = one.told
+            shape, key = self._shape(told, one.since)
+            window = told.standing.window
+            first = window.first_from(one.least)
+            tally = self._shared.get(key)
+            if tally is None:
+                tally = self._shared[key] = self._new(shape, one.since)
+            own, until = None, -1
+            apart = tally.reached
+            if one.since != tally.since:
+                # No event is dated later that counts for one and not for the other.
+                apart = max(apart, max(one.since, tally.since) + self._ahead)
+            if apart >= first:
+                own = news.get((tally.number, one.since))
+                if own is None:
+                    own = news[tally.number, one.since] = self._new(shape, one.since, apart - apart % shape.every)
+                until = own.last
+            last = self._last(told, window.first_from(begins_at(told, first)))
+            stream = Stream(told, offset, first, last, _counting(told), tally, own, until, one.epoch, one.waits)
+            begun.append(self._join(stream))
+        self.settle()
+        return begun
+
+    def resume(self, told: StandingDefinition, kept: FeedStream, epoch: int, *, waits: bool) -> None:
+        """Resume an epoch of a stream as the changelog has it."""
+        since = _since(kept.since)
+        shape, key = self._shape(told, since)
+        tally = self.tallies.get(kept.tally) or self._new(shape, since, number=kept.tally)
+        # The changelog may still have pieces of windows before: who begins there later must not share it.
+        tally.reached = max(tally.reached, kept.next - shape.every)
+        self._shared[key] = tally
+        own = None
+        if kept.own is not None and kept.until is not None:
+            own = self.tallies.get(kept.own) or self._new(shape, _since(kept.own_since), kept.until, kept.own)
+        last = self._last(told, told.standing.window.first_from(begins_at(told, kept.next)))
+        until = -1 if kept.until is None else kept.until
+        if kept.last is not None:
+            last = kept.last
+        is_ending = kept.last is not None
+        counting = _counting(told)
+        self._join(
+            Stream(told, kept.offset, kept.next, last, counting, tally, own, until, epoch, waits, is_ending)
+        )
+
+    def end(self, key: Key) -> None:
+        """Stop counting an epoch of a stream."""
+        del self.streams[key]
+        self.first_windows.end(key)
+        self.settle()
+
+    def settle(self) -> None:
+        """Bring the tallies in line with the streams: drop the windows that all have told of, and what nobody needs."""
+        needed: dict[int, int] = {}
+        counted: dict[int, set[Counting]] = {}
+        for stream in self.streams.values():
+            if stream.own is not None and stream.next > stream.until:
+                stream.own = None
+            for tally, start in ((stream.own, stream.next), (stream.tally, max(stream.next, stream.until + 1))):
+                if tally is not None:
+                    needed[tally.number] = min(needed.get(tally.number, NO_END), start)
+                    counted.setdefault(tally.number, set()).add(stream.counting)
+        for number, tally in list(self.tallies.items()):
+            if number not in needed:
+                self._form_of(tally).leave(number)
+                del self.tallies[number]
+                continue
+            tally.first = needed[number]
+            for counting in tally.cells.keys() - counted[number]:
+                del tally.cells[counting]
+        for form in self.forms:
+            form.close()
+        self.forms = [form for form in self.forms if form.tallies]
+        self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
+
+    def next_close(self) -> int | None:
+        """Where the clock must stand for the next window to be due; None if none is to come."""
+        return min((stream.closes for stream in self if stream.is_open), default=None)
+
+    @property
+    def early(self) -> int:
+        """How late an event may be dated that comes before the first mark: no stream has more open windows than these until then."""
+        ends = (one.next + EARLY_WINDOWS * one.told.standing.window.every_ms for one in self.streams.values())
+        return min(ends, default=END_MS)
+
+    @property
+    def work(self) -> int:
+        """In how many windows of all tallies an event may be looked for."""
+        return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(list(self.streams.values()))
+
+    def _join(self, stream: Stream) -> Stream:
+        for tally in (stream.tally, stream.own):
+            if tally is not None:
+                tally.require(stream.counting)
+        if stream.tally.shape.total is not None:
+            # Nobody shares it; what comes behind the horizon must not use up what may count before.
+            stream.tally.last = stream.last
+        self.streams[stream.key] = stream
+        first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
+        is_declared = stream.told.standing.begins is not None
+        self.first_windows.add(stream.key, stream.since, first, is_declared=is_declared)
+        return stream
+
+    def _new(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:
+        if number is None:
+            number = self.next_tally
+        self.next_tally = max(self.next_tally, number + 1)
+        form = next((form for form in self.forms if form.takes(shape)), None)
+        if form is None:
+            form = Form(shape, self._source.attributes, self.figures)
+            self.forms = [*self.forms, form]
+        tally = self.tallies[number] = form.join(number, shape, since, last)
+        return tally
+
+    def _form_of(self, tally: Tally) -> Form:
+        return next(form for form in self.forms if form.tallies.get(tally.number) is tally)
+
+    def _shape(self, told: StandingDefinition, since: int) -> tuple[Shape, Any]:
+        """How a stream's windows are counted, and what is the same of all streams that may share a tally."""
+        standing = told.standing
+        predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
+        horizon = _horizon(told)
+        total = self._source.total if horizon is not None else None
+        period, reach = 0, 0
+        if horizon is not None and self._source.has_periods:
+            period = self._source.period_ms
+            reach = asked_span(self._source, told.spec.mechanism, standing.window)
+        shape = Shape(
+            predicate,
+            standing.window.size_ms,
+            standing.window.every_ms,
+            span_ms(standing.lateness),
+            self._source.contribution,
+            total,
+            period,
+            reach,
+        )
+        alone = (told.spec.stream, told.incarnation) if total is not None else None
+        # How an event may be dated that stands before a mark with some stamp, only the mark would tell.
+        begins = since if self._source.clock == "marks" else None
+        return shape, (predicate, shape.size, shape.every, shape.lateness, alone, begins)
+
+    def _last(self, told: StandingDefinition, first: int) -> int:
+        """The beginning of the last window that is asked: a running count has a horizon, and with periods one in each."""
+        horizon = _horizon(told)
+        return (
+            NO_END
+            if horizon is None or self._source.has_periods
+            else first + (horizon - 1) * told.standing.window.every_ms
+        )
+
+
+def _kept(tally: Tally) -> int | None:
+    """Since when a tally counts, as the changelog has it."""
+    return None if tally.since == NOT_BEGUN else tally.since
+
+
+def _since(kept: int | None) -> int:
+    return NOT_BEGUN if kept is None else kept
+
+
+def _counting(told: StandingDefinition) -> Counting:
+    count = told.standing.count
+    if isinstance(count, SumOf):
+        return Counting(told.standing.by, sum=count.sum)
+    return Counting(told.standing.by, people=count == "people")
+
+
+def _horizon(told: StandingDefinition) -> int | None:
+    """How many windows a running count has; None of other mechanisms."""
+    mechanism: Any = told.spec.mechanism
+    return mechanism.steps if mechanism.kind == "running_count" else None
+
+
+def begins_at(told: StandingDefinition, otherwise: int) -> int:
+    """The moment from which on a stream's windows are asked; ``otherwise`` if it names none."""
+    begins = told.standing.begins
+    return otherwise if begins is None else moment_ms(begins)

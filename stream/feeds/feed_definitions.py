@@ -1,0 +1,232 @@
+"""The standing streams of all live topics, as control tells of them; one copy for all tasks of a process.
+
+What is done with each thing that is told, and asked of it, does not grow with the periods that are over: of these it is kept that
+they were, and nothing is searched that has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, Literal
+
+from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource
+from schemas.streams import StandingQuery, StreamSpec
+from schemas.wire import Codec, MalformedEventError
+from stream.processing.control_order import control_digest, is_stale
+from stream.processing.protocol import RecordLike
+
+_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A stretch of time in which the windows of a stream are asked: from an opening, or an extension after an end, up to the next end.
+
+    ``number`` is how many extensions the stream had when it began. ``begins`` and ``ends`` are the broker's stamps on the control
+    events; None for an event that is still to come, or that compaction has removed.
+    """
+
+    number: int = 0
+    begins: int | None = None
+    ends: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StandingDefinition:
+    """The latest that control has told of a standing stream, and the stamps of what it told before."""
+
+    spec: StreamSpec
+    standing: StandingQuery
+    source: EventsSource
+    incarnation: str
+    calibration: Calibration
+    kind: Literal["opened", "halted", "closed"]
+    value: bytes
+    """The control event itself."""
+    epochs: tuple[Epoch, ...] = (Epoch(begins=0),)
+    """In their order; there is always one."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether its windows are asked, for all that control has told by now."""
+        return self.kind == "opened"
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether windows that partitions tell of are asked. A stream that has ended has windows from before its end."""
+        return self.asks or (self.kind == "halted" and not self.source.has_periods)
+
+    @property
+    def moment(self) -> int:
+        """When its latest epoch began, or ended if no more than that is known."""
+        latest = self.epochs[-1]
+        return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
+
+    def epoch(self, number: int) -> Epoch:
+        """The epoch in which the stream had this many extensions."""
+        return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])
+
+
+def told_of(record: RecordLike, known: StandingDefinition | None = None) -> StandingDefinition | None:
+    """What a control event says; what was known already if it is about no standing stream, unreadable, or takes back what was told."""
+    value = record.value
+    if value is None or b'"standing":' not in value or (known is not None and is_stale(known.value, value)):
+        return known
+    try:
+        control = _codec.decode_own(value)
+    except MalformedEventError:
+        return known
+    spec, source = control.spec, control.source
+    if spec.standing is None or not isinstance(source, EventsSource):
+        return known
+    if known is not None and known.incarnation != control.identity.incarnation:
+        known = None
+    return StandingDefinition(
+        spec,
+        spec.standing,
+        source,
+        control.identity.incarnation,
+        control.calibration,
+        control.kind,
+        value,
+        _epochs(known, control, record.timestamp),
+    )
+
+
+def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> tuple[Epoch, ...]:
+    """The epochs of a stream, by an event with a stamp and by what was known before."""
+    epochs = {epoch.number: epoch for epoch in known.epochs} if known is not None else {0: Epoch()}
+    count = len(epochs)
+    for number, extension in enumerate(control.extensions, 1):
+        if extension.resumes:
+            epochs.setdefault(number, Epoch(number))
+    if known is not None and not known.asks and control.kind == "opened" and len(epochs) == count:
+        # Earlier versions do not say of an extension that the stream had ended.
+        number = len(control.extensions)
+        epochs.setdefault(number, Epoch(number))
+    latest = epochs[max(epochs)]
+    begins, ends = latest.begins, latest.ends
+    if control.kind == "opened":
+        begins = stamp if begins is None else begins
+    else:
+        ends = stamp if ends is None else ends
+    epochs[latest.number] = replace(latest, begins=begins, ends=ends)
+    later: int | None = None
+    for number in sorted(epochs, reverse=True):
+        epoch = epochs[number]
+        if epoch.ends is None:
+            # Compaction has removed its end: it was before the next moment that is known.
+            epochs[number] = epoch = replace(epoch, ends=later)
+        later = epoch.ends if epoch.begins is None else epoch.begins
+    return tuple(epochs[number] for number in sorted(epochs))
+
+
+TAKEN_AT_ONCE: Final = 100
+"""So many definitions are held before those of periods that are over are put away."""
+
+
+class FeedDefinitions:
+    """What control tells of each standing stream, by source; read from any thread while one takes in more.
+
+    ``version`` changes with whatever is told.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        # Keys are added while others read; nobody goes through all of them.
+        self._told: dict[str, Mapping[str, StandingDefinition]] = {}
+        self._latest: dict[str, StandingDefinition] = {}
+        self._over: dict[str, bytes] = {}
+        """Of streams of periods that are closed no more than this."""
+        # What others go through is replaced, never changed.
+        self._counted: Mapping[str, EventsSource] = {}
+        self._in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
+
+    def take(self, records: Iterable[RecordLike]) -> None:
+        """Take in control's records in the order of their partition, from the beginning."""
+        left = iter(records)
+        while some := list(islice(left, TAKEN_AT_ONCE)):
+            self._take(some)
+
+    def _take(self, records: Sequence[RecordLike]) -> None:
+        changed: dict[str, dict[str, StandingDefinition]] = {}
+        for record in records:
+            name = (record.key or b"").decode(errors="replace")
+            if (over := self._over.get(name)) is not None and is_stale(over, record.value):
+                continue
+            known = self._latest.get(name)
+            told = told_of(record, known)
+            if told is None or told is known or told.spec.stream != name:
+                continue
+            self._latest[name] = told
+            source = told.source.source
+            changed.setdefault(source, dict(self._told.get(source, {})))[name] = told
+        if changed:
+            self._told.update(changed)
+            self._index(changed)
+            self._put_away(changed)
+            self.version += 1
+
+    def of(self, source: str) -> tuple[StandingDefinition, ...]:
+        """All standing streams of a source that control knows, those that have ended among them, by name."""
+        return tuple(told for _, told in sorted(self._told.get(source, {}).items()))
+
+    def find(self, source: str, stream: str) -> StandingDefinition | None:
+        """One stream of a source, if control has told of it; nothing is kept of one of a period that is closed."""
+        return self._told.get(source, {}).get(stream)
+
+    def knows(self, source: str, stream: str) -> bool:
+        """Whether control has told of a stream of a source, were it that it is closed."""
+        return self.find(source, stream) is not None or stream in self._over
+
+    def asking_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
+        """What asks for a stream in the periods of its source, in their order."""
+        return [told for _, told in sorted(self._in_periods.get((source, stream), {}).items())]
+
+    def sources(self) -> dict[str, EventsSource]:
+        """The sources that have a standing stream which asks, by name; those of whose periods one does are counted as a whole."""
+        return dict(self._counted)
+
+    def _index(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
+        counted, in_periods = dict(self._counted), dict(self._in_periods)
+        for source, streams in changed.items():
+            for name, told in streams.items():
+                if told.source.period_of is not None:
+                    place = (told.source.period_of, _model_of(told))
+                    asking = {**in_periods.get(place, {}), name: told}
+                    in_periods[place] = {one: found for one, found in asking.items() if found.asks}
+            asking_now = [told for told in streams.values() if told.asks and told.source.period_of is None]
+            if asking_now:
+                counted[source] = asking_now[0].source
+            else:
+                counted.pop(source, None)
+        self._counted, self._in_periods = counted, in_periods
+
+    def _put_away(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
+        """Keep of streams of periods that are closed that they were: they are never asked again."""
+        for source, streams in changed.items():
+            left = {
+                name: told
+                for name, told in streams.items()
+                if told.kind != "closed" or told.source.period_of is None
+            }
+            if len(left) == len(streams):
+                continue
+            # Another thread finds it in one of the two.
+            self._over.update(
+                (name, control_digest(told.value)) for name, told in streams.items() if name not in left
+            )
+            for name in streams.keys() - left.keys():
+                del self._latest[name]
+            self._told[source] = left
+            if not left:
+                del self._told[source]
+
+
+def _model_of(told: StandingDefinition) -> str:
+    """What a stream was opened as: without the moment behind its name, of one that stands for a period."""
+    return (
+        told.spec.stream if told.source.starts is None else told.spec.stream.removesuffix(f"@{told.source.starts}")
+    )

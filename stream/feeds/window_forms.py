@@ -1,0 +1,266 @@
+"""Windows of one form, with one table of people for each window: all conditions are counted at one look at each event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from schemas.sources import Domain
+from stream.feeds.event_clock import Column, EventBatch
+from stream.feeds.person_counts import Counting, Visits, Words
+from stream.feeds.tally import NO_END, OpenWindow, Shape, Tally, Touched
+from stream.kernel import Bounded
+
+COLUMNS: Final = 64
+"""As many conditions share a table as a word has bits; more have another."""
+_WIDTHS: Final = 4
+"""Columns are made by so many: a condition that comes later seldom has to make room."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """How many events counted, were left out by bounds and came too late, once for each window and condition."""
+
+    counted: int = 0
+    left_out: int = 0
+    late: int = 0
+
+
+class _WindowRows(NamedTuple):
+    """Rows of a batch in one window, or in several: their windows' rows in all cells, and the columns in which they count.
+
+    ``columns`` are those that some row is wanted in.
+    """
+
+    start: int
+    columns: int
+    rows: Column
+    windows: Column
+    let: Words
+    first: Words
+
+
+@dataclass(slots=True)
+class _Step:
+    """A batch, the piece that tells of what it changes, and what that is."""
+
+    batch: EventBatch
+    piece: int
+    touched: Touched = field(default_factory=Touched)
+
+
+class Form:
+    """The tallies whose windows have one size, begin equally often and wait equally long; ``windows`` are those that something was counted in.
+
+    Whether an event counts under a condition depends on its person's events under that condition alone: each has a column of its own
+    in the people's rows.
+    """
+
+    def __init__(self, shape: Shape, domains: Mapping[str, Domain], figures: Counted) -> None:
+        self.tallies: dict[int, Tally] = {}
+        self.windows: dict[int, OpenWindow] = {}
+        self.most = shape.contribution
+        self._size, self._every = shape.size, shape.every
+        self._stays = shape.size + shape.lateness
+        self._domains = domains
+        self._figures = figures
+        self._width = 0
+        self._free: list[int] = []
+
+    def takes(self, shape: Shape) -> bool:
+        """Whether a tally of this shape may join."""
+        alike = (shape.size, shape.every, shape.size + shape.lateness) == (self._size, self._every, self._stays)
+        return alike and len(self.tallies) < COLUMNS
+
+    def join(self, number: int, shape: Shape, since: int, last: int) -> Tally:
+        """Count under one more condition, in a column that nothing was counted in."""
+        used = {tally.column for tally in self.tallies.values()}
+        column = next(column for column in range(COLUMNS) if column not in used)
+        if column >= self._width:
+            self._width += _WIDTHS
+            for window in self.windows.values():
+                window.visits.widen(self._width)
+        tally = self.tallies[number] = Tally(number, shape, column, self._domains, self.windows, since, last)
+        return tally
+
+    def leave(self, number: int) -> None:
+        """Count under a condition no more."""
+        tally = self.tallies.pop(number)
+        for window in self.windows.values():
+            window.visits.empty(tally.column)
+
+    def count(self, batch: EventBatch, piece: int) -> Touched | None:
+        """Count a batch's events; what that changes goes into a piece of the changelog. None if it changes nothing."""
+        wanted = np.zeros(len(batch), dtype=np.uint64)
+        for tally in self.tallies.values():
+            wants = batch.mask(tally.shape.predicate)
+            if tally.since > batch.stamps[0]:
+                wants = wants & (batch.stamps >= tally.since)
+            wanted |= wants.astype(np.uint64) << np.uint64(tally.column)
+        step, parts = _Step(batch, piece), []
+        for start, rows in self._rows(batch, np.flatnonzero(wanted)):
+            columns = sum(1 << tally.column for tally in self.tallies.values() if tally.counts(start))
+            part = self._count_in(start, rows, wanted[rows] & np.uint64(columns), step)
+            if part is not None:
+                parts.append(part)
+        if not parts:
+            return None
+        self._note_reached(parts)
+        part = _together(parts)
+        places: dict[tuple[str, ...], Column] = {}
+        for tally in self.tallies.values():
+            if tally.shape.total is not None:
+                self._count_lives(tally, part, step)
+                continue
+            for counting, cells in tally.cells.items():
+                if counting.by not in places:
+                    places[counting.by] = part.windows * cells.cells + batch.cells(counting.by)[part.rows]
+                let = part.first if counting.people else part.let
+                self._add(tally, counting, places[counting.by], (let, tally.column), part.rows, step)
+        return step.touched
+
+    def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
+        """The windows that somebody counts, and of each the rows that lie in it, in the partition's order."""
+        if not len(rows):
+            return
+        low, high = self.first, max(tally.last for tally in self.tallies.values())
+        latest = batch.times[rows] - batch.times[rows] % self._every
+        order = np.argsort(latest, kind="stable")
+        begins, ends = np.unique(latest[order], return_index=True)
+        parts = dict(zip(begins.tolist(), np.split(rows[order], ends[1:]), strict=True))
+        starts = {start - back for start in parts for back in range(0, self._size, self._every)}
+        for start in sorted(start for start in starts if low <= start <= high):
+            own = [parts[at] for at in range(start, start + self._size, self._every) if at in parts]
+            yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
+
+    def _count_in(self, start: int, rows: Column, wanted: Words, step: _Step) -> _WindowRows | None:
+        """Count the people of some rows in a window, each under the conditions that the row is wanted for."""
+        in_time = step.batch.clocks[rows] < start + self._stays
+        kept = in_time & (wanted != 0)
+        if not kept.all():
+            self._figures.late += _bits(wanted[~in_time])
+            rows, wanted = rows[kept], wanted[kept]
+        if not len(rows):
+            return None
+        window = self.open(start)
+        bounded = self._bound(window, rows, wanted, step)
+        if len(bounded.changed):
+            step.touched.people[start] = bounded.changed
+        self._figures.left_out += _bits(wanted & ~bounded.let)
+        some = int(np.bitwise_or.reduce(wanted))
+        return _WindowRows(
+            start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.let, bounded.first
+        )
+
+    def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> Bounded:
+        """What a window's bound lets count of some rows; they are taken in."""
+        return window.visits.count(step.batch.people[rows], wanted, step.piece)
+
+    def _note_reached(self, parts: Sequence[_WindowRows]) -> None:
+        """Note the last window that something was counted in, of each tally."""
+        left = {tally.column: tally for tally in self.tallies.values()}
+        for part in reversed(parts):
+            for column in [column for column in left if part.columns >> column & 1]:
+                tally = left.pop(column)
+                tally.reached = max(tally.reached, part.start)
+            if not left:
+                return
+
+    def _count_lives(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
+        """Count what the bound over all windows, or over a period's, lets count too, in the partition's order.
+
+        An event that it leaves out has used up its window's bound, which changes nothing: nothing of that person counts any more.
+        """
+        for counting, cells in tally.cells.items():
+            let = part.first if counting.people else part.let
+            chosen = np.flatnonzero(let & np.uint64(1 << tally.column))
+            if not len(chosen):
+                return
+            chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
+            periods = self._periods(tally, part.windows[chosen])
+            lets = np.empty(len(chosen), dtype=np.uint64)
+            for period in np.unique(periods).tolist():
+                own = np.flatnonzero(periods == period)
+                people = step.batch.people[part.rows[chosen[own]]]
+                bounded = tally.life(period).count(people, np.ones(len(own), dtype=np.uint64), step.piece)
+                lets[own] = bounded.let
+                if len(bounded.changed):
+                    step.touched.lives[tally.number, period] = bounded.changed
+            rows = part.rows[chosen]
+            places = part.windows[chosen] * cells.cells + step.batch.cells(counting.by)[rows]
+            self._add(tally, counting, places, (lets, 0), rows, step)
+
+    def _periods(self, tally: Tally, windows: Column) -> Column:
+        """The period of each window, by its row."""
+        rows, place = np.unique(windows, return_inverse=True)
+        starts = {window.row: start for start, window in self.windows.items()}
+        periods = [tally.shape.period_of(starts[row]) for row in rows.tolist()]
+        return np.array(periods, dtype=np.int64)[place]
+
+    def _add(
+        self, tally: Tally, counting: Counting, places: Column, let: tuple[Words, int], rows: Column, step: _Step
+    ) -> None:
+        """Add the rows that have a bit to some cells."""
+        codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
+        found = tally.cells[counting].add(places, *let, codes, step.piece)
+        self._figures.counted += found.rows
+        if len(found.changed):
+            step.touched.cells[tally.number, counting] = found.changed
+
+    def open(self, start: int) -> OpenWindow:
+        """The window that begins then, which is open from now on."""
+        window = self.windows.get(start)
+        if window is None:
+            row = self._free.pop() if self._free else len(self.windows)
+            window = self.windows[start] = OpenWindow(row, Visits(self.most, self._width))
+            for tally in self.tallies.values():
+                for cells in tally.cells.values():
+                    cells.reserve(len(self.windows) + len(self._free))
+        return window
+
+    @property
+    def first(self) -> int:
+        """The first window that somebody counts."""
+        return min((tally.first for tally in self.tallies.values()), default=NO_END)
+
+    def close(self) -> None:
+        """Forget the windows that nobody counts any more."""
+        before = self.first
+        for start in [start for start in self.windows if start < before]:
+            row = self.windows.pop(start).row
+            for tally in self.tallies.values():
+                for cells in tally.cells.values():
+                    cells.clear(row)
+            self._free.append(row)
+        for tally in self.tallies.values():
+            tally.close()
+
+    @property
+    def people(self) -> int:
+        """People in open windows, once for each."""
+        return sum(len(window.visits) for window in list(self.windows.values()))
+
+    @property
+    def live(self) -> int:
+        """How many figures the changelog must hold."""
+        return self.people + sum(tally.live for tally in self.tallies.values())
+
+    def tables(self) -> Iterator[Visits]:
+        """All tables of people."""
+        yield from [window.visits for window in list(self.windows.values())]
+        for tally in list(self.tallies.values()):
+            yield from list(tally.lives.values())
+
+
+def _together(parts: Sequence[_WindowRows]) -> _WindowRows:
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate(column) for column in list(zip(*parts, strict=True))[2:]]
+    return _WindowRows(parts[0].start, parts[0].columns, *columns)
+
+
+def _bits(words: Words) -> int:
+    return int(np.bitwise_count(words).sum())

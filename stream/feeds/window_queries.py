@@ -1,0 +1,156 @@
+"""What a standing stream asks of one window: the query events, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from heapq import heapify, heappop, heapreplace
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from schemas import EventsSource, Partial
+from schemas.sources import Domain
+from schemas.windows import written_moment
+from schemas.wire import UNREADABLE, encode, struct
+from stream.feeds.counted_streams import Key, StandingStreams, Stream
+from stream.feeds.feed_definitions import StandingDefinition
+from stream.formatting import cells_of
+from stream.processing.dead_letters import Unread
+from stream.processing.protocol import Outputs, RecordLike
+from stream.processing.topic_names import Topics, partition_of
+
+_encode = msgspec.json.Encoder().encode
+
+_Domains = tuple[tuple[str, Domain], ...]
+
+_WHOLE = {"histogram"}
+"""The mechanisms that are asked for all groups at once."""
+
+
+def groups_in(told: StandingDefinition) -> int:
+    """How many groups a stream has: one where it names none."""
+    count = 1
+    for name in told.standing.by:
+        count *= told.source.attributes[name].size
+    return count
+
+
+def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
+    """The questions of the window that begins at ``start``: one a group in row-major order, or one for all of them.
+
+    ``numbers`` has what is counted in each group: a number, or the list of those that make it up.
+    """
+    begun = written_moment(start)
+    end = written_moment(start + told.standing.window.size_ms)
+    stream = _encode(told.spec.stream)
+    window = b',"window":{"start":"%s","end":"%s"}' % (begun.encode(), end.encode())
+    if told.spec.mechanism.kind in _WHOLE:
+        yield b'{"id":"%s","stream":%s,"values":%s%s}' % (begun.encode(), stream, _encode(numbers), window)
+        return
+    beginning = b'{"id":"%s/' % begun.encode()
+    field = b"values" if isinstance(numbers[0], list) else b"value"
+    middle = b'","stream":%s,"%s":' % (stream, field)
+    attributes = told.source.attributes
+    endings = _endings(tuple((name, attributes[name]) for name in told.standing.by))
+    for place, (number, ending) in enumerate(zip(numbers, endings, strict=True)):
+        yield b"%s%d%s%s%s%s" % (beginning, place, middle, _encode(number), window, ending)
+
+
+@lru_cache(maxsize=64)
+def _endings(domains: _Domains) -> tuple[bytes, ...]:
+    """How the question of each group ends."""
+    if not domains:
+        return (b"}",)
+    return tuple(
+        b',"group":%s}' % _encode(cell) for cell in cells_of(dict(domains), [name for name, _ in domains])
+    )
+
+
+decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
+
+
+def partial_of(record: RecordLike) -> Any | None:
+    """The partial that a record holds; None if it is none that this version can read."""
+    value = record.value
+    if value is None or isinstance(value, Unread):
+        return None
+    try:
+        partial = decode_partial(value)
+    except UNREADABLE:
+        return None
+    return partial if record.key == partial.stream.encode() else None
+
+
+def fits(partial: Any, told: StandingDefinition) -> bool:
+    """Whether a partial is of a window and of groups that its stream has."""
+    cells = partial.cells
+    return (
+        partial.source == told.source.source
+        and partial.partition < partial.partitions
+        and partial.start % told.standing.window.every_ms == 0
+        and len(cells) == len(partial.counts)
+        and all(before < after for before, after in pairwise(cells))
+        and (not cells or cells[-1] < groups_in(told))
+    )
+
+
+PARTIALS_AT_ONCE: Final = 2_000
+"""So many windows are told of in one step."""
+CELLS_AT_ONCE: Final = 200_000
+"""And so many cells of theirs, whether anybody was counted in them or not: how many those are is private."""
+
+_WirePartial: Any = struct(Partial)
+
+
+class Telling:
+    """Writes the partials of one partition."""
+
+    def __init__(self, topics: Topics, source: EventsSource, partition: int, partitions: int) -> None:
+        self._topics = topics
+        self._source = source.source
+        self._partition = partition
+        self._partitions = partitions
+
+    def due(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
+        """Tell of windows that are due, as many as one step tells of, and give their streams.
+
+        The order is that in which they close, over all streams, and of those that close together by name: where steps end hangs on
+        how many events there are, and moves nothing in it.
+        """
+        waiting = [(one.closes, *one.key, one) for one in streams if one.is_due(clock)]
+        heapify(waiting)
+        facts: dict[Key, tuple[int, int, int]] = {}
+        told: list[Stream] = []
+        partials = cells = 0
+        while waiting and partials < PARTIALS_AT_ONCE and cells < CELLS_AT_ONCE:
+            closes, name, epoch, stream = waiting[0]
+            if (found := facts.get(stream.key)) is None:
+                to = partition_of(name.encode(), self._topics.partitions)
+                found = facts[stream.key] = to, groups_in(stream.told), stream.told.standing.window.every_ms
+                told.append(stream)
+            to, groups, every = found
+            outputs.add(self._topics.partials, to, (name.encode(), self._partial(stream), ()))
+            partials += 1
+            cells += groups
+            stream.next += every
+            if closes + every <= clock and stream.next <= stream.last:
+                heapreplace(waiting, (closes + every, name, epoch, stream))
+            else:
+                heappop(waiting)
+        return told
+
+    def _partial(self, stream: Stream) -> bytes:
+        cells, counts = stream.values(stream.next)
+        partial = _WirePartial(
+            source=self._source,
+            stream=stream.told.spec.stream,
+            incarnation=stream.told.incarnation,
+            partition=self._partition,
+            partitions=self._partitions,
+            start=stream.next,
+            cells=tuple(cells),
+            counts=tuple(counts),
+        )
+        return encode(partial)

@@ -1,0 +1,1 @@
+"""A real Apache Kafka on this machine, for demos, tests and benchmarks."""

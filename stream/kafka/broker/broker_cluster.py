@@ -1,0 +1,250 @@
+"""Several brokers on this machine as one cluster, which goes on while any one of them is gone."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from stream.kafka.broker.broker_process import (
+    BrokerError,
+    ClusterState,
+    NodePorts,
+    PortTakenError,
+    file_lock,
+    node_folder,
+    read_own_cluster,
+    write_cluster,
+)
+from stream.kafka.broker.local_broker import DEFAULT_FOLDER, START_ATTEMPTS, BrokerInfo, LocalBroker, prepare
+from stream.kafka.broker.programs import new_cluster_id
+from stream.kafka.broker.properties import Member, Ports, are_free, choose_ports_of
+
+__all__ = ["MOST_NODES", "ClusterInfo", "LocalCluster", "cluster_in"]
+
+MOST_NODES: Final = 7
+HEAP_MEGABYTES: Final = 384
+"""The most memory for objects of each node."""
+
+_START_SECONDS: Final = 180.0
+_SHUTDOWN_SECONDS: Final = 10.0
+"""A node that is told to stop asks the controller first. When most are gone there is none: the last are ended by force."""
+_ELECTION_SECONDS: Final = 30.0
+_QUORUM_STATE: Final = Path("data", "__cluster_metadata-0", "quorum-state")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """A cluster of which at least one node runs."""
+
+    bootstrap: str
+    """The addresses of all nodes for clients, with commas between them."""
+    nodes: tuple[BrokerInfo | None, ...]
+    """Each node in order, None for one that does not run."""
+    folder: Path
+    """Where the nodes' folders are."""
+
+
+class LocalCluster:
+    """The one cluster of a folder: so many nodes in KRaft mode, each broker and controller, all on this machine.
+
+    Topics have three replicas where nobody says otherwise, of which two must have a record. As with `LocalBroker`, several
+    objects may stand for the same folder, and data, ids and (while they are free) ports are kept between starts. Used as a
+    context manager, it starts the cluster on entry and stops on exit the nodes that it started.
+
+    Args:
+        folder: Where the nodes' folders go; made when missing.
+        nodes: How many there are; None takes as many as the folder has already, or three.
+        detached: Whether they outlive this process.
+        heap_megabytes: The most memory that Java may use for objects, of each node.
+        properties: Further Kafka server properties, which go before the ones set here.
+
+    Raises:
+        BrokerError: If the folder holds something else.
+    """
+
+    def __init__(
+        self,
+        folder: Path = DEFAULT_FOLDER,
+        nodes: int | None = None,
+        *,
+        detached: bool = False,
+        heap_megabytes: int = HEAP_MEGABYTES,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        known = read_own_cluster(self.folder)
+        self.size = nodes or (len(known.nodes) if known is not None else 3)
+        if known is not None and len(known.nodes) != self.size:
+            raise BrokerError(
+                f"{self.folder} holds a cluster of {len(known.nodes)} nodes; start it as it is, or choose another folder"
+            )
+        if not 2 <= self.size <= MOST_NODES:
+            raise BrokerError(f"a cluster has 2 to {MOST_NODES} nodes, not {self.size}; choose a number between")
+        if known is None and (self.folder / "data").exists():
+            raise BrokerError(f"{self.folder} holds a single broker; choose another folder for a cluster")
+        self.detached = detached
+        self._heap_megabytes = heap_megabytes
+        self._properties = dict(properties or {})
+        self._started: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with ThreadPoolExecutor(self.size) as pool:
+            list(pool.map(lambda number: self.node(number).stop(_SHUTDOWN_SECONDS), self._started))
+
+    def start(
+        self,
+        port: int | None = None,
+        timeout: float = _START_SECONDS,
+        progress: Callable[[str], None] | None = None,
+    ) -> ClusterInfo:
+        """Starts the nodes that do not run, and returns once all of them answer.
+
+        Args:
+            port: The first node's port for clients; None takes the one it had, else 9092, or a free one.
+            timeout: Seconds until all must answer, not counting the download that the first start ever needs.
+            progress: Is told, in one line each, what takes its time.
+
+        Raises:
+            BrokerError: If a node cannot be started, or runs on a port other than the one asked for.
+        """
+        prepare(progress)
+        with file_lock(self.folder / "cluster.lock", timeout):
+            for attempt in range(1, START_ATTEMPTS + 1):
+                try:
+                    self._start_missing(self._laid_out(port), timeout)
+                    break
+                except PortTakenError:
+                    # Nodes that run keep all of them to their ports.
+                    if attempt == START_ATTEMPTS or self.status() is not None:
+                        raise
+        info = self.status()
+        if info is None:
+            raise BrokerError(f"All nodes ended as soon as they had started; see the logs in {self.folder}")
+        return info
+
+    def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
+        """Stops all nodes in good order, and by force after the timeout (seconds); returns whether any ran."""
+        return self._end(lambda broker: broker.stop(timeout))
+
+    def kill(self) -> bool:
+        """Ends all nodes at once, as a power cut would (SIGKILL); returns whether any ran."""
+        return self._end(LocalBroker.kill)
+
+    def status(self) -> ClusterInfo | None:
+        """The cluster, or None if no node of it runs."""
+        state = read_own_cluster(self.folder)
+        if state is None:
+            return None
+        nodes = tuple(broker.status() for broker in self._brokers(state))
+        return ClusterInfo(state.bootstrap, nodes, self.folder) if any(nodes) else None
+
+    def node(self, number: int) -> LocalBroker:
+        """One of the nodes, from 1 on, to be started, stopped or killed by itself.
+
+        Raises:
+            BrokerError: If the cluster was never started, or has no such node.
+        """
+        state = read_own_cluster(self.folder)
+        if state is None or not 1 <= number <= len(state.nodes):
+            raise BrokerError(f"There is no node {number} in {self.folder}; start the cluster first")
+        return self._brokers(state)[number - 1]
+
+    def erase(self, number: int) -> None:
+        """Empties the disk of a node that does not run; the next start makes it anew as a node of this cluster.
+
+        Raises:
+            BrokerError: If it runs, or there is no such node.
+        """
+        broker = self.node(number)
+        if broker.status() is not None:
+            raise BrokerError(f"Node {number} runs; stop it first")
+        shutil.rmtree(broker.folder / "data", ignore_errors=True)
+
+    def controller(self, timeout: float = _ELECTION_SECONDS) -> int:
+        """The number of the node that is the active controller, as the other nodes see it.
+
+        Raises:
+            BrokerError: If none was elected within the timeout (seconds).
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            running = {number for number in range(1, self.size + 1) if self.node(number).status() is not None}
+            seen = [_leader(node_folder(self.folder, number)) for number in running]
+            elected = [one for one in seen if one in running]
+            leaders = {number for number in elected if elected.count(number) > self.size // 2}
+            if leaders:
+                return leaders.pop()
+            time.sleep(0.1)
+        raise BrokerError(f"No controller was elected among the nodes in {self.folder}; see their logs")
+
+    def _end(self, how: Callable[[LocalBroker], bool]) -> bool:
+        state = read_own_cluster(self.folder)
+        if state is None:
+            return False
+        with ThreadPoolExecutor(self.size) as pool:
+            return any(list(pool.map(how, self._brokers(state))))
+
+    def _start_missing(self, state: ClusterState, timeout: float) -> None:
+        brokers = enumerate(self._brokers(state), start=1)
+        missing = {number: broker for number, broker in brokers if broker.status() is None}
+        # A node answers once a majority of them has found a leader: none can be waited for before the next is started.
+        with ThreadPoolExecutor(self.size) as pool:
+            starting = [pool.submit(broker.start, None, timeout) for broker in missing.values()]
+        failed = [error for one in starting if (error := one.exception()) is not None]
+        self._started |= {number for number, broker in missing.items() if broker.started_it}
+        if failed:
+            with ThreadPoolExecutor(self.size) as pool:
+                list(pool.map(LocalBroker.kill, missing.values()))
+            raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
+
+    def _laid_out(self, port: int | None) -> ClusterState:
+        """Where the nodes listen: as they did, while any of them runs or nobody has taken their ports."""
+        known = read_own_cluster(self.folder)
+        if known is not None:
+            runs = any(broker.status() is not None for broker in self._brokers(known))
+            first = known.nodes[0].clients
+            if runs and port not in {None, first}:
+                raise BrokerError(f"The cluster in {self.folder} runs on port {first}; stop it first")
+            if runs or (port in {None, first} and are_free(_ports(known))):
+                return known
+        nodes = tuple(NodePorts(one.clients, one.controller) for one in choose_ports_of(self.size, port))
+        state = ClusterState(known.cluster if known is not None else new_cluster_id(), nodes)
+        write_cluster(self.folder, state)
+        return state
+
+    def _brokers(self, state: ClusterState) -> list[LocalBroker]:
+        return [
+            LocalBroker(
+                node_folder(self.folder, number),
+                detached=self.detached,
+                heap_megabytes=self._heap_megabytes,
+                properties=self._properties,
+                member=Member(number, state.cluster, _ports(state)),
+            )
+            for number in range(1, len(state.nodes) + 1)
+        ]
+
+
+def cluster_in(folder: Path) -> bool:
+    """Whether a folder holds a cluster of several nodes."""
+    return read_own_cluster(Path(folder).absolute()) is not None
+
+
+def _ports(state: ClusterState) -> tuple[Ports, ...]:
+    return tuple(Ports(one.clients, one.controller) for one in state.nodes)
+
+
+def _leader(folder: Path) -> int | None:
+    try:
+        told = json.loads((folder / _QUORUM_STATE).read_text())
+        return int(told["leaderId"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

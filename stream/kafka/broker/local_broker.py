@@ -1,0 +1,330 @@
+"""A real Apache Kafka on this machine, for demos, tests and benchmarks: nothing but Python packages is needed.
+
+One node in KRaft mode, broker and controller in one process, reachable from this machine only; several of them make a
+cluster (`broker_cluster`). Needs Linux or macOS.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from stream.kafka.broker.broker_process import (
+    CLUSTER_FILE,
+    STATE_FILE,
+    BrokerError,
+    BrokerState,
+    PortTakenError,
+    Process,
+    cluster_at,
+    end,
+    file_lock,
+    forget_state,
+    is_alive,
+    launch,
+    read_state,
+    start_mark,
+    write_state,
+)
+from stream.kafka.broker.java_runtime import java, java_classpath, prepare
+from stream.kafka.broker.programs import (
+    Kind,
+    cluster_id,
+    copied,
+    error_lines,
+    format_data,
+    keep,
+    new_cluster_id,
+    server_command,
+)
+from stream.kafka.broker.properties import (
+    HOST,
+    LOG4J,
+    BrokerSecurity,
+    Member,
+    Ports,
+    choose_ports,
+    server_properties,
+)
+
+__all__ = [
+    "DEFAULT_FOLDER",
+    "START_ATTEMPTS",
+    "BrokerError",
+    "BrokerInfo",
+    "BrokerSecurity",
+    "LocalBroker",
+    "java",
+    "java_classpath",
+    "prepare",
+]
+
+DEFAULT_FOLDER: Final = Path(".sotto/broker")
+START_ATTEMPTS: Final = 3
+"""How often other ports are tried when somebody else is faster to take them."""
+
+_START_SECONDS: Final = 120.0
+_SHUTDOWN_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A running broker."""
+
+    bootstrap: str
+    """The address for clients, `host:port`."""
+    pid: int
+    """The number of its Java process."""
+    folder: Path
+    """Where its data, configuration and logs are."""
+    administration: str | None = None
+    """The address for administrators with certificates, if it is secured."""
+
+    @property
+    def port(self) -> int:
+        """The port for clients."""
+        return int(self.bootstrap.rpartition(":")[2])
+
+
+class LocalBroker:
+    """The one broker of a folder.
+
+    Several objects, in several processes, may stand for the same folder: they see and end the same broker. Data and
+    cluster id are kept between starts, in folders for their owner alone. Used as a context manager, it starts the
+    broker on entry and stops on exit what it started: a broker that ran before goes on.
+
+    Args:
+        folder: Where data, configuration and logs go; made when missing.
+        detached: Whether the broker outlives this process. If not, it is ended (SIGTERM) as soon as this process
+            ends, by kill -9 too. Ctrl-C reaches it in neither case, so that clients can finish their work first.
+        heap_megabytes: The most memory Java may use for objects.
+        properties: Further Kafka server properties, which go before the ones set here.
+        security: What makes it ask who is there; without it, it serves everybody on this machine.
+        member: Its place in a cluster of several, which says its ports too.
+        java_options: Further options for Java.
+    """
+
+    def __init__(
+        self,
+        folder: Path = DEFAULT_FOLDER,
+        *,
+        detached: bool = False,
+        heap_megabytes: int = 1024,
+        properties: Mapping[str, str] | None = None,
+        security: BrokerSecurity | None = None,
+        member: Member | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.detached = detached
+        self._heap_megabytes = heap_megabytes
+        self._properties = dict(properties or {})
+        self._security = security
+        self._member = member
+        self._java_options = tuple(java_options)
+        self._own: Process | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._own is not None:
+            self._end(_SHUTDOWN_SECONDS, only=self._own)
+
+    @property
+    def started_it(self) -> bool:
+        """Whether this object started the broker, rather than find it running."""
+        return self._own is not None
+
+    def start(
+        self,
+        port: int | None = None,
+        timeout: float = _START_SECONDS,
+        progress: Callable[[str], None] | None = None,
+    ) -> BrokerInfo:
+        """Starts the broker unless it runs, and returns once it answers.
+
+        Args:
+            port: The port for clients; None takes 9092, or a free one when that is taken.
+            timeout: Seconds until it must answer, not counting the download that the first start ever needs.
+            progress: Is told, in one line each, what takes its time.
+
+        Raises:
+            BrokerError: If it cannot be started, or runs on a port other than the one asked for.
+        """
+        jars = prepare(progress)
+        deadline = time.monotonic() + timeout
+        with self._locked(timeout):
+            state = read_state(self.folder)
+            if state is not None and state.orphaned:
+                end(state.process, grace_seconds=_SHUTDOWN_SECONDS)
+            running = self.status()
+            if running is not None:
+                if port not in {None, running.port}:
+                    raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
+                return running
+            self._forget()
+            if self._member is not None:
+                return self._start(self._member.ports, jars, deadline)
+            if (self.folder / CLUSTER_FILE).exists():
+                raise BrokerError(
+                    f"{self.folder} holds a cluster of several brokers; start it with 'sotto broker start', and choose another "
+                    "folder for a single one"
+                )
+            for attempt in range(1, START_ATTEMPTS + 1):
+                try:
+                    return self._start(choose_ports(port), jars, deadline)
+                except PortTakenError:
+                    # A wanted port that is taken for good is refused by name; the controller's may be any other.
+                    if attempt == START_ATTEMPTS:
+                        raise
+        raise AssertionError
+
+    def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
+        """Stops the broker in good order, and by force after the timeout (seconds); returns whether one ran."""
+        return self._end(grace_seconds=timeout)
+
+    def kill(self) -> bool:
+        """Ends the broker at once, as a power cut would (SIGKILL); returns whether one ran."""
+        return self._end(grace_seconds=0)
+
+    def status(self) -> BrokerInfo | None:
+        """The running broker, or None."""
+        state = read_state(self.folder)
+        if state is None or not is_alive(state.process):
+            return None
+        return self._info(state)
+
+    @property
+    def log(self) -> Path:
+        """The log of the broker started last."""
+        return self.folder / "logs" / "server.log"
+
+    @property
+    def _console(self) -> Path:
+        return self.folder / "logs" / "console.log"
+
+    @contextmanager
+    def _locked(self, timeout: float) -> Iterator[None]:
+        with file_lock(self.folder / "broker.lock", timeout):
+            try:
+                yield
+            except OSError as error:
+                raise BrokerError(f"Cannot work in {self.folder} ({error}); choose another folder") from error
+
+    def _end(self, grace_seconds: float, only: Process | None = None) -> bool:
+        if not (self.folder / STATE_FILE).exists():
+            return False
+        # A broker on its way up is waited for, then ended.
+        with self._locked(_START_SECONDS + grace_seconds):
+            state = read_state(self.folder)
+            if only is not None and (state is None or state.process != only):
+                return False
+            ran = state is not None and is_alive(state.process)
+            if state is not None:
+                end(state.process, grace_seconds=grace_seconds)
+            forget_state(self.folder)
+            return ran
+
+    def _start(self, ports: Ports, jars: Path, deadline: float) -> BrokerInfo:
+        for folder in ("logs", "tmp"):
+            (self.folder / folder).mkdir(exist_ok=True)
+        if self._security is not None:
+            ports = ports.with_administration()
+        self._console.unlink(missing_ok=True)
+        if self.log.exists():
+            self.log.replace(self.log.with_name("server.previous.log"))
+        (self.folder / "log4j2.properties").write_text(LOG4J)
+        data = self.folder / "data"
+        if not data.exists():
+            self._format(ports, jars, deadline)
+        # Events, private values among them, are for their owner alone; an earlier version's folders are open to others.
+        for kept in (data, self.folder / "logs", self.folder / "tmp"):
+            kept.chmod(0o700)
+        self._write_properties("server.properties", ports, data.name)
+        cluster = cluster_id(data)
+        command = server_command(jars, heap_megabytes=self._heap_megabytes, further=self._java_options)
+        process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
+        try:
+            parent = None if self.detached else os.getpid()
+            state = BrokerState(
+                process.pid,
+                process.mark,
+                ports.clients,
+                ports.administration,
+                parent,
+                "" if parent is None else start_mark(parent) or "",
+            )
+            write_state(self.folder, state)
+            self._await(process, ports, cluster, deadline)
+        except BaseException:
+            end(process, grace_seconds=0)
+            forget_state(self.folder)
+            raise
+        self._own = process
+        return self._info(state)
+
+    def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
+        port = ports.administration or ports.clients
+        context = None if self._security is None else self._security.context()
+        # The id is compared, for another broker may have been faster to take the port.
+        while cluster_at(HOST, port, context) != cluster:
+            if not is_alive(process):
+                errors = error_lines([self._console, self.log])
+                taken = any("Address already in use" in line for line in errors)
+                kind = PortTakenError if taken else BrokerError
+                raise kind(f"Kafka ended while starting: {errors[-1]} (see {self.log})")
+            if time.monotonic() > deadline:
+                raise BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
+            time.sleep(0.05)
+
+    def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
+        # Into a folder that is renamed when complete: an interrupted format leaves nothing that looks like data.
+        fresh = self.folder / "formatting"
+        shutil.rmtree(fresh, ignore_errors=True)
+        kind: Kind = "single" if self._member is None else "member"
+        cluster, node = (
+            (new_cluster_id(), 1) if self._member is None else (self._member.cluster, self._member.node)
+        )
+        # Kafka has to judge what it is told beyond that.
+        usual = not self._properties and self._security is None
+        if usual and copied(jars, fresh, kind, cluster=cluster, node=node):
+            fresh.rename(self.folder / "data")
+            return
+        self._write_properties("format.properties", ports, fresh.name)
+        format_data(
+            jars,
+            folder=self.folder,
+            properties="format.properties",
+            console=self._console,
+            timeout_seconds=max(1.0, deadline - time.monotonic()),
+            cluster=None if self._member is None else self._member.cluster,
+        )
+        if usual:
+            keep(jars, fresh, kind)
+        fresh.rename(self.folder / "data")
+
+    def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
+        text = server_properties(
+            ports, data_folder=data_folder, extra=self._properties, security=self._security, member=self._member
+        )
+        path = self.folder / name
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # it names what secures the broker
+        path.write_text(text)
+
+    def _forget(self) -> None:
+        state = read_state(self.folder)
+        if state is not None:
+            # It is dead; what is left to end is the shell that watched over it.
+            end(state.process, grace_seconds=0)
+        forget_state(self.folder)
+
+    def _info(self, state: BrokerState) -> BrokerInfo:
+        administration = None if state.administration is None else f"{HOST}:{state.administration}"
+        return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder, administration)

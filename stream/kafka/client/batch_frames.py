@@ -1,0 +1,166 @@
+"""How records lie in a batch, for those batches that the client library must not or cannot read: one pass in Python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from stream.processing.dead_letters import (
+    BAD_NAME,
+    MAX_HEADERS,
+    RECORD_TOO_LARGE,
+    TOO_MANY_HEADERS,
+    Rejection,
+    Unread,
+)
+
+HEADER_BYTES: Final = 61
+"""What stands in front of a batch's records."""
+ATTRIBUTES: Final = 22
+"""Place of the byte that names the codec."""
+LAST_DELTA: Final = slice(23, 27)
+FIRST_TIMESTAMP: Final = slice(27, 35)
+MAX_TIMESTAMP: Final = slice(35, 43)
+COUNT: Final = slice(57, 61)
+"""Place of the number of records."""
+APPEND_TIME: Final = 0x08
+_LONGEST_VARINT: Final = 10
+
+Bytes = bytes | memoryview
+
+
+class BrokenBatchError(ValueError):
+    """What follows in a batch is not laid out as records are."""
+
+
+class ReadRecord(NamedTuple):
+    """A record as the client library's own have it."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    checksum: None = None
+
+
+class LegacyValue:
+    """Where the value of a message of format 0 or 1 is."""
+
+    attributes: Final = 17
+
+    @staticmethod
+    def of(raw: memoryview) -> memoryview:
+        """The value's bytes."""
+        start = 18 if raw[16] == 0 else 26
+        for _ in range(2):
+            length = int.from_bytes(raw[start : start + 4], "big", signed=True)
+            found = raw[start + 4 : start + 4 + max(length, 0)]
+            start += 4 + max(length, 0)
+        return found
+
+
+LEGACY_VALUE: Final = LegacyValue()
+
+
+class RecordPlace(NamedTuple):
+    """A place between two records of a batch: how many come before it, and how many bytes."""
+
+    records: int = 0
+    size: int = 0
+
+
+def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
+    """The records from an offset on of a batch that is not compressed; `Unread` is the value of those to be refused.
+
+    These are records with a header name that is not UTF-8, or with more than `MAX_HEADERS` headers, of which they keep the first.
+
+    Raises:
+        BrokenBatchError: what comes next is no record.
+    """
+    return (record for record, _ in parse_from(RecordPlace(), batch, bytes(batch[HEADER_BYTES:]), following))
+
+
+def parse_from(
+    start: RecordPlace, batch: memoryview, data: Bytes, following: int, largest: int = sys.maxsize
+) -> Iterator[tuple[ReadRecord, RecordPlace]]:
+    """The same from a place in the batch's ``data`` on, each with the place behind it.
+
+    Of a record of more bytes than the ``largest`` nothing is kept: its value is an empty `Unread`.
+    """
+    base = int.from_bytes(batch[:8], "big")
+    first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)
+    appended = int.from_bytes(batch[MAX_TIMESTAMP], "big") if batch[ATTRIBUTES] & APPEND_TIME else None
+    last = int.from_bytes(batch[LAST_DELTA], "big")
+    place = start.size
+    for number in range(start.records, int.from_bytes(batch[COUNT], "big", signed=True)):
+        length, begin = _varint(data, place, len(data))
+        place = begin + length
+        if length <= 0 or place > len(data):
+            raise BrokenBatchError
+        timestamp, position = _varint(data, begin + 1, place)
+        delta, position = _varint(data, position, place)
+        if not 0 <= delta <= last:
+            raise BrokenBatchError
+        if base + delta < following:
+            continue
+        key: bytes | None = None
+        headers: list[tuple[str, bytes | None]] = []
+        if length > largest:
+            value: bytes | None = Unread(b"", RECORD_TOO_LARGE)
+        else:
+            key, position = _sized(data, position, place)
+            value, position = _sized(data, position, place)
+            headers, unread = _headers(data, position, place)
+            value = value if unread is None or value is None else Unread(value, unread)
+        stamp = first_timestamp + timestamp if appended is None else appended
+        read = ReadRecord(base + delta, stamp, 0 if appended is None else 1, key, value, headers)
+        yield read, RecordPlace(number + 1, place)
+
+
+def _headers(data: Bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], Rejection | None]:
+    count, position = _varint(data, position, end)
+    if count < 0:
+        raise BrokenBatchError
+    headers: list[tuple[str, bytes | None]] = []
+    unread = None
+    for _ in range(min(count, MAX_HEADERS)):
+        name, position = _sized(data, position, end)
+        value, position = _sized(data, position, end)
+        if name is None:
+            raise BrokenBatchError
+        try:
+            headers.append((name.decode(), value))
+        except UnicodeDecodeError:
+            unread = BAD_NAME
+            headers.append((name.decode(errors="backslashreplace"), value))
+    if count > MAX_HEADERS:
+        unread = TOO_MANY_HEADERS
+    elif position != end:
+        raise BrokenBatchError
+    return headers, unread
+
+
+def _sized(data: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _varint(data, position, end)
+    if length < 0:
+        return None, position
+    if length > end - position:
+        raise BrokenBatchError
+    return bytes(data[position : position + length]), position + length
+
+
+def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """A number in zigzag, seven bits a byte, and where it ends."""
+    number = 0
+    for shift in range(_LONGEST_VARINT):
+        if position >= end:
+            raise BrokenBatchError
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return number >> 1 ^ -(number & 1), position
+    raise BrokenBatchError

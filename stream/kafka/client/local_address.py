@@ -1,0 +1,75 @@
+"""Where Kafka is when nobody says: at the local broker of the working folder, or of the nearest folder above it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stream.kafka.broker.broker_process import HOST, is_alive, node_folder, read_own_cluster, read_own_state
+from stream.settings import SECURITY_FIELDS, Settings, variable
+
+FOLDER: Final = Path(".sotto")
+"""What ``sotto up`` and ``sotto broker`` make, where they are given no folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAddress:
+    """The address of a broker that runs, or those of a cluster's nodes, and the folder that says so."""
+
+    bootstrap: str
+    folder: Path
+
+
+def folders_above(start: Path | None = None) -> Iterator[Path]:
+    """``.sotto`` in a folder, the working one if none is given, and in each one above it; whether it is there or not."""
+    try:
+        first = (start or Path.cwd()).absolute()
+    except OSError:  # the working folder is gone
+        return
+    for folder in (first, *first.parents):
+        yield folder / FOLDER
+
+
+def local_address(start: Path | None = None) -> LocalAddress | None:
+    """The running broker, or cluster, of ``.sotto`` in a folder, the working one if none is given, or in the nearest one above it.
+
+    Only a file that its owner alone may read or write, and who asks owns it, is believed.
+    """
+    for folder in folders_above(start):
+        state = read_own_state(folder / "broker")
+        # One that asks who is there is not reached by the settings that lead here.
+        if state is not None and state.administration is None and is_alive(state.process):
+            return LocalAddress(f"{HOST}:{state.port}", folder)
+        cluster = read_own_cluster(folder / "broker")
+        if cluster is not None and _any_runs(folder / "broker", len(cluster.nodes)):
+            return LocalAddress(cluster.bootstrap, folder)
+    return None
+
+
+def _any_runs(folder: Path, nodes: int) -> bool:
+    states = (read_own_state(node_folder(folder, number)) for number in range(1, nodes + 1))
+    return any(state is not None and is_alive(state.process) for state in states)
+
+
+def settings_here(**fields: Any) -> Settings:
+    """The settings of the environment and those given; where neither says how Kafka is reached, the local broker's address."""
+    settings = Settings(**fields)
+    if settings.model_fields_set.isdisjoint({"bootstrap", *SECURITY_FIELDS}) and (found := local_address()):
+        return settings.model_copy(update={"bootstrap": found.bootstrap})
+    return settings
+
+
+def whence(settings: Settings) -> str:
+    """Who says that Kafka is at the address in the settings."""
+    name = variable("bootstrap")
+    if os.environ.get(name) == settings.bootstrap:
+        return f"as {name} says"
+    found = local_address()
+    if found is not None and found.bootstrap == settings.bootstrap:
+        return f"as {found.folder} says"
+    if settings.bootstrap == type(settings).model_fields["bootstrap"].default:
+        return f"the default: {name} is not set, and no broker runs from {FOLDER} here or above"
+    return "as given"

@@ -1,0 +1,302 @@
+"""How Kafka is reached: every connection of the product takes its address, TLS and credentials from here.
+
+Nothing secret is in an error, a log line, a ``repr`` or on a command line. Passwords and certificates are read anew for each
+client, tokens for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedSaslMechanismError,
+)
+
+from stream.environment import SECRETS, without
+from stream.kafka.client.client_patches import RefusedTimeError, disable_topic_auto_creation
+from stream.kafka.client.local_address import whence
+from stream.secret_files import SecretFileError, read_secret
+from stream.settings import SECURITY_FIELDS, Settings, variable
+
+TOKEN_SECONDS = 10.0
+"""Longest time that the command for a bearer token may take."""
+PROBE_SECONDS = 5.0
+"""Longest wait for one broker when it is asked why it refuses a connection."""
+
+_CLEAR_SECRETS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
+_REFUSALS: Final = (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+
+
+class SecurityError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
+    """Kafka cannot be reached as the settings say; one line that names the setting, and shows no secret."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
+    """No broker answers; one line that says at which address, and who gave it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ClosedError(SecurityError):
+    """A broker closes the connection without a word: it wants another protocol, or it is starting or stopping."""
+
+
+def connection(settings: Settings) -> dict[str, Any]:
+    """The options by which any client of aiokafka reaches Kafka: addresses, protocol, TLS and credentials.
+
+    Raises:
+        SecurityError: settings contradict each other, or a file cannot be used.
+    """
+    options: dict[str, Any] = {"bootstrap_servers": settings.bootstrap}
+    protocol = settings.security_protocol
+    tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    for field in SECURITY_FIELDS:
+        is_set = getattr(settings, field) != type(settings).model_fields[field].default
+        if is_set and ((field.startswith("tls_") and not tls) or (field.startswith("sasl_") and not sasl)):
+            wanted = "SSL or SASL_SSL" if field.startswith("tls_") else "SASL_SSL"
+            _refuse(
+                field, f"has no effect while {variable('security_protocol')} is {protocol}; set that to {wanted}"
+            )
+    if protocol == "PLAINTEXT":
+        return options
+    options["security_protocol"] = protocol
+    if tls:
+        options["ssl_context"] = _tls(settings)
+    if sasl:
+        options |= _credentials(settings)
+    return options
+
+
+@asynccontextmanager
+async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
+    """An admin client that is started, and closed at the end.
+
+    Raises:
+        SecurityError: Kafka refuses the credentials, or its certificate is not trusted: what aiokafka only logs.
+        UnansweredError: no broker answers.
+    """
+    admin = AIOKafkaAdminClient(**connection(settings))
+    disable_topic_auto_creation(admin._client)  # noqa: SLF001
+    try:
+        try:
+            await admin.start()
+        except KafkaConnectionError:
+            await find_refusal(settings)
+            raise UnansweredError(
+                f"no broker answers at {settings.bootstrap} ({whence(settings)}); start one with 'sotto broker start' or "
+                f"'sotto up', or set {variable('bootstrap')}"
+            ) from None
+        yield admin
+    except NodeNotReadyError:
+        # aiokafka takes a refused token for an accepted one, and then finds no broker.
+        if settings.sasl_mechanism == "OAUTHBEARER":
+            raise SecurityError(_unauthenticated(settings, settings.bootstrap)) from None
+        raise
+    finally:
+        await admin.close()
+
+
+async def find_refusal(settings: Settings) -> None:
+    """Connect to each broker once, and raise the SecurityError that says why one refuses; else do nothing."""
+    options = connection(settings)
+    for host, port, _ in collect_hosts(options.pop("bootstrap_servers"), randomize=False):
+        try:
+            connected = await create_conn(host, port, request_timeout_ms=int(PROBE_SECONDS * 1000), **options)
+        except SecurityError:
+            raise
+        except ssl.SSLCertVerificationError as error:
+            what = f"the certificate of {host}:{port} is not accepted ({error.verify_message})"
+            if error.verify_message.startswith(("Hostname mismatch", "IP address mismatch")):
+                remedy = f"name the broker in {variable('bootstrap')} as its certificate does"
+            else:
+                remedy = f"{variable('tls_ca_file')} must name the file of the authority that signed it"
+            raise SecurityError(f"{what}; {remedy}") from None
+        except ssl.SSLError as error:
+            raise SecurityError(
+                f"no TLS with {host}:{port} ({error.reason or 'refused'}); check {variable('security_protocol')}, and "
+                f"{variable('tls_certificate_file')} if the broker asks for a certificate"
+            ) from None
+        except SaslAuthenticationFailed:
+            raise SecurityError(_unauthenticated(settings, f"{host}:{port}")) from None
+        except UnsupportedSaslMechanismError:
+            raise SecurityError(
+                f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable('sasl_mechanism')} to one that it does"
+            ) from None
+        except KafkaConnectionError:
+            raise ClosedError(
+                f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable('security_protocol')} "
+                f"({settings.security_protocol}), and {variable('tls_certificate_file')} if it asks for a certificate"
+            ) from None
+        except (OSError, KafkaError):
+            continue
+        await connected.close()
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether Kafka does not let this principal do something."""
+    return isinstance(error, _REFUSALS)
+
+
+def advice(error: KafkaError) -> str:
+    """One line for whoever met an error of Kafka's: what it is, and what to look at."""
+    if isinstance(error, SecurityError | UnansweredError | RefusedTimeError):
+        return str(error)
+    if isinstance(error, _REFUSALS):
+        named = f" ({', '.join(sorted(map(str, error.args[0])))})" if _names(error) else ""
+        return (
+            f"Kafka: {type(error).__name__}{named}; the principal may not do this: see 'sotto topics acl' for what each "
+            "role may"
+        )
+    return f"Kafka: {type(error).__name__}; is the broker that SOTTO_BOOTSTRAP names up? ('sotto broker start')"
+
+
+def _names(error: KafkaError) -> bool:
+    return bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
+
+
+def _unauthenticated(settings: Settings, broker: str) -> str:
+    if settings.sasl_mechanism == "OAUTHBEARER":
+        return f"{broker} refuses the bearer token; check {variable('sasl_token_file')} or _COMMAND"
+    return (
+        f"{broker} refuses user '{settings.sasl_username}' or its password; check {variable('sasl_username')}, "
+        f"{variable('sasl_password_file')} and {variable('sasl_mechanism')} ({settings.sasl_mechanism})"
+    )
+
+
+def _tls(settings: Settings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+    except OSError as error:  # SSLError is one
+        _refuse(
+            "tls_ca_file", f"cannot use {settings.tls_ca_file} ({_reason(error)}); give a PEM file of certificates"
+        )
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = settings.tls_check_hostname
+    if settings.tls_key_file and not settings.tls_certificate_file:
+        _refuse("tls_certificate_file", f"is missing beside {variable('tls_key_file')}")
+    if settings.tls_certificate_file:
+        if not settings.tls_key_file:
+            _refuse("tls_key_file", f"is missing beside {variable('tls_certificate_file')}")
+        _read_secret("tls_key_file", settings.tls_key_file)
+        try:
+            context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, _no_password)
+        except OSError as error:
+            _refuse(
+                "tls_certificate_file",
+                f"cannot use {settings.tls_certificate_file} with its key ({_reason(error)})",
+            )
+    return context
+
+
+def _reason(error: OSError) -> str:
+    return (error.reason or "not PEM") if isinstance(error, ssl.SSLError) else (error.strerror or "unreadable")
+
+
+def _no_password() -> str:
+    """Stands where OpenSSL would otherwise ask at the terminal."""
+    _refuse("tls_key_file", "is encrypted; decrypt it into an owner-only file")
+
+
+def _credentials(settings: Settings) -> Mapping[str, Any]:
+    mechanism = settings.sasl_mechanism
+    if mechanism in _CLEAR_SECRETS and settings.security_protocol != "SASL_SSL":
+        _refuse(
+            "sasl_mechanism",
+            f"{mechanism} sends its secret as it is; set {variable('security_protocol')} to SASL_SSL",
+        )
+    options: dict[str, Any] = {"sasl_mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        if bool(settings.sasl_token_file) == bool(settings.sasl_token_command):
+            _refuse(
+                "sasl_token_file",
+                f"or {variable('sasl_token_command')} is needed for OAUTHBEARER: set one of them",
+            )
+        return options | {"sasl_oauth_token_provider": BearerToken(settings)}
+    if not settings.sasl_username:
+        _refuse("sasl_username", f"is needed for {mechanism}")
+    return options | {"sasl_plain_username": settings.sasl_username, "sasl_plain_password": _password(settings)}
+
+
+def _password(settings: Settings) -> str:
+    given = settings.sasl_password.get_secret_value()
+    if bool(given) == bool(settings.sasl_password_file):
+        _refuse(
+            "sasl_password_file",
+            f"or {variable('sasl_password')} is needed for {settings.sasl_mechanism}: set one of them",
+        )
+    return given or _read_secret("sasl_password_file", settings.sasl_password_file)
+
+
+def _read_secret(field: str, path: str) -> str:
+    try:
+        secret = read_secret(Path(path))
+    except SecretFileError as error:
+        _refuse(field, str(error))
+    if not secret or "\N{REPLACEMENT CHARACTER}" in secret:
+        _refuse(field, f"{path} must hold ASCII characters, and at least one")
+    return secret
+
+
+def _refuse(field: str, why: str) -> NoReturn:
+    raise SecurityError(f"{variable(field)}: {why}") from None
+
+
+class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is not typed
+    """Gives the bearer token for each new connection, from a file or a command that keeps it fresh."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take one of the two settings; ``connection`` has seen to it that there is exactly one."""
+        self._file = settings.sasl_token_file
+        self._command = settings.sasl_token_command
+
+    async def token(self) -> str:
+        """The token now; SecurityError if it cannot be had."""
+        if self._file:
+            return await asyncio.to_thread(_read_secret, "sasl_token_file", self._file)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *shlex.split(self._command),
+                env=without(SECRETS),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except (OSError, ValueError) as error:
+            _refuse("sasl_token_command", f"cannot be run ({type(error).__name__})")
+        try:
+            async with asyncio.timeout(TOKEN_SECONDS):
+                printed, _ = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            _refuse("sasl_token_command", f"did not end within {TOKEN_SECONDS:g} seconds")
+        token = printed.decode("ascii", errors="replace").strip()
+        if process.returncode or not token or not token.isascii():
+            _refuse("sasl_token_command", f"ended with status {process.returncode} and printed no usable token")
+        return token

@@ -1,0 +1,289 @@
+"""A producer of one transaction after another, over aiokafka's connections.
+
+aiokafka's own takes records one by one from many callers, and passes each transaction through queues and tasks that cost more
+than what a small one says. Whoever writes for a partition has all that belongs into a transaction in hand, and waits for it. Nor does
+aiokafka speak Kafka's second protocol of transactions, which this does where the cluster follows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
+from itertools import zip_longest
+from typing import Any, Final
+
+from aiokafka import TopicPartition, errors
+from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.transaction import InitProducerIdRequest
+
+from stream.kafka.client import wire_requests
+from stream.kafka.client.client_patches import disable_topic_auto_creation
+from stream.kafka.client.transaction_protocols import (
+    Batches,
+    First,
+    Identity,
+    ProtocolRequest,
+    Second,
+    TransactionProtocol,
+    follows_second,
+    speaks_second,
+)
+
+ENDING_SECONDS: Final = 0.002
+"""Pause before asking again while the markers of the last transaction are being written: about as long as that takes."""
+PAUSE_SECONDS: Final = 0.1
+"""Pause before anything else is asked again, and the longest."""
+
+REFRESH_SECONDS: Final = 2.0
+"""Longest wait for news of where leaders are: without them the last ones are asked."""
+
+_PRODUCER_FENCED: Final = 90
+_FENCED: Final = frozenset({_PRODUCER_FENCED, errors.InvalidProducerEpoch.errno})
+_MOVED: Final = frozenset(
+    {
+        errors.CoordinatorNotAvailableError.errno,
+        errors.NotCoordinatorError.errno,
+        errors.RequestTimedOutError.errno,
+    }
+)
+_REFUSALS: Final = frozenset(
+    {
+        errors.TopicAuthorizationFailedError,
+        errors.TransactionalIdAuthorizationFailed,
+        errors.GroupAuthorizationFailedError,
+    }
+)
+_ARRIVED: Final = frozenset({0, errors.DuplicateSequenceNumber.errno})
+_ENDING: Final = errors.ConcurrentTransactions.errno
+_SKIPPED: Final = errors.OperationNotAttempted.errno
+_LAST_SEQUENCE: Final = 2**31 - 1
+_NOBODY: Final = -1
+
+
+class TransactionalProducer:
+    """Writes for one transactional id. After any error it is good for nothing but ``stop``."""
+
+    def __init__(
+        self, *, transactional_id: str, transaction_timeout_ms: int, max_batch_size: int, **connection: Any
+    ) -> None:
+        """Take how long a transaction may take, how large a batch may become, and aiokafka's options of a connection."""
+        self._id = transactional_id
+        self._timeout_ms = transaction_timeout_ms
+        self._batch_bytes = max_batch_size
+        self._client = disable_topic_auto_creation(AIOKafkaClient(**connection))
+        self._coordinators: dict[int, int] = {}
+        self._identity = Identity(-1, -1)
+        self._protocol: TransactionProtocol = First(transactional_id, transaction_timeout_ms)
+        self._sequences: dict[TopicPartition, int] = {}
+        self._joined: set[TopicPartition | str] = set()
+        """Partitions and groups that are part of the open transaction."""
+
+    async def start(self) -> None:
+        """Fence whoever wrote under the same id; when this returns, its last transaction has ended.
+
+        Raises:
+            KafkaError: Kafka cannot be reached, or refuses.
+        """
+        await self._client.bootstrap()
+        request = InitProducerIdRequest(self._id, self._timeout_ms)
+        told = await self._coordinate(ProtocolRequest(request, lambda answer: [(None, answer.error_code)]))
+        self._identity = Identity(told.producer_id, told.producer_epoch)
+        if await self._second():
+            self._protocol = Second(self._id, self._timeout_ms)
+
+    async def stop(self) -> None:
+        """Cut the connections; what is open is left for whoever comes next to abort."""
+        await self._client.close()
+
+    def create_batch(self) -> BatchBuilder:
+        """A batch to be filled."""
+        return BatchBuilder(self._batch_bytes, 0, is_transactional=1)
+
+    async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
+        """Write batches to their partitions, in order, as part of the transaction; returns once Kafka has them.
+
+        Raises:
+            KafkaError: some of it is refused for good, or has not arrived within the transaction's time.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                for place in batches:
+                    await self._client._wait_on_metadata(place.topic)  # noqa: SLF001  (as aiokafka's producer does)
+        except TimeoutError:
+            raise errors.KafkaTimeoutError from None
+        fresh = [place for place in batches if place not in self._joined]
+        if (joining := self._protocol.join(self._identity, fresh)) is not None:
+            await self._coordinate(joining)
+        self._joined.update(batches)
+        for turn in zip_longest(*batches.values()):
+            filled = {place: batch for place, batch in zip(batches, turn, strict=True) if batch is not None}
+            await self._deliver({place: self._built(place, batch) for place, batch in filled.items()})
+
+    async def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Commit a group's offsets with the transaction.
+
+        Raises:
+            KafkaError: they are refused.
+        """
+        if (joining := self._protocol.join_group(self._identity, group)) is not None:
+            await self._coordinate(joining)
+        self._joined.add(group)
+        await self._coordinate(self._protocol.commit_offsets(self._identity, group, offsets), group)
+
+    async def commit(self) -> None:
+        """Commit the transaction, if anything was written.
+
+        Raises:
+            KafkaError: it is not committed, or that is not known.
+        """
+        if not self._joined:
+            return
+        ended = await self._coordinate(self._protocol.end(self._identity))
+        following = self._protocol.following(self._identity, ended)
+        if following != self._identity:
+            self._identity, self._sequences = following, {}
+        self._joined.clear()
+
+    def _built(self, place: TopicPartition, batch: Any) -> bytes | bytearray:
+        """A batch's bytes, with the number by which Kafka counts it once however often it comes."""
+        first = self._sequences.get(place, 0)
+        batch._set_producer_state(*self._identity, first)  # noqa: SLF001
+        following = first + batch.record_count()
+        self._sequences[place] = following if following <= _LAST_SEQUENCE else following - 2**31
+        built: bytes | bytearray = batch._build()  # noqa: SLF001
+        return built
+
+    async def _deliver(self, batches: dict[TopicPartition, bytes | bytearray]) -> None:
+        """Send a batch to each of some partitions, again where that may help."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._timeout_ms / 1000
+        while True:
+            pause = 0.0
+            for place, code in await self._send(batches):
+                if code in _ARRIVED:
+                    del batches[place]
+                else:
+                    pause = max(pause, _pause_after(code, place.topic))
+            if not batches:
+                return
+            if loop.time() > until:
+                raise errors.KafkaTimeoutError
+            if pause == PAUSE_SECONDS:
+                await self._refresh()
+            await asyncio.sleep(pause)
+
+    async def _send(self, batches: Batches) -> list[tuple[TopicPartition, int]]:
+        """Send batches to the leaders of their partitions, and give each one's error code."""
+        by_node: dict[int, dict[TopicPartition, bytes | bytearray]] = {}
+        told = []
+        for place, batch in batches.items():
+            leader = self._client.cluster.leader_for_partition(place)
+            if leader is None or leader == _NOBODY:
+                told.append((place, errors.LeaderNotAvailableError.errno))
+            else:
+                by_node.setdefault(leader, {})[place] = batch
+        for answer in await _all([self._send_to(node, part) for node, part in by_node.items()]):
+            told += answer
+        return told
+
+    async def _send_to(self, node: int, batches: Batches) -> list[tuple[TopicPartition | None, int]]:
+        question = self._protocol.produce(batches)
+        try:
+            return list(question.codes(await self._client.send(node, question.request)))
+        except errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            return [(place, errors.RequestTimedOutError.errno) for place in batches]
+
+    async def _coordinate(self, question: ProtocolRequest, group: str | None = None) -> Any:
+        """Ask the transaction's coordinator, or a group's, until it has done what it is asked for.
+
+        Raises:
+            KafkaError: it refuses, or has not done it within the transaction's time.
+        """
+        kind = CoordinationType.TRANSACTION if group is None else CoordinationType.GROUP
+        loop = asyncio.get_running_loop()
+        until, ending = loop.time() + self._timeout_ms / 1000, ENDING_SECONDS
+        while True:
+            answer, code, subject = await self._ask(kind, group or self._id, question)
+            if not code:
+                return answer
+            wait = _pause_after(code, subject)
+            if loop.time() > until:
+                raise _error(code, subject)
+            if code in _MOVED:
+                self._coordinators.pop(kind, None)
+            if code == _ENDING:
+                wait, ending = ending, min(2 * ending, PAUSE_SECONDS)
+            await asyncio.sleep(wait)
+
+    async def _ask(self, kind: int, key: str, question: ProtocolRequest) -> tuple[Any, int, str]:
+        """A coordinator's answer, and where something was not done the code of that, and what it is about."""
+        try:
+            node = await self._coordinator(kind, key)
+            answer = await self._client.send(node, question.request, group=ConnectionGroup.COORDINATION)
+        except errors.KafkaError as error:
+            if not error.retriable:
+                raise
+            return None, errors.RequestTimedOutError.errno, key
+        for place, code in question.codes(answer):
+            if code not in {0, _SKIPPED}:
+                return answer, code, key if place is None else place.topic
+        return answer, 0, key
+
+    async def _coordinator(self, kind: int, key: str) -> int:
+        if (known := self._coordinators.get(kind)) is not None:
+            return known
+        try:
+            node: int = await self._client.coordinator_lookup(kind, key)
+        except (errors.NodeNotReadyError, errors.RequestTimedOutError):
+            await self._refresh()
+            raise
+        self._coordinators[kind] = node
+        return node
+
+    async def _refresh(self) -> None:
+        """Ask where leaders and coordinators are; whoever waits for it asks again anyway, and waits no longer than for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await self._client.force_metadata_update()
+
+    async def _second(self) -> bool:
+        node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
+        connection = await self._client._get_conn(node, group=group)  # noqa: SLF001
+        if connection is None or not speaks_second(connection._versions or {}):  # noqa: SLF001
+            return False
+        return follows_second(await self._client.send(node, wire_requests.ask_features(), group=group))
+
+
+def _pause_after(code: int, subject: str) -> float:
+    """How long to wait before asking again.
+
+    Raises:
+        KafkaError: it is of no use.
+    """
+    if code == _ENDING:
+        return ENDING_SECONDS
+    error = _error(code, subject)
+    if not error.retriable and code not in _MOVED:
+        raise error
+    return PAUSE_SECONDS
+
+
+def _error(code: int, subject: str) -> errors.KafkaError:
+    """The client library's error of a code; what is refused is named in it."""
+    if code in _FENCED:
+        return errors.ProducerFenced()
+    kind = errors.for_code(code)
+    return kind(subject) if kind in _REFUSALS else kind()
+
+
+async def _all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Await all of them, then raise the first error: none is left to fail unseen."""
+    results = await asyncio.gather(*awaitables, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

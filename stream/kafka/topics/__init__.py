@@ -1,0 +1,1 @@
+"""The topics of an installation: their layout, creation, checks and access control."""

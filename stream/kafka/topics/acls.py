@@ -1,0 +1,262 @@
+"""Who may do what: the access control lists of each role, and putting them into force.
+
+Kafka lets everybody who may read or write a topic describe it too, and whoever may write any topic write idempotently
+(from version 3.0 on), so neither is granted by itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.protocol.admin import CreateAclsRequest
+
+from stream.kafka.client.security import SecurityError, connection, find_refusal
+from stream.kafka.topics.layouts import (
+    alerts_group,
+    budget_group,
+    feed_groups,
+    merging_group,
+    monitor_group,
+    worker_group,
+)
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
+
+ANY_HOST: Final = "*"
+_ALLOW: Final = 3
+
+
+class AclRole(StrEnum):
+    """What a principal is for; one principal may have several roles."""
+
+    PRODUCER = "producer"
+    ANALYST = "analyst"
+    OPERATOR = "operator"
+    WORKER = "worker"
+    BUDGET = "budget"
+    FEED = "feed"
+    MONITOR = "monitor"
+    ALERTS = "alerts"
+
+
+class Operation(StrEnum):
+    """What is done; the words of ``kafka-acls.sh``."""
+
+    READ = "Read"
+    WRITE = "Write"
+    DESCRIBE = "Describe"
+    CREATE = "Create"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+
+
+class Resource(StrEnum):
+    """What it is done to; the options of ``kafka-acls.sh``."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional-id"
+
+
+_OPERATION_CODES: Final = {
+    Operation.READ: 3,
+    Operation.WRITE: 4,
+    Operation.CREATE: 5,
+    Operation.DESCRIBE: 8,
+    Operation.DESCRIBE_CONFIGS: 10,
+}
+_RESOURCE_CODES: Final = {Resource.TOPIC: 2, Resource.GROUP: 3, Resource.TRANSACTIONAL_ID: 5}
+_PATTERN_CODES: Final = {"literal": 3, "prefixed": 4}
+
+
+@dataclass(frozen=True)
+class AclEntry:
+    """One operation on a resource, or on all whose names begin like it."""
+
+    operation: Operation
+    resource: Resource
+    name: str
+    prefixed: bool = False
+    optional: bool = False
+    """Whether a service goes on without it, and only checks less."""
+
+    @property
+    def pattern(self) -> str:
+        """How the name is meant, in the words of ``kafka-acls.sh``."""
+        return "prefixed" if self.prefixed else "literal"
+
+    @classmethod
+    def read(cls, *topics: str) -> tuple[Self, ...]:
+        """Reading these topics."""
+        return tuple(cls(Operation.READ, Resource.TOPIC, topic) for topic in topics)
+
+    @classmethod
+    def write(cls, *topics: str) -> tuple[Self, ...]:
+        """Writing these topics."""
+        return tuple(cls(Operation.WRITE, Resource.TOPIC, topic) for topic in topics)
+
+    @classmethod
+    def check(cls, *topics: str) -> tuple[Self, ...]:
+        """Reading how these topics are set."""
+        return tuple(cls(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic, optional=True) for topic in topics)
+
+    @classmethod
+    def own_groups(cls, beginning: str) -> Self:
+        """Being in consumer groups whose names begin so."""
+        return cls(Operation.READ, Resource.GROUP, f"{beginning}-", prefixed=True)
+
+
+def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tuple[AclEntry, ...]]:
+    """What each role may do in the installation of ``settings.prefix``: no more than it needs.
+
+    ``live`` are the topics of people's events, which the feeds read.
+    """
+    topics = Topics(settings.prefix)
+    return {
+        AclRole.PRODUCER: AclEntry.write(topics.queries),
+        AclRole.ANALYST: (
+            # What is public of a stream stands in the ledger: its source's attributes, its plan, what is left.
+            *AclEntry.read(topics.answers, topics.ledger),
+            AclEntry.own_groups(f"{settings.prefix}-{AclRole.ANALYST}"),
+        ),
+        AclRole.OPERATOR: (
+            *AclEntry.write(topics.requests),
+            *AclEntry.read(topics.ledger, topics.trail, topics.rejected, topics.status),
+            AclEntry.own_groups(f"{settings.prefix}-{AclRole.OPERATOR}"),
+        ),
+        AclRole.WORKER: (
+            *AclEntry.read(topics.queries, topics.control, topics.state),
+            *AclEntry.write(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
+            *AclEntry.check(topics.queries, topics.control, topics.state),
+            *AclEntry.check(topics.answers, topics.charges, topics.rejected, topics.status),
+            *_service(worker_group(settings)),
+        ),
+        AclRole.BUDGET: (
+            *AclEntry.read(topics.requests, topics.charges, topics.ledger),
+            *AclEntry.write(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
+            *AclEntry.check(topics.requests, topics.charges, topics.control, topics.ledger),
+            *AclEntry.check(topics.trail, topics.rejected, topics.status),
+            *_service(budget_group(settings)),
+        ),
+        AclRole.FEED: (
+            *AclEntry.read(*live, topics.control, topics.partials, topics.merges),
+            # Periods begin and end by what feeds ask of the ledger.
+            *AclEntry.write(
+                topics.partials, topics.merges, topics.queries, topics.requests, topics.rejected, topics.status
+            ),
+            *AclEntry.check(topics.control, topics.partials, topics.merges, topics.queries),
+            *AclEntry.check(topics.requests, topics.rejected, topics.status),
+            # The changelog of each live topic is made when the topic is first served.
+            *(
+                AclEntry(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)
+                for operation in (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
+            ),
+            *_service(merging_group(settings)),
+            AclEntry(Operation.READ, Resource.GROUP, feed_groups(settings), prefixed=True),
+            AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, feed_groups(settings), prefixed=True),
+        ),
+        AclRole.MONITOR: (
+            *AclEntry.read(
+                topics.control, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
+            ),
+            *AclEntry.write(topics.requests),
+            *(AclEntry.write(topics.queries) if settings.monitor_asks else ()),
+            *(AclEntry.read(topics.answers) if settings.monitor_asks or settings.monitor_alerts else ()),
+            *(AclEntry(Operation.DESCRIBE, Resource.TOPIC, topic) for topic in (topics.queries, topics.partials)),
+            # Whether every topic is as it should be is for the monitor to tell.
+            *(
+                AclEntry(Operation.DESCRIBE, Resource.TOPIC, topic, optional=True)
+                for topic in (topics.answers, topics.state, topics.merges)
+            ),
+            *AclEntry.check(
+                topics.queries, topics.control, topics.answers, topics.state, topics.partials, topics.merges
+            ),
+            *AclEntry.check(
+                topics.requests, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
+            ),
+            *(
+                AclEntry(Operation.DESCRIBE, Resource.GROUP, group)
+                for group in (worker_group(settings), budget_group(settings), merging_group(settings))
+            ),
+            AclEntry.own_groups(monitor_group(settings)),
+        ),
+        AclRole.ALERTS: (
+            *AclEntry.read(topics.answers, topics.ledger),
+            AclEntry(Operation.READ, Resource.GROUP, alerts_group(settings), prefixed=True),
+        ),
+    }
+
+
+def usual_principal(role: AclRole, settings: Settings) -> str:
+    """The principal of a role where none is named."""
+    return f"User:{settings.prefix}-{role}"
+
+
+def command(principal: str, granted: Iterable[AclEntry], bootstrap: str) -> list[str]:
+    """The commands of Kafka's own tool that make the grants, one for each resource."""
+    operations: dict[tuple[Resource, str, str], list[Operation]] = {}
+    for one in granted:
+        operations.setdefault((one.resource, one.name, one.pattern), []).append(one.operation)
+    return [
+        shlex.join(
+            [
+                *("kafka-acls.sh", "--bootstrap-server", bootstrap, "--command-config", "admin.properties"),
+                *("--add", "--allow-principal", principal),
+                *(word for operation in wanted for word in ("--operation", operation.value)),
+                *(f"--{resource}", name, "--resource-pattern-type", pattern),
+            ]
+        )
+        for (resource, name, pattern), wanted in operations.items()
+    ]
+
+
+async def apply(settings: Settings, principal: str, granted: Iterable[AclEntry]) -> None:
+    """Put grants into force; those in force already stay as they are. Needs a principal that may alter the cluster.
+
+    Raises:
+        SecurityError: Kafka refuses; the message says why.
+    """
+    client = AIOKafkaClient(**connection(settings))
+    try:
+        try:
+            await client.bootstrap()
+        except KafkaConnectionError:
+            await find_refusal(settings)
+            raise
+        for one in granted:
+            response = await client.send(client.get_random_node(), _request(principal, one))
+            for code, message in response.creation_responses:
+                _accept(code, message)
+    finally:
+        await client.close()
+
+
+def _request(principal: str, granted: AclEntry) -> CreateAclsRequest:
+    return CreateAclsRequest(
+        _RESOURCE_CODES[granted.resource],
+        granted.name,
+        _PATTERN_CODES[granted.pattern],
+        principal,
+        ANY_HOST,
+        _OPERATION_CODES[granted.operation],
+        _ALLOW,
+    )
+
+
+def _service(group: str) -> tuple[AclEntry, ...]:
+    """The service's consumer group, and the transactional ids of its partitions."""
+    return (
+        AclEntry(Operation.READ, Resource.GROUP, group),
+        AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"{group}-", prefixed=True),
+    )
+
+
+def _accept(code: int, message: str | None) -> None:
+    error: type[KafkaError] = for_code(code)
+    if code:
+        raise SecurityError(f"Kafka makes no access control list: {message or error.__name__}")

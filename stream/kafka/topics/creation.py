@@ -1,0 +1,307 @@
+"""Making the topics, finding those that exist, and checking them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import (
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from stream.kafka.broker.properties import replicas_among
+from stream.kafka.client.availability import from_any_broker
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.acls import AclRole, Resource, grants
+from stream.kafka.topics.layouts import (
+    REPLICATION,
+    Difference,
+    TopicLayout,
+    TopicsError,
+    configurations,
+    is_there,
+    layout,
+    losses,
+    require_read,
+    shared_partitions,
+    told,
+    uneven,
+    unlike,
+)
+from stream.processing.topic_names import Topics, outer_prefixes
+from stream.settings import Settings, variable
+
+DELETION_SECONDS = 60.0
+"""Longest that brokers may go on telling of a topic that was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The names of the topics that were missing, how many replicas each has, and among how many brokers that was chosen."""
+
+    names: list[str]
+    replication: int
+    brokers: int
+    otherwise: list[Difference]
+    """What those that were there have otherwise than the settings say."""
+
+
+async def create_topics(settings: Settings) -> Created:
+    """Create what is missing; what exists is left alone, then checked.
+
+    Where the settings do not say how many replicas a topic has, it has three, or as many as there are brokers now; and as many
+    partitions as those that are there.
+
+    Raises:
+        TopicsError: they say another number of partitions than there are, and nothing was created; or as `look_up`.
+    """
+    async with admin_client(settings) as admin:
+        brokers, replication = await replication_of(admin, settings)
+        listed = set(await from_any_broker(admin.list_topics))
+        there = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
+        described = await describe_topics(admin, there) if there else {}
+        existing = {name: described[name] for name in there if described.get(name)}
+        topics = Topics(settings.prefix, _partitions(settings, existing))
+        missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
+        _require_own_names(settings.prefix, listed)
+        await create_missing(admin, missing, replication)
+        otherwise = await _otherwise(admin, settings, topics, existing)
+    await look_up(settings, attempts=20)
+    return Created([wanted.name for wanted in missing], replication, brokers, otherwise)
+
+
+def _require_own_names(prefix: str, listed: Collection[str]) -> None:
+    """Refuse a prefix whose names another installation has or may have.
+
+    Raises:
+        TopicsError: the other one is there, or this one is not and could share names with one that comes later.
+    """
+    _require_apart(prefix, listed)
+    if (others := outer_prefixes(prefix)) and not is_there(prefix, listed):
+        raise TopicsError(
+            f"{variable('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
+            "without '.feed', '-feed' and '-alerts' behind its beginning"
+        )
+
+
+def _require_apart(prefix: str, listed: Collection[str]) -> None:
+    """Refuse a prefix if another installation that may have the same names is there.
+
+    Raises:
+        TopicsError: it is.
+    """
+    for other in outer_prefixes(prefix):
+        if is_there(other, listed):
+            raise TopicsError(
+                f"{variable('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
+                "too; end one of them: 'sotto ledger export' takes its backup, then delete its topics"
+            )
+
+
+async def _otherwise(
+    admin: AIOKafkaAdminClient, settings: Settings, topics: Topics, existing: Mapping[str, Sequence[int]]
+) -> list[Difference]:
+    """What topics that were there have otherwise than they should."""
+    wanted = [one for one in layout(topics) if one.name in existing]
+    actual = await configurations(admin, existing) if existing else {}
+    require_read(existing, actual)
+    return [
+        *uneven(wanted, {name: len(replicas) for name, replicas in existing.items()}),
+        *(
+            Difference(name, REPLICATION, str(settings.replication), str(min(replicas)))
+            for name, replicas in existing.items()
+            if "replication" in settings.model_fields_set and set(replicas) != {settings.replication}
+        ),
+        *(different for one in wanted for different in unlike(one, existing[one.name], actual[one.name])),
+    ]
+
+
+def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
+    """How many partitions co-partitioned topics have, or are to have where there are none."""
+    counts = {name: len(replicas) for name, replicas in existing.items()}
+    shared = shared_partitions(settings.prefix, counts)
+    if shared is None:
+        return settings.partitions
+    if "partitions" in settings.model_fields_set and shared != settings.partitions:
+        name = next(one.name for one in layout(Topics(settings.prefix, shared)) if counts.get(one.name) == shared)
+        raise TopicsError(
+            f"{variable('partitions')} (--partitions): topic {name} has {shared} partitions, not {settings.partitions}, "
+            "and that is fixed at creation; leave it out, or use another prefix"
+        )
+    return shared
+
+
+async def replication_of(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
+    """How many brokers there are, and how many replicas a new topic gets."""
+    brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
+    told = "replication" in settings.model_fields_set
+    return brokers, settings.replication if told else replicas_among(brokers)
+
+
+async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
+    """Create topics; TopicsError if Kafka does not, unless somebody else just has."""
+    if not missing:
+        return
+    response = await admin.create_topics(
+        [
+            NewTopic(
+                wanted.name, wanted.partitions, replication, topic_configs=wanted.configuration_with(replication)
+            )
+            for wanted in missing
+        ],
+    )
+    for name, code, *_ in response.topic_errors:
+        if code and for_code(code) is not TopicAlreadyExistsError:
+            raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
+
+
+@dataclass(frozen=True)
+class FoundTopics:
+    """The topics that are there, as far as a principal may see them: as many partitions as most co-partitioned ones have."""
+
+    topics: Topics
+    replicas: Mapping[str, Sequence[int]]
+    """How many replicas each partition of each topic has."""
+    uneven: Sequence[Difference] = ()
+    """Which of them have another number of partitions."""
+
+    def require_even(self, names: Iterable[str]) -> None:
+        """TopicsError where one of these topics has another number of partitions than it should."""
+        named = set(names)
+        if differing := [one for one in self.uneven if one.topic in named]:
+            raise TopicsError(told(differing))
+
+
+async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:
+    """The existing topics, which agree in their partitions: all, or for a role those that it touches.
+
+    Raises:
+        TopicsError: as `look_up`, and where the partitions of some are not as they should be.
+    """
+    found = await look_up(settings, attempts=attempts, role=role)
+    found.require_even(found.replicas if role is None else _touched(settings, role))
+    return found.topics
+
+
+async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> FoundTopics:
+    """Read the layout of the existing topics, as far as this principal may see them: for a role, all that it touches must be there.
+
+    Raises:
+        TopicsError: topics are missing, or some are hidden, or for a role another installation may share names with this one.
+    """
+    names = [one.name for one in layout(Topics(settings.prefix))]
+    touched = _touched(settings, role) if role is not None else set(names)
+    others = outer_prefixes(settings.prefix) if role is not None else []
+    beside = [one.name for other in others for one in layout(Topics(other))]
+    async with admin_client(settings) as admin:
+        for attempt in range(attempts):
+            found = await describe_topics(admin, [*names, *beside])
+            missing = [name for name in names if name in touched and found.get(name) == []]
+            if not missing:
+                break
+            if attempt + 1 < attempts:
+                await asyncio.sleep(0.2)
+    _require_apart(settings.prefix, [name for name in beside if found.pop(name, None)])
+    if missing:
+        raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
+    if role is not None and (hidden := sorted(touched - found.keys())):
+        raise TopicsError(
+            f"Kafka hides from this principal: {', '.join(hidden)}; give it its role, see 'sotto topics acl --role {role}'"
+        )
+    counts = {name: len(replicas) for name, replicas in found.items() if replicas}
+    shared = shared_partitions(settings.prefix, counts)
+    if shared is None:
+        raise TopicsError(
+            f"Kafka shows this principal no topic of '{settings.prefix}'; give it a role, see 'sotto topics acl'"
+        )
+    topics = Topics(settings.prefix, shared)
+    return FoundTopics(topics, {name: found[name] for name in counts}, uneven(layout(topics), counts))
+
+
+def _touched(settings: Settings, role: AclRole) -> set[str]:
+    """The topics that a role reads or writes and finds there."""
+    return {
+        one.name
+        for one in grants(settings)[role]
+        if one.resource is Resource.TOPIC and not one.prefixed and not one.optional
+    }
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """How topics are set, beside how they should be."""
+
+    differences: list[Difference]
+    losses: list[Difference]
+    """By which of them Kafka deletes what must be kept."""
+    hidden: list[str]
+    """Topics whose settings this principal may not read."""
+
+
+async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
+    """Compare partitions and configuration of every topic with what they should be, or of those that a role touches.
+
+    Raises:
+        TopicsError: as `look_up`.
+    """
+    found = await look_up(settings, attempts=attempts, role=role)
+    names = None if role is None else _touched(settings, role)
+    wanted = [one for one in layout(found.topics) if names is None or one.name in names]
+    seen = [one for one in wanted if one.name in found.replicas]
+    async with admin_client(settings) as admin:
+        actual = await configurations(admin, [one.name for one in seen])
+    read = [one for one in seen if one.name in actual]
+    differences = [
+        *(one for one in found.uneven if names is None or one.topic in names),
+        *(different for one in read for different in unlike(one, found.replicas[one.name], actual[one.name])),
+    ]
+    losing = [lost for one in read for lost in losses(one, actual[one.name])]
+    return Inspection(differences, losing, [one.name for one in wanted if one not in read])
+
+
+async def check_topics(settings: Settings) -> list[Difference]:
+    """Compare every topic's partitions and configuration with the wanted ones.
+
+    It needs a principal that may describe configurations.
+
+    Raises:
+        TopicsError: as `look_up`, and where a configuration may not be read.
+    """
+    inspected = await inspect_topics(settings)
+    require_read(inspected.hidden, {})
+    return inspected.differences
+
+
+async def delete_topics(settings: Settings) -> None:
+    """Delete every topic of an installation, for good, and wait until the broker tells of none: until then, `create_topics` finds them.
+
+    Raises:
+        TopicsError: Kafka does not delete one, or still tells of it after `DELETION_SECONDS`.
+    """
+    names = {wanted.name for wanted in layout(Topics(settings.prefix))}
+    async with admin_client(settings) as admin:
+        response = await admin.delete_topics(sorted(names))
+        for name, code in response.topic_error_codes:
+            if code and for_code(code) is not UnknownTopicOrPartitionError:
+                raise TopicsError(f"cannot delete topic {name}: {for_code(code).__name__}")
+        until = monotonic() + DELETION_SECONDS
+        while left := names.intersection(await from_any_broker(admin.list_topics)):
+            if monotonic() > until:
+                raise TopicsError(f"topics were deleted and are still there: {', '.join(sorted(left))}")
+            await asyncio.sleep(0.1)
+
+
+async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
+    """How many replicas each partition of each topic has: none for a missing topic, no entry for one not to be seen."""
+    described = await from_any_broker(lambda: admin.describe_topics(names))
+    return {
+        one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
+        for one in described
+        if for_code(one["error_code"]) is not TopicAuthorizationFailedError
+    }

@@ -1,0 +1,121 @@
+"""Topics of people's events, which are not an installation's own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+
+from schemas import EventsSource
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.creation import create_missing, describe_topics, replication_of
+from stream.kafka.topics.layouts import (
+    STAMPED,
+    TopicLayout,
+    TopicsError,
+    configuration,
+    configurations,
+    feed_layout,
+    is_there,
+    layout,
+    losses,
+    prefixes_of,
+    told,
+)
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
+
+_ATTEMPTS: Final = 20
+_PAUSE: Final = 0.2
+"""How often, and how many seconds apart, it is looked whether a topic that was made is there."""
+
+
+async def create_live_topic(settings: Settings, source: EventsSource, partitions: int) -> tuple[int, bool]:
+    """Make the topic of a source's events if it is missing; give how many partitions it has, and whether it was made.
+
+    Where the source's clock is the broker's its records have the broker's time.
+
+    Raises:
+        TopicsError: it is there and its records have their writers' time, or it may not be seen or made.
+    """
+    by_broker = source.clock == "broker"
+    wanted = TopicLayout(source.topic, partitions, stamped=by_broker)
+    async with admin_client(settings) as admin:
+        if not await describe_topics(admin, [source.topic]):
+            raise TopicsError(f"Kafka hides topic {source.topic} from this principal; make it as an administrator")
+        found, made = await _made(admin, settings, wanted)
+        if not found:
+            raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
+        [(setting, stamped)] = STAMPED.items()
+        actual = (await configuration(admin, source.topic)).get(setting)
+    if by_broker and actual != stamped:
+        raise TopicsError(
+            f"topic {source.topic} is there with {setting}={actual}, and windows of source '{source.source}' close by the "
+            f"broker's stamps; set {stamped} with kafka-configs.sh before any event is written"
+        )
+    return len(found), made
+
+
+def another_source(source: str) -> str:
+    """What helps where a source's topic has other partitions than it had."""
+    return f"close the streams of source '{source}', and register another source for the topic as it is"
+
+
+async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+    """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
+
+    Raises:
+        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions, belongs to another
+            installation, or Kafka deletes records of it.
+    """
+    async with admin_client(settings) as admin:
+        found = await describe_topics(admin, [topic])
+        if not found.get(topic):
+            raise TopicsError(
+                f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' makes it"
+                if topic in found
+                else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
+            )
+        wanted = feed_layout(topics, source, len(found[topic]))
+        await _require_own(admin, topics, source, wanted.name)
+        kept, made = await _made(admin, settings, wanted)
+        if not kept:
+            raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
+        actual = {} if made else await configurations(admin, [wanted.name])
+    if len(kept) != wanted.partitions:
+        raise TopicsError(
+            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
+            f"{another_source(source)}"
+        )
+    if losing := losses(wanted, actual.get(wanted.name, {})):
+        raise TopicsError(f"Kafka deletes records that must be kept: {told(losing)}")
+    return wanted.partitions
+
+
+async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
+    """Refuse a changelog that is another installation's topic, as the ledger of `sotto.feed` is for a source `ledger` of `sotto`.
+
+    Raises:
+        TopicsError: there is such an installation.
+    """
+    for prefix in prefixes_of(changelog):
+        if prefix == topics.prefix:
+            continue
+        found = await describe_topics(admin, [one.name for one in layout(Topics(prefix))])
+        if is_there(prefix, [name for name, replicas in found.items() if replicas]):
+            raise TopicsError(
+                f"the changelog of source '{source}' would be topic {changelog}, which belongs to the installation '{prefix}'; close the "
+                "streams of this source, and register its topic under another name"
+            )
+
+
+async def _made(admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout) -> tuple[list[int], bool]:
+    """How many replicas each partition of a topic has, which is made if it is missing, and whether it was; none if it does not come."""
+    for attempt in range(_ATTEMPTS):
+        if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):
+            return found, attempt > 0
+        if attempt == 0:
+            await create_missing(admin, [wanted], (await replication_of(admin, settings))[1])
+        await asyncio.sleep(_PAUSE)
+    return [], True

@@ -1,0 +1,244 @@
+"""Which rows have equal numbers, and an order in which these stand together."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, spans_of
+from stream.kernel.library import compiled
+
+
+class EqualRows(NamedTuple):
+    """The ``distinct`` numbers in ascending order, which of them each row has, and the rows by it, equal ones as they came."""
+
+    distinct: Column
+    group_of: Column
+    order: Column
+
+
+def grouped(numbers: Column) -> EqualRows:
+    """Group rows by their numbers, none of which is below 0."""
+    count = len(numbers)
+    if (library := compiled()) is None:
+        order = np.argsort(numbers, kind="stable")
+        begins = np.ones(count, dtype=np.bool_)
+        np.not_equal(numbers[order[1:]], numbers[order[:-1]], out=begins[1:])
+        group_of = np.empty(count, dtype=np.int64)
+        group_of[order] = np.cumsum(begins) - 1
+        return EqualRows(numbers[order[begins]], group_of, order)
+    numbers = np.ascontiguousarray(numbers, dtype=np.int64)
+    order, spare, distinct, group_of = (np.empty(count, dtype=np.int64) for _ in range(4))
+    found = library.sotto_group(count, *map(address, (numbers, order, spare, distinct, group_of)))
+    return EqualRows(distinct[:found], group_of, order)
+
+
+Words = npt.NDArray[np.uint64]
+
+_WORD_BYTES: Final = 8
+
+
+def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, count: int) -> Words:
+    """So many words of 64 bits for each text: the start of the output of a message under the key of the same place.
+
+    A message is the prefix, the text's number in 8 bytes if there are numbers, and the text. Keys have 32 bytes each.
+    """
+    width = count * _WORD_BYTES
+    if (library := compiled()) is None:
+        outputs = [
+            blake3(head + text, key=key).digest(width)
+            for head, text, key in zip(_heads(prefix, numbers), texts, keys, strict=False)
+        ]
+        return np.frombuffer(b"".join(outputs), dtype="<u8").reshape(len(texts), count)
+    rows = len(texts)
+    words, done = np.empty((rows, count), dtype="<u8"), 0
+    while done < rows:
+        done += library.sotto_derive(
+            rows - done,
+            address(keys.data),
+            address(keys.at[done:]),
+            prefix,
+            len(prefix),
+            None if numbers is None else address(numbers[done:]),
+            address(texts.data),
+            address(texts.at[done:]),
+            address(texts.size[done:]),
+            width,
+            address(words[done:]),
+        )
+        if done < rows:
+            # It is longer than what is hashed side by side.
+            output = keyed_output(keys, prefix, numbers, texts, done, width)
+            words[done] = np.frombuffer(output, dtype="<u8")
+            done += 1
+    return words
+
+
+def keyed_output(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, row: int, size: int) -> bytes:
+    """So many bytes of one message's output."""
+    number = b"" if numbers is None else int(numbers[row]).to_bytes(8, "big")
+    return blake3(prefix + number + texts[row], key=keys[row]).digest(size)
+
+
+def _heads(prefix: bytes, numbers: Column | None) -> repeat[bytes] | list[bytes]:
+    return (
+        repeat(prefix) if numbers is None else [prefix + number.to_bytes(8, "big") for number in numbers.tolist()]
+    )
+
+
+Picked = tuple[Spans, Column]
+"""Texts, and the number of that which each row has."""
+Part = bytes | Spans | Picked | Column
+"""What each row has in one place: the same bytes, a text of its own, one of several texts, or a whole number."""
+
+
+class _TextPart(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_char_p),
+        ("at", ctypes.c_void_p),
+        ("size", ctypes.c_void_p),
+        ("which", ctypes.c_void_p),
+        ("length", ctypes.c_int64),
+    )
+
+
+def pack(count: int, parts: Sequence[Part]) -> Spans:
+    """So many texts, each of all its parts one behind another; whole numbers are written in decimal digits."""
+    if (library := compiled()) is None:
+        return spans_of([b"".join(row) for row in zip(*map(_spelt, parts, [count] * len(parts)), strict=True)])
+    parts = _with_constants_joined(parts)
+    laid_out = (_TextPart * len(parts))(*[_TextPart(*_laid_out(part)) for part in parts])
+    out = np.empty(library.sotto_room(count, laid_out, len(parts)), dtype=np.uint8)
+    at, size = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int32)
+    written = library.sotto_pack(count, laid_out, len(parts), address(out), address(at), address(size))
+    return Spans(out[:written], at, size)
+
+
+def _with_constants_joined(parts: Sequence[Part]) -> list[Part]:
+    """The same with no constant beside another, nor one of nothing."""
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, bytes) and found and isinstance(before := found[-1], bytes):
+            found[-1] = before + part
+        elif not isinstance(part, bytes) or part:
+            found.append(part)
+    return found
+
+
+def _laid_out(part: Part) -> tuple[Any, ...]:
+    if isinstance(part, bytes):
+        return (part, None, None, None, len(part))
+    if isinstance(part, np.ndarray):
+        return (None, address(part), None, None, 0)
+    if isinstance(part, tuple):
+        texts, which = part
+        return (address(texts.data), address(texts.at), address(texts.size), address(which), 0)
+    return (address(part.data), address(part.at), address(part.size), None, 0)
+
+
+def _spelt(part: Part, count: int) -> Iterator[bytes]:
+    if isinstance(part, bytes):
+        return iter([part] * count)
+    if isinstance(part, np.ndarray):
+        return (b"%d" % number for number in part.tolist())
+    if not isinstance(part, tuple):
+        return iter(part)
+    texts, places = part
+    used, which = np.unique(places, return_inverse=True)
+    listed = list(texts.picked(used))
+    return (listed[place] for place in which.tolist())
+
+
+class RecordReader:
+    """Rows for records of one buffer; ``rows`` says how many have been read."""
+
+    def __init__(self, data: memoryview, room: int) -> None:
+        self.rows = 0
+        self._data: Buffer = np.frombuffer(data, dtype=np.uint8)
+        self._offset: Column = np.empty(room, dtype=np.int64)
+        self._time: Column = np.empty(room, dtype=np.int64)
+        self._key_at: Column = np.empty(room, dtype=np.int64)
+        self._key_size: Sizes = np.empty(room, dtype=np.int32)
+        self._at: Column = np.empty(room, dtype=np.int64)
+        self._size: Sizes = np.empty(room, dtype=np.int32)
+        columns = (self._offset, self._time, self._key_at, self._key_size, self._at, self._size)
+        self._pointers = (address(self._data), *(address(column) for column in columns))
+
+    def read(
+        self, start: int, stop: int, *, count: int, last_delta: int, base: int, first_time: int, appended: int
+    ) -> bool:
+        """Read a batch's records, which lie between two places; False if they are none that can be read by the thousand.
+
+        ``base`` is the batch's first offset. The records' time is ``appended``, unless that is below 0.
+        """
+        data, *columns = self._pointers
+        found = compiled().sotto_unframe(
+            data, start, stop, count, last_delta, base, first_time, appended, self.rows, *columns
+        )
+        if found < 0:
+            return False
+        self.rows += found
+        return True
+
+    def columns(self) -> tuple[Column, Column, Spans, Spans]:
+        """Offsets, times, keys and values of all that were read; a size of -1 stands for none."""
+        rows = slice(self.rows)
+        return (
+            self._offset[rows],
+            self._time[rows],
+            Spans(self._data, self._key_at[rows], self._key_size[rows]),
+            Spans(self._data, self._at[rows], self._size[rows]),
+        )
+
+
+class RecordWriter:
+    """The records of one batch: at most ``room`` bytes, unless the first is longer, and at most ``most`` records."""
+
+    def __init__(self, room: int, most: int, largest: int) -> None:
+        """Take the size of the ``largest`` record as well."""
+        self.count = 0
+        self._room = room
+        self._most = most
+        self._written = ctypes.c_int64(0)
+        self._out: Buffer = np.empty(room + largest, dtype=np.uint8)
+
+    def write(self, first: int, keys: Spans, values: Spans) -> int:
+        """Write messages from one on, and give how many had room."""
+        written: int = compiled().sotto_frame(
+            first,
+            len(values),
+            self.count,
+            self._most,
+            address(keys.data),
+            address(keys.at),
+            address(keys.size),
+            address(values.data),
+            address(values.at),
+            address(values.size),
+            address(self._out),
+            self._room,
+            ctypes.addressof(self._written),
+        )
+        self.count += written
+        return written
+
+    def append(self, record: bytes) -> bool:
+        """Write a record that is laid out already, as the one with number ``count``; False if it had no room."""
+        begin = self._written.value
+        end = begin + len(record)
+        if self.count and (self.count == self._most or end > self._room):
+            return False
+        self._out[begin:end] = np.frombuffer(record, dtype=np.uint8)
+        self._written.value = end
+        self.count += 1
+        return True
+
+    def records(self) -> memoryview:
+        """What was written."""
+        return self._out[: self._written.value].data

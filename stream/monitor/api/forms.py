@@ -1,0 +1,330 @@
+"""What the page's forms are answered: what a source declares, how a plan's error runs, what was asked. As ``models``, of the API."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import Field, StringConstraints
+
+from schemas import (
+    Amount,
+    Answer,
+    Bins,
+    Calibration,
+    Categories,
+    Domain,
+    EventsSource,
+    Integers,
+    RecordsSource,
+    Source,
+    StreamSpec,
+    TableSource,
+    ValuesSource,
+)
+from schemas.base import EventId
+from schemas.mechanisms import MAX_UNIVERSE
+from schemas.queries import MaxPrice
+from stream.budget.openings import plan_for, require_reach, setting_of
+from stream.budget.standing_streams import completed, promised_windows, require_declared
+from stream.errors import Refused
+from stream.formatting import rows_counted
+from stream.monitor.api.models import Plan, PromiseParts, SourceRow, View
+from stream.monitor.api.problems import ProblemError
+from stream.monitor.state.entries import SourceEntry
+from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
+from stream.privacy.planning.inverse_plans import Against, curve, cutoff_field
+from stream.privacy.planning.plans import PlanError, name_of
+from stream.privacy.planning.promises import promises
+from stream.questions.stream_watch import period_of
+from stream.sql.statements import MAX_STATEMENT_LENGTH
+
+
+class AttributeView(View):
+    """One attribute of a table: its kind, how many values it has, and what becomes of others, in words."""
+
+    name: str
+    kind: Literal["categories", "integers", "bins"]
+    size: int
+    outside: str
+
+
+class Declaration(View):
+    """What a source declares. ``source`` is what would be registered, with all defaults filled in."""
+
+    source: Source
+    attributes: list[AttributeView]
+    cells: Annotated[int | None, Field(description="Cells of all attributes together; null for what is no table.")]
+    total: Amount
+    neighbors: Annotated[str, Field(description="What two neighbouring data sets differ in, in words.")]
+    remarks: list[str]
+
+
+class SourceDetail(View):
+    """A source with its budget and what it declares."""
+
+    row: SourceRow
+    declaration: Declaration
+
+
+class CurveRequest(View):
+    """A curve of a stream that is only planned: its error against ε, or against the charged answers paid for."""
+
+    stream: StreamSpec
+    against: Literal["epsilon", "cutoff"] = "epsilon"
+
+
+class CurvePoint(View):
+    """The promised error at one place; ``vacuous`` where a constant answer would keep it."""
+
+    value: float
+    alpha: float
+    vacuous: bool
+
+
+class CurveLine(View):
+    """One calibration at all places where it fits."""
+
+    method: str
+    points: list[CurvePoint]
+
+
+class Curve(View):
+    """How a plan's error runs. ``chosen`` is the place that was asked for, ``method`` what the stream would get there.
+
+    Not ``complete`` where the time for it was up: the places left out are those of the largest values.
+    """
+
+    against: Literal["epsilon", "cutoff"]
+    chosen: float | None
+    method: str | None
+    lines: list[CurveLine]
+    complete: bool
+
+
+class QuestionAnswered(View):
+    """The answer to one question, its numbers by what they stand for, and what it added to the stream's loss.
+
+    ``charged`` answers are those that the grant pays for by number, whether or not they add to the loss.
+    """
+
+    answer: Answer
+    rows: list[dict[str, str | float | int | None]]
+    cost: Amount
+    charged: int
+    warnings: list[str]
+
+
+class Statement(View):
+    """One SELECT. Under the same ``id`` the same statement is asked once, however often it is sent."""
+
+    id: EventId
+    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
+    max_price: Annotated[
+        MaxPrice | None,
+        Field(
+            description="The most that each question of it may cost, an ε or a percentage of the grant; 0 for a dry run."
+        ),
+    ] = None
+
+
+class StatementAnswered(View):
+    """The rows of a statement; beside each number's column stands that of its bound, with `` ±`` behind its name."""
+
+    stream: str
+    columns: list[str]
+    rows: list[dict[str, str | float | int | None]]
+    cost: Amount
+    charged: int
+    questions: int
+    answers: list[Answer]
+    warnings: list[str]
+
+
+def declaration(source: Source) -> Declaration:
+    """What a source declares; RefusedError if the ledger would refuse it for that alone."""
+    require_reach(source)
+    require_declared(source)
+    attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
+    return Declaration(
+        source=source,
+        attributes=[
+            AttributeView(name=name, kind=domain.kind, size=domain.size, outside=_outside(domain))
+            for name, domain in attributes.items()
+        ],
+        cells=math.prod(domain.size for domain in attributes.values()) if attributes else None,
+        total=to_amount(total_budget(source), source),
+        neighbors=_neighbors(source),
+        remarks=_remarks(source),
+    )
+
+
+def _outside(domain: Domain) -> str:
+    match domain:
+        case Categories(other=None):
+            return "rows with any other value are left out"
+        case Categories(other=other):
+            return f"any other value counts as '{other}'"
+        case Integers(outside="clamp"):
+            return f"values outside {domain.minimum} to {domain.maximum} are moved to the nearer end"
+        case Bins(outside="clamp"):
+            return f"values outside {domain.edges[0]:g} to {domain.edges[-1]:g} count in the nearer end bin"
+        case _:
+            return "rows with a value outside are left out"
+
+
+def _neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of source
+    match source:
+        case TableSource(person=str(person), contribution=most):
+            differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
+            rows = "one row counts" if most == 1 else f"at most {most:,} rows count"
+            return (
+                f"two tables are neighbours if one has {differ}, with all rows of that '{person}', of which {rows}"
+            )
+        case TableSource(neighbors="add-remove"):
+            return "two tables are neighbours if one has one row more: one person is one row, and the number of rows is private"
+        case TableSource():
+            return "two tables are neighbours if one row is another person's: one person is one row, and the number of rows is public"
+        case RecordsSource(contributions=contributions):
+            events = "one event" if contributions == 1 else f"up to {contributions:,} events"
+            return f"one person sends {events} to a stream; neighbours differ in what that person sends"
+        case EventsSource(contribution=most):
+            differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
+            events = "one event counts" if most == 1 else f"at most {most:,} events count"
+            when = "" if source.period is None else f" in one period of {source.period}"
+            return (
+                f"two topics are neighbours if one has {differ}, with all events of that '{source.person}'{when}, of which {events} in each "
+                "window of a stream"
+            )
+        case ValuesSource(neighbors="add-remove"):
+            return f"with or without one person, every value moves by at most {source.sensitivity:g}"
+        case ValuesSource():
+            return f"with another person in one's place, every value moves by at most {source.sensitivity:g}"
+
+
+def _of_a_topic(source: EventsSource) -> Iterator[str]:
+    yield f"its streams are standing: they ask of the windows of topic '{source.topic}', which must be keyed by '{source.person}'"
+    if source.clock == "broker":
+        yield (
+            f"windows close by the broker's stamps: topic '{source.topic}' needs message.timestamp.type=LogAppendTime; a silent partition "
+            f"follows the clock {source.idle} behind"
+        )
+    else:
+        yield "windows close by the marks in the topic alone: whoever replays events writes them to every partition"
+    yield f"an event whose '{source.time}' is more than {source.ahead} ahead of the clock is refused"
+
+
+def _remarks(source: Source) -> list[str]:
+    remarks = []
+    if isinstance(source, TableSource):
+        cells = math.prod(domain.size for domain in source.attributes.values())
+        if cells > MAX_UNIVERSE:
+            remarks.append(
+                f"all cells together are more than {MAX_UNIVERSE:,}: a histogram takes some of the attributes; pmw takes all"
+            )
+        remarks.append("the budget service reads the table when it registers the source; the monitor cannot")
+    if isinstance(source, ValuesSource):
+        low = "no least" if source.minimum is None else f"{source.minimum:g} as the least"
+        high = "no largest" if source.maximum is None else f"{source.maximum:g} as the largest"
+        remarks.append(f"values are rounded to multiples of {source.grid:g}, with {low} and {high}")
+    if isinstance(source, EventsSource):
+        remarks += _of_a_topic(source)
+    if source.population is not None:
+        remarks.append(
+            f"what is granted counts against the budget of population '{source.population}' as well, which must be registered"
+        )
+    if source.renews is not None:
+        remarks.append(
+            f"the budget renews every {source.renews}: it bounds what each such period may grant, not all of them"
+        )
+    if source.accountant == "zcdp":
+        remarks.append("zCDP: streams with Gaussian noise count by ρ, which goes further than ε and δ added up")
+    return remarks
+
+
+_Made = TypeVar("_Made", Calibration, Curve)
+
+CURVE_POINTS: Final = 17
+CURVE_SECONDS: Final = 10.0
+"""After so long no further place of a curve is planned."""
+
+
+async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
+    """What opening a stream would give and cost now."""
+    calibration = await _planned(lambda: plan_for(spec, source))
+    cost = to_amount(stream_cost(calibration, source.accountant), source)
+    left = entry.record.left.model()
+    return Plan(
+        calibration=calibration,
+        cost=cost,
+        left=left,
+        affordable=_pays(left, cost) and entry.record.state == "open",
+        promises=[
+            PromiseParts(**asdict(one)) for one in promises(spec, calibration, counted=rows_counted(source))
+        ],
+        windows=promised_windows(completed(spec, source, clock=0), source),
+        period=period_of(source),
+    )
+
+
+async def plan_curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
+    """How a stream's error would run; no further than whoever asked waits for."""
+    return await _planned(lambda: _curve(spec, source, against, gone))
+
+
+def _curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
+    setting = setting_of(spec, source)
+    ends = time.monotonic() + CURVE_SECONDS
+    lines: dict[str, list[CurvePoint]] = {}
+    complete = True
+    for place in curve(spec, setting, against, CURVE_POINTS):
+        for one in place.calibrations:
+            point = CurvePoint(value=place.value, alpha=one.alpha, vacuous=one.vacuous)
+            lines.setdefault(name_of(one), []).append(point)
+        if time.monotonic() > ends or gone():
+            complete = False
+            break
+    return Curve(
+        against=against.value,
+        chosen=_chosen_place(spec, against),
+        method=_chosen_method(spec, source),
+        lines=[CurveLine(method=name, points=points) for name, points in lines.items()],
+        complete=complete,
+    )
+
+
+def _chosen_place(spec: StreamSpec, against: Against) -> float | None:
+    if against is Against.EPSILON:
+        return spec.epsilon
+    name = cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
+    given = None if name is None else getattr(spec.mechanism, name)
+    return None if given is None else float(given)
+
+
+def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
+    try:
+        return name_of(plan_for(spec, source))
+    except (Refused, PlanError, ValueError, ArithmeticError):
+        return None
+
+
+async def _planned(work: Callable[[], _Made]) -> _Made:
+    try:
+        # A search over calibrations takes a while; the event loop has others to serve.
+        return await asyncio.to_thread(work)
+    except Refused as error:
+        raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
+    except (PlanError, ValueError, ArithmeticError) as error:
+        raise ProblemError(409, "refused", str(error)[:1024]) from None
+
+
+def _pays(left: Amount, cost: Amount) -> bool:
+    if cost.rho is None or left.rho is None:
+        return cost.epsilon <= left.epsilon and cost.delta <= left.delta
+    # An ε that has a δ says what ρ implies, and does not add up.
+    adds_up = not (cost.delta or left.delta)
+    return (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho

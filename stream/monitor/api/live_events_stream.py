@@ -1,0 +1,346 @@
+"""Live views as server-sent events: each view that a connection asks for is sent at once, and again when it changes.
+
+Events carry whole views, the same as the API answers, so a lost connection loses nothing. The first event is
+``readiness``, sent again when it changes; views follow once the tables hold all that was committed when the monitor
+started, for figures that are still being read look like others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from stream.monitor.api.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
+from stream.monitor.api.connections import sending, write
+from stream.monitor.api.listing import (
+    RejectedQuery,
+    SourceQuery,
+    StreamQuery,
+    list_rejected,
+    list_sources,
+    list_streams,
+)
+from stream.monitor.api.models import FieldProblem, View, ViewName
+from stream.monitor.api.monitor_state import Monitor
+from stream.monitor.api.population_views import list_allotments, list_populations, population_detail, spending
+from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns, malformed, refuse_repeated, too_many
+from stream.monitor.api.routes import burn_down, stream_detail
+from stream.monitor.api.service_models import AlertQuery
+from stream.monitor.api.tokens import Bearer
+from stream.monitor.api.trail_views import list_trail
+from stream.monitor.state.monitor_alerts import view_of
+
+INTERVAL = 1.0
+"""Shortest time between two makings of one view, in seconds."""
+REFRESH = 5.0
+"""Longest time that a view goes unchecked: rates change with time alone."""
+REST: Final = 3.0
+"""How often as long as making a view took no other is made: a quarter of the time goes to them at most."""
+
+
+@dataclass(eq=False)
+class LiveView:
+    """One view for one query; ``edition`` grows whenever its text changes."""
+
+    name: ViewName
+    key: Hashable
+    make: Callable[[], BaseModel]
+    text: str = field(default="", repr=False)
+    edition: int = 0
+    watchers: int = 0
+    version: int = -1
+    made: float = float("-inf")
+    making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """By the name that it is made for: nobody waits behind what else another one watches."""
+    failure: Exception | None = None
+
+
+class LiveViews:
+    """All views that somebody watches."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._turns = RequestTurns(rest=REST)
+        self._views: dict[Hashable, LiveView] = {}
+
+    def watch(self, name: ViewName, query: Hashable, make: Callable[[], BaseModel]) -> LiveView:
+        """A view with one watcher more."""
+        key = (name, query)
+        view = self._views.setdefault(key, LiveView(name, key, make))
+        view.watchers += 1
+        view.failure = None
+        return view
+
+    def leave(self, view: LiveView) -> None:
+        """A view has one watcher less."""
+        view.watchers -= 1
+        if not view.watchers:
+            del self._views[view.key]
+
+    def close(self) -> None:
+        """Make nothing more."""
+        for view in self._views.values():
+            for task in view.making.values():
+                task.cancel()
+
+    async def refresh(self, views: Iterable[LiveView], who: str) -> None:
+        """Make what may be shown otherwise now; what takes longer than an interval is there another time."""
+        tasks = []
+        for view in views:
+            if view.failure is not None:
+                raise view.failure
+            if who in view.making:
+                tasks.append(view.making[who])
+            elif not self._is_fresh(view):
+                view.making[who] = asyncio.create_task(self._in_turn(view, who))
+                tasks.append(view.making[who])
+        if tasks:
+            await asyncio.wait(tasks, timeout=INTERVAL)
+
+    def _is_fresh(self, view: LiveView) -> bool:
+        age = asyncio.get_running_loop().time() - view.made
+        return age < INTERVAL or (age < REFRESH and view.version == self._monitor.version(view.name))
+
+    async def _in_turn(self, view: LiveView, who: str) -> None:
+        try:
+            async with self._turns.turn(who, lambda: not view.watchers):
+                if not self._is_fresh(view):
+                    self._make(view)
+        except GoneError:
+            pass
+        except Exception as error:  # noqa: BLE001  (whoever watches ends with it)
+            view.failure = error
+        finally:
+            del view.making[who]
+
+    def _make(self, view: LiveView) -> None:
+        view.version, view.made = self._monitor.version(view.name), asyncio.get_running_loop().time()
+        try:
+            text = f"event: {view.name}\ndata: {view.make().model_dump_json()}"
+        except ProblemError as error:
+            text = f"event: problem\ndata: {error.problem.model_dump_json()}"
+        if text != view.text:
+            view.text = text
+            view.edition += 1
+
+
+KEEPALIVE = 10.0
+"""Longest silence on a connection, in seconds."""
+
+_Maker = Callable[[], BaseModel]
+_Query = TypeVar(
+    "_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery, AlertQuery
+)
+
+
+class EventQuery(View):
+    """Which views to send; every other parameter is that of a view's own route."""
+
+    views: Annotated[tuple[ViewName, ...], BeforeValidator(lambda value: tuple(value.split(",")) if value else ())]
+
+
+@dataclass
+class _Subscription:
+    """A view, and which edition of it a connection was sent."""
+
+    view: LiveView
+    sent: int = 0
+
+    def news(self) -> str | None:
+        """The event to send, or None if there is nothing new."""
+        if self.sent == self.view.edition:
+            return None
+        self.sent = self.view.edition
+        return self.view.text
+
+
+class EventStreams:
+    """All connections that are sent live views; there is a limit to how many each name has."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._live = LiveViews(monitor)
+        self._closing = asyncio.Event()
+        self._open: Counter[str] = Counter()
+
+    async def close(self, _: web.Application) -> None:
+        """End every connection, so that the server can stop."""
+        self._closing.set()
+        self._live.close()
+
+    async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
+        """Send a connection its views until it ends, its token does, or the server stops; ``HEAD`` asks for the headers alone."""
+        wanted = self._wanted(request.query)
+        headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
+        if request.method == "HEAD":
+            return web.Response(headers=headers)
+        if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
+            raise too_many(
+                "too many live connections of this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
+                10,
+            )
+        self._open[bearer.name] += 1
+        subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]
+        try:
+            response = web.StreamResponse(headers=headers)
+            with sending(request):
+                await response.prepare(request)
+                await self._send(response, subscriptions, bearer)
+        finally:
+            self._open[bearer.name] -= 1
+            for one in subscriptions:
+                self._live.leave(one.view)
+        return response
+
+    async def _send(
+        self, response: web.StreamResponse, subscriptions: list[_Subscription], bearer: Bearer
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        number, spoken = 0, loop.time()
+        readiness = ""
+        while not self._closing.is_set() and self._monitor.still_knows(bearer):
+            if (state := self._monitor.readiness().model_dump_json()) != readiness:
+                readiness = state
+                number, spoken = number + 1, loop.time()
+                await write(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
+            if self._monitor.complete():
+                await self._live.refresh([one.view for one in subscriptions], bearer.name)
+            for one in subscriptions:
+                if (text := one.news()) is not None:
+                    number, spoken = number + 1, loop.time()
+                    await write(response, f"id: {number}\n{text}\n\n")
+            if loop.time() - spoken >= KEEPALIVE:
+                await write(response, ": alive\n\n")
+                spoken = loop.time()
+            try:
+                async with asyncio.timeout(INTERVAL):
+                    await self._closing.wait()
+            except TimeoutError:
+                continue
+
+    def _wanted(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, _Maker]]:
+        """The views that are asked for, each by what it is asked with and how it is made."""
+        refuse_repeated(given)
+        rest = dict(given)
+        parameters = _Parameters(rest)
+        try:
+            query = EventQuery.model_validate({"views": rest.pop("views", None)})
+            wanted = [self._view(name, parameters) for name in dict.fromkeys(query.views)]
+        except ValidationError as error:
+            raise malformed(error, "parameter") from None
+        if not wanted:
+            raise _wrong("views", f"name at least one of {', '.join(_MAKERS)}")
+        for name in rest:
+            if name not in parameters.taken:
+                raise _wrong(name, "none of the views takes this parameter; remove it")
+        return wanted
+
+    def _view(self, name: ViewName, parameters: _Parameters) -> tuple[ViewName, Hashable, _Maker]:
+        own = _Parameters(parameters.given)
+        make = _MAKERS[name](self._monitor, own)
+        parameters.taken |= own.taken
+        return name, frozenset(one for one in own.given.items() if one[0] in own.taken), make
+
+
+class _Parameters:
+    """The parameters of all views together, with a note of those that some view takes."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = given
+        self.taken: set[str] = set()
+
+    def pick(self, model: type[_Query]) -> _Query:
+        """Those that a model has."""
+        self.taken.update(model.model_fields)
+        return model.model_validate(
+            {name: text for name, text in self.given.items() if name in model.model_fields}
+        )
+
+    def need(self, name: str) -> str:
+        """One that must be given."""
+        self.taken.add(name)
+        if name not in self.given:
+            raise _wrong(name, "one of the views needs it; give a name")
+        return self.given[name]
+
+
+def _sources(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(SourceQuery)
+    return lambda: list_sources(monitor.tables, query)
+
+
+def _budget(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    source = parameters.need("source")
+    return lambda: burn_down(monitor, source)
+
+
+def _streams(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(StreamQuery)
+    return lambda: list_streams(monitor.tables, query, monitor.clock())
+
+
+def _stream(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    stream = parameters.need("stream")
+    return lambda: stream_detail(monitor, stream)
+
+
+def _rejected(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(RejectedQuery)
+    return lambda: list_rejected(monitor.tables, query)
+
+
+def _spending(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(SpendingQuery)
+    return lambda: spending(monitor.tables, query)
+
+
+def _trail(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(TrailQuery)
+    return lambda: list_trail(monitor.tables.trail, query)
+
+
+def _population(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    population = parameters.need("population")
+    return lambda: population_detail(monitor.tables, population, monitor.clock())
+
+
+def _allotments(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(AllotmentQuery)
+    return lambda: list_allotments(monitor.tables, query)
+
+
+def _alerts(monitor: Monitor, parameters: _Parameters) -> _Maker:
+    query = parameters.pick(AlertQuery)
+    return lambda: view_of(monitor.alerts, query, known=monitor.complete())
+
+
+_MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
+    "overview": lambda monitor, _: monitor.overview,
+    "sources": _sources,
+    "budget": _budget,
+    "spending": _spending,
+    "trail": _trail,
+    "populations": lambda monitor, _: lambda: list_populations(monitor.tables),
+    "population": _population,
+    "allotments": _allotments,
+    "streams": _streams,
+    "stream": _stream,
+    "rejected": _rejected,
+    "alerts": _alerts,
+    "workers": lambda monitor, _: lambda: monitor.workers,
+}
+
+
+def _wrong(field: str, message: str) -> ProblemError:
+    return ProblemError(
+        400,
+        "malformed",
+        "parameter: 1 fields are wrong; see 'fields'",
+        fields=[FieldProblem(field=field[:80], message=message)],
+    )

@@ -1,0 +1,186 @@
+"""The OpenAPI document, made from the routes and their models."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from stream.monitor.api.budget_models import AllotmentQuery, SpendingQuery, TrailFilter, TrailQuery
+from stream.monitor.api.listing import RejectedQuery, SourceQuery, StreamQuery
+from stream.monitor.api.live_events_stream import EventQuery
+from stream.monitor.api.models import Problem, View
+from stream.monitor.api.routes import ROUTES, Route
+from stream.monitor.api.service_models import AlertQuery
+from stream.version import VERSION
+
+_TEMPLATE = "#/components/schemas/{model}"
+_Json = dict[str, Any]
+_PROBLEMS = {
+    "400": "A parameter or the body is wrong; the fields are named",
+    "401": "No token, or one that is wrong, expired or revoked",
+    "403": "The token's role is not enough; 'x-role' is the least that is",
+    "404": "There is no such source, population or stream",
+    "408": "The body came too slowly",
+    "409": "Refused; nothing has changed",
+    "413": "The body is too large",
+    "415": "The body is not JSON, or has a Content-Encoding",
+    "429": "Too many requests",
+    "503": "Not now: the names that may come in cannot be read, or Kafka does not answer; a change may be sent again with the same id",
+    "504": "No receipt yet; send the request again with the same id",
+}
+_PLAIN = (
+    ("/metrics", "The monitor's figures for Prometheus", "text/plain", ()),
+    (
+        "/api/trail.csv",
+        "The audit trail as CSV: the entries that may be listed, oldest first",
+        "text/csv",
+        (TrailFilter,),
+    ),
+    ("/openapi.json", "This document", "application/json", ()),
+    (
+        "/api/events",
+        "Live views as server-sent events; each event carries what the view's own route answers",
+        "text/event-stream",
+        (
+            EventQuery,
+            SourceQuery,
+            StreamQuery,
+            RejectedQuery,
+            SpendingQuery,
+            TrailQuery,
+            AllotmentQuery,
+            AlertQuery,
+        ),
+    ),
+)
+
+
+@cache
+def document() -> _Json:
+    """OpenAPI 3.1 for everything but the page."""
+    schemas, components = _schemas()
+    paths: dict[str, _Json] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    for path, summary, media, queries in _PLAIN:
+        paths[path] = {"get": _plain(path, summary, media, queries, schemas)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sotto monitor", "version": VERSION},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _schemas() -> tuple[dict[Any, _Json], _Json]:
+    """The schema of every model by use, and those that they refer to."""
+    uses: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
+        ("problem", "serialization", TypeAdapter(Problem))
+    ]
+    for route in ROUTES:
+        uses.append(((route.method, route.path, "answer"), "serialization", TypeAdapter(route.answer)))
+        if route.body is not None:
+            uses.append(((route.method, route.path, "body"), "validation", route.body_adapter))
+    found, definitions = TypeAdapter.json_schemas(uses, ref_template=_TEMPLATE)
+    components: _Json = definitions["$defs"]
+    return {use: dict(schema) for (use, _), schema in found.items()}, components
+
+
+def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
+    names = re.findall(r"{(\w+)}", route.path)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    if route.query is not None:
+        parameters += _parameters((route.query,))
+    codes = _codes(route, names)
+    answer = {"description": "Done", "content": _json(schemas[route.method, route.path, "answer"])}
+    operation: _Json = {
+        "summary": route.summary,
+        "operationId": _identifier(route.method, route.path),
+        "responses": {"200": answer, **_problems(codes, schemas)},
+        "security": [] if route.access is None else [{"token": []}],
+    }
+    if route.access is not None:
+        operation["x-role"] = route.access
+    if route.path == "/readyz":
+        operation["responses"]["503"] = {**answer, "description": "Not yet"}
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": _json(schemas[route.method, route.path, "body"]),
+        }
+    return operation
+
+
+def _codes(route: Route, names: list[str]) -> set[str]:
+    """The statuses other than 200 that a route may answer with."""
+    codes = set()
+    if route.access is not None:
+        codes |= {"400", "401", "429", "503"}
+    if names or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
+        codes |= {"404"}
+    if route.body is not None:
+        codes |= {"408", "409", "413", "415"}
+    if route.access not in {None, "viewer"}:
+        codes |= {"403", "504"}
+    return codes
+
+
+def _plain(
+    path: str, summary: str, media: str, queries: tuple[type[View], ...], schemas: dict[Any, _Json]
+) -> _Json:
+    operation: _Json = {
+        "summary": summary,
+        "operationId": _identifier("GET", path),
+        "responses": {
+            "200": {"description": "Done", "content": {media: {"schema": {}}}},
+            **_problems({"401", "429", "503", *(("400",) if queries else ())}, schemas),
+        },
+        "security": [{"token": []}],
+        "x-role": "viewer",
+    }
+    if queries:
+        operation["parameters"] = _parameters(queries)
+    return operation
+
+
+def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
+    """A model's fields as parameters; of fields of one name in several models, the first that is declared."""
+    found: dict[str, _Json] = {}
+    for query in queries:
+        schema = TypeAdapter(query).json_schema()
+        for name, field in schema["properties"].items():
+            shape = {key: value for key, value in field.items() if key not in {"description", "title"}}
+            found.setdefault(
+                name,
+                {
+                    "name": name,
+                    "in": "query",
+                    "required": name in schema.get("required", ()),
+                    "schema": shape,
+                    **({"description": field["description"]} if "description" in field else {}),
+                    **({"style": "form", "explode": False} if shape.get("type") == "array" else {}),
+                },
+            )
+    return list(found.values())
+
+
+def _problems(codes: set[str], schemas: dict[Any, _Json]) -> _Json:
+    content = {"application/json": {"schema": schemas["problem"]}}
+    return {code: {"description": _PROBLEMS[code], "content": content} for code in sorted(codes)}
+
+
+def _json(schema: _Json) -> _Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _identifier(method: str, path: str) -> str:
+    words = re.findall(r"\w+", path)
+    return "_".join([method.lower(), *(word for word in words if word != "api")])

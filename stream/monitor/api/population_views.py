@@ -1,0 +1,221 @@
+"""What the API answers of populations and allotments."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import fsum
+
+from schemas import Amount
+from stream.monitor.api.budget_models import (
+    AllotmentPage,
+    AllotmentQuery,
+    AllotmentRow,
+    AnalystSpending,
+    PeriodView,
+    PopulationDetail,
+    PopulationPage,
+    PopulationRow,
+    Share,
+    SourceShare,
+    Spending,
+    SpendingQuery,
+    StreamSpending,
+)
+from stream.monitor.api.problems import unknown
+from stream.monitor.api.views import left_share, points_of, source_row, told_paces
+from stream.monitor.state.budget_history import PeriodEnd, merged
+from stream.monitor.state.digests import AmountShape, GrantRecordShape, PeriodShape
+from stream.monitor.state.entries import (
+    AllotmentRecordShape,
+    PopulationRecordShape,
+    SourceEntry,
+    StreamEntry,
+    meaning_of,
+    whole,
+)
+from stream.monitor.state.monitor_tables import Tables
+
+
+def period_view(period: PeriodShape | None) -> PeriodView | None:
+    """A period as it is told."""
+    if period is None:
+        return None
+    return PeriodView(
+        number=period.number,
+        starts=period.starts / 1000,
+        ends=period.ends / 1000,
+        counted=period.counted.model(),
+    )
+
+
+def list_populations(tables: Tables) -> PopulationPage:
+    """All populations, by name."""
+    found = sorted(tables.shared.populations.items())
+    return PopulationPage(items=[_population_row(record, updated) for _, (record, updated) in found])
+
+
+def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail:
+    """A population with its sources and allotments, its budget over time and how long it lasts; or a 404."""
+    if name not in tables.shared.populations:
+        raise unknown("population", name)
+    record, updated = tables.shared.populations[name]
+    row = _population_row(record, updated)
+    members = members_of(tables, name)
+    # Sources count in their own accountant's terms: what is not alike does not add up.
+    alike = all(entry.record.source.accountant == row.accountant for entry in members)
+    history = merged([tables.trail.history("source", entry.record.source.source) for entry in members if alike])
+    end = PeriodEnd(now, None if row.period is None else row.period.ends)
+    return PopulationDetail(
+        row=row,
+        sources=[source_row(entry) for entry in members],
+        allotments=[_allotment_row(tables, one) for one in _allotments(tables, AllotmentQuery(population=name))],
+        points=points_of(history),
+        forecasts=told_paces(history.paces(row.granted, row.refunded, row.left, row.total, end)) if alike else [],
+    )
+
+
+def list_allotments(tables: Tables, query: AllotmentQuery) -> AllotmentPage:
+    """The allotments that are asked for, by whose budget they are of and their name."""
+    return AllotmentPage(items=[_allotment_row(tables, record) for record in _allotments(tables, query)])
+
+
+def members_of(tables: Tables, population: str) -> list[SourceEntry]:
+    """The sources of a population, by name."""
+    found = [entry for entry in tables.sources.values() if entry.record.population == population]
+    return sorted(found, key=lambda entry: entry.record.source.source)
+
+
+def _allotments(tables: Tables, query: AllotmentQuery) -> Iterable[AllotmentRecordShape]:
+    for (owner, _), record in sorted(
+        tables.shared.allotments.items(),
+        key=lambda one: (one[0][0].source or "", one[0][0].population or "", one[0][1]),
+    ):
+        if (
+            query.source in {None, owner.source}
+            and query.population in {None, owner.population}
+            and (query.analyst is None or query.analyst in record.analysts)
+        ):
+            yield record
+
+
+def _population_row(record: PopulationRecordShape, updated: float) -> PopulationRow:
+    declared = record.population
+    total, left = whole(declared.epsilon, declared.delta, declared.accountant), record.left.model()
+    return PopulationRow(
+        population=declared.population,
+        state=record.state,
+        reason=record.reason,
+        accountant=declared.accountant,
+        total=total,
+        granted=record.granted.model(),
+        spent=record.spent.model(),
+        refunded=record.refunded.model(),
+        left=left,
+        left_share=left_share(left, total),
+        sources=record.sources,
+        streams=record.streams,
+        renews=declared.renews,
+        period=period_view(record.period),
+        meaning=meaning_of(record.period),
+        updated=updated,
+    )
+
+
+def _allotment_row(tables: Tables, record: AllotmentRecordShape) -> AllotmentRow:
+    total = whole(record.epsilon, record.delta, _accountant_of(tables, record))
+    left = record.left.model()
+    return AllotmentRow(
+        allotment=record.allotment,
+        source=record.source,
+        population=record.population,
+        analysts=list(record.analysts),
+        total=total,
+        granted=record.granted.model(),
+        spent=record.spent.model(),
+        refunded=record.refunded.model(),
+        left=left,
+        left_share=left_share(left, total),
+        streams=record.streams,
+        period=period_view(record.period),
+        meaning=meaning_of(record.period),
+    )
+
+
+def _accountant_of(tables: Tables, record: AllotmentRecordShape) -> str:
+    if record.source is not None:
+        entry = tables.sources.get(record.source)
+        return "pure" if entry is None else entry.record.source.accountant
+    known = tables.shared.populations.get(record.population or "")
+    return "pure" if known is None else known[0].population.accountant
+
+
+@dataclass(slots=True)
+class _Sum:
+    """Amounts of one source, whose accountant is theirs all."""
+
+    streams: int = 0
+    parts: list[list[AmountShape]] = field(default_factory=lambda: [[], [], []])
+
+    def add(self, entry: StreamEntry, grant: GrantRecordShape) -> None:
+        self.streams += 1
+        for part, amount in zip(self.parts, (grant.cost, entry.spent or grant.spent, grant.refunded), strict=True):
+            part.append(amount)
+
+    def share(self) -> Share:
+        granted, spent, refunded = (_total(part) for part in self.parts)
+        return Share(granted=granted, spent=spent, refunded=refunded)
+
+
+def spending(tables: Tables, query: SpendingQuery) -> Spending:
+    """Every analyst's part, those with most streams first, and the streams that cost most; of periods the latest counts."""
+    sums: defaultdict[str | None, dict[str, _Sum]] = defaultdict(dict)
+    found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
+    for entry, grant in found:
+        sums[grant.analyst].setdefault(grant.spec.source, _Sum()).add(entry, grant)
+    analysts = [
+        AnalystSpending(
+            analyst=analyst,
+            streams=sum(one.streams for one in by_source.values()),
+            sources=[
+                SourceShare(source=source, streams=one.streams, share=one.share())
+                for source, one in sorted(by_source.items())
+            ],
+        )
+        for analyst, by_source in sums.items()
+    ]
+    analysts.sort(key=lambda one: (-one.streams, one.analyst or ""))
+    costliest = heapq.nlargest(
+        query.limit, found, key=lambda one: (one[1].cost.rho or one[1].cost.epsilon, one[0].name)
+    )
+    return Spending(
+        source=query.source,
+        streams=len(found),
+        analysts=analysts,
+        costliest=[
+            StreamSpending(
+                stream=entry.name,
+                source=grant.spec.source,
+                analyst=grant.analyst,
+                state=entry.state,
+                share=Share(
+                    granted=grant.cost.model(),
+                    spent=(entry.spent or grant.spent).model(),
+                    refunded=grant.refunded.model(),
+                ),
+            )
+            for entry, grant in costliest
+        ],
+    )
+
+
+def _total(amounts: Iterable[AmountShape]) -> Amount:
+    """Amounts added up. Under zCDP an ε that has a δ is what ρ implies, and adds up to nothing: then ρ alone is told."""
+    told = list(amounts)
+    epsilon, delta = fsum(one.epsilon for one in told), fsum(one.delta for one in told)
+    if all(one.rho is None for one in told):
+        return Amount(epsilon=epsilon, delta=delta)
+    rho = fsum(one.rho or 0.0 for one in told)
+    return Amount(epsilon=0.0 if delta else epsilon, delta=0.0, rho=rho)

@@ -1,0 +1,260 @@
+"""Asking for those whose tokens may: questions about tables, a bounded number at once, each published once.
+
+The monitor sees no private data this way: questions that carry some (a trusted value, a person's own category) are for
+producers, and are refused here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from schemas import Answer, GrantRecord, Query, Source, SourceRecord, StreamState
+from stream import sql
+from stream.client import AsyncClient
+from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
+from stream.formatting import closest
+from stream.monitor.api import views
+from stream.monitor.api.forms import QuestionAnswered, Statement, StatementAnswered
+from stream.monitor.api.problems import ProblemError, too_many, unknown
+from stream.monitor.state.monitor_tables import Tables
+from stream.questions import Result, Results
+from stream.questions.result_text import is_charged, total_cost
+from stream.settings import Settings
+
+ANSWER_SECONDS: Final = 30.0
+"""How long a request waits for its answers; they may be waited for again, under the same ids."""
+
+MAX_WAITING: Final = 512
+"""Questions that wait for their answers at a time, of all askers together."""
+
+_REMEMBERED: Final = 4096
+_PATIENCE_SECONDS: Final = 600.0
+_IDLE_SECONDS: Final = 60.0
+_PRIVATE: Final = ("value", "values", "category")
+
+
+class QuestionSender(Protocol):
+    """Whoever asks streams; stream.client.AsyncClient is one."""
+
+    def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Awaitable[Result]:
+        """Ask and wait for the answer."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    query: Query
+    answer: asyncio.Task[Result]
+
+
+class Asker:
+    """Asks each question once: one that is sent again under its id gets the answer that is there, or waits for it."""
+
+    def __init__(self, answering: QuestionSender) -> None:
+        self._answering = answering
+        self._asked: OrderedDict[tuple[str, str], _Asked] = OrderedDict()
+
+    async def ask(self, queries: Sequence[Query], timeout: float = ANSWER_SECONDS) -> list[Result]:  # noqa: ASYNC109
+        """The answers in the order of the questions, rejected and halted ones among them.
+
+        Raises:
+            ProblemError: a question carries private data, its id is another's, or too many wait already.
+            Timeout: not all answers have come; ask the same again, under the same ids.
+            SottoError: Kafka does not let the monitor ask, or is not there.
+        """
+        for query in queries:
+            refuse_private(query)
+        new = [one for one in queries if self._known(one) is None]
+        if new and sum(not one.answer.done() for one in self._asked.values()) + len(new) > MAX_WAITING:
+            raise too_many(
+                f"at most {MAX_WAITING} questions wait for their answers at a time; ask again in a moment",
+                5,
+            )
+        answers = [(self._known(one) or self._begin(one)).answer for one in queries]
+        _, late = await asyncio.wait(answers, timeout=timeout)
+        if late:
+            missing = [one for one, answer in zip(queries, answers, strict=True) if answer in late]
+            raise Timeout(f"{len(missing)} questions have no answer yet", missing)
+        return [answer.result() for answer in answers]
+
+    async def close(self) -> None:
+        """Wait for no more answers."""
+        tasks = [one.answer for one in self._asked.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _known(self, query: Query) -> _Asked | None:
+        asked = self._asked.get((query.stream, query.id))
+        if asked is None:
+            return None
+        if asked.query != query:
+            raise ProblemError(409, "refused", "id: another question was asked under this id; give each its own")
+        if asked.answer.done() and (asked.answer.cancelled() or asked.answer.exception() is not None):
+            del self._asked[query.stream, query.id]
+            return None
+        return asked
+
+    def _begin(self, query: Query) -> _Asked:
+        answer = asyncio.ensure_future(self._answering.ask(query, timeout=_PATIENCE_SECONDS, outcomes=True))
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever asked may have left
+        asked = self._asked[query.stream, query.id] = _Asked(query, answer)
+        for key, one in list(self._asked.items())[: max(len(self._asked) - _REMEMBERED, 0)]:
+            if one.answer.done():
+                del self._asked[key]
+        return asked
+
+
+class OnDemand:
+    """A client that connects with the first question and leaves a minute after the last answer.
+
+    While it is there it reads all answers of the installation, which is work that a monitor that nobody asks does not have.
+    """
+
+    def __init__(self, settings: Settings, make: Callable[[Settings], AsyncClient] = AsyncClient) -> None:
+        self._settings = settings
+        self._make = make
+        self._changing = asyncio.Lock()
+        self._client: AsyncClient | None = None
+        self._waiting = 0
+        self._last = time.monotonic()
+
+    async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ASYNC109
+        """Ask and wait for the answer."""
+        self._waiting += 1
+        try:
+            async with self._changing:
+                client = self._client
+                if client is None:
+                    client = self._make(self._settings)
+                    await client.connect()
+                    self._client = client
+            return await client.ask(question, timeout=timeout, outcomes=outcomes)
+        finally:
+            self._waiting -= 1
+            self._last = time.monotonic()
+
+    async def rest(self) -> None:
+        """Leave whenever nobody has asked for a while, until cancelled; then leave for good."""
+        try:
+            while True:
+                await asyncio.sleep(_IDLE_SECONDS / 4)
+                if not self._waiting and time.monotonic() - self._last > _IDLE_SECONDS:
+                    await self._leave()
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        async with self._changing:
+            client, self._client = self._client, None
+            if client is not None:
+                with suppress(SottoError):
+                    await client.disconnect()
+
+
+def refuse_private(query: Query) -> None:
+    """Refuse a question that carries private data of its own."""
+    carried = next((name for name in _PRIVATE if getattr(query, name) is not None), None)
+    if carried is None and any(one.value is not None for one in query.candidates or ()):
+        carried = "candidates"
+    if carried is not None:
+        raise ProblemError(
+            400,
+            "malformed",
+            f"{carried}: the monitor takes no private data; send it to Kafka with 'sotto ask' or a client",
+        )
+
+
+_OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers"
+
+
+async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> QuestionAnswered:
+    """Ask one question, and say what it cost."""
+    grant, source = _subject(tables, query.stream)
+    [result] = await _answers(asker, [query])
+    result = result.of(query, source)
+    return QuestionAnswered(
+        answer=plain(result),
+        rows=[{name: cell for name, cell in row.items() if name not in _TOLD} for row in result.rows()],
+        cost=total_cost(grant, source, [result]),
+        charged=is_charged(grant, result),
+        warnings=list(result.warnings),
+    )
+
+
+async def ask_statement(tables: Tables, asker: Asker | None, statement: Statement) -> StatementAnswered:
+    """Ask what a SELECT asks: up to 256 questions at once."""
+    try:
+        read = sql.read(statement.statement)
+        asking = sql.Asking.of(read, *_candidates(tables, read.table), statement.id, statement.max_price)
+    except Unknown as error:
+        raise ProblemError(404, "not-found", str(error)[:1024]) from None
+    except Invalid as error:
+        raise ProblemError(400, "malformed", f"statement: {error}"[:1024]) from None
+    found = await _answers(asker, asking.queries)
+    grant, source = asking.target.grant, asking.target.source
+    results = Results(one.of(query, source) for one, query in zip(found, asking.queries, strict=True))
+    table = asking.table(results)
+    return StatementAnswered(
+        stream=table.stream,
+        columns=list(table.columns),
+        rows=table.rows(),
+        cost=total_cost(grant, source, results),
+        charged=sum(is_charged(grant, one) for one in results),
+        questions=len(results),
+        answers=[plain(one) for one in results],
+        warnings=list(table.warnings),
+    )
+
+
+_TOLD = frozenset({"stream", "id", "outcome", "reason", "rows_per_person"})
+
+
+def plain(result: Result) -> Answer:
+    """The answer that a result is."""
+    return Answer.model_validate(result.model_dump())
+
+
+async def _answers(asker: Asker | None, queries: Sequence[Query]) -> list[Result]:
+    if asker is None:
+        raise ProblemError(403, "forbidden", _OFF)
+    try:
+        return await asker.ask(queries)
+    except Timeout as error:
+        raise ProblemError(
+            504,
+            "unavailable",
+            f"{error}; is a worker running? Send the same again under the same id: it is not asked twice",
+        ) from None
+    except Forbidden as error:
+        raise ProblemError(503, "unavailable", f"the monitor's principal may not ask: {error}"[:1024]) from None
+    except SottoError as error:
+        raise ProblemError(503, "unavailable", f"{error}; send the same again"[:1024]) from None
+
+
+def _subject(tables: Tables, stream: str) -> tuple[GrantRecord, Source]:
+    entry = tables.streams.get(stream)
+    if entry is None or entry.grant is None:
+        raise unknown("stream", stream)
+    record = views.grant_record(entry)
+    return record, views.definition(tables, tables.sources[record.spec.source])
+
+
+def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
+    """The sources and streams that a name after FROM may mean; the others need not be read for it."""
+    if name not in tables.sources and name not in tables.streams:
+        name = closest(name, [*tables.sources, *tables.streams]) or name
+    streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
+    named = {name, *(one.grant.spec.source for one in streams if one.grant)}
+    sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]
+    return sources, [_current(views.grant_record(one), one.state) for one in streams]
+
+
+def _current(record: GrantRecord, state: StreamState) -> GrantRecord:
+    """A stream that has run dry says so before the ledger does."""
+    return record.model_copy(update={"state": state})

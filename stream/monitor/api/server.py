@@ -1,0 +1,337 @@
+"""The web server: who may come in, how often, with how much, and what a failure looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from schemas import MAX_DEFINITION_BYTES
+from schemas.json_limits import repeats_a_field, shape_fault
+from stream.log import RateLimiter, get_logger
+from stream.monitor.api.budget_models import TrailFilter
+from stream.monitor.api.connections import IDLE_SECONDS, cut_off
+from stream.monitor.api.live_events_stream import EventStreams
+from stream.monitor.api.models import ProblemCode, Readiness, View
+from stream.monitor.api.monitor_state import Monitor
+from stream.monitor.api.openapi import document
+from stream.monitor.api.problems import GoneError, ProblemError, malformed, refuse_repeated, too_many
+from stream.monitor.api.routes import ROUTES, Call, Route, may
+from stream.monitor.api.tokens import Bearer, TokenError, article
+from stream.monitor.api.trail_views import TrailExports
+from stream.monitor.state.monitor_metrics import CONTENT_TYPE, exposition
+from stream.version import SERVER_NAME
+
+FOLDER = Path(__file__).parents[1] / "static"
+START = "index.html"
+ICON = "icon.svg"
+
+_POLICY = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' data:",
+    "base-uri 'none'",
+    "frame-ancestors 'none'",
+    "form-action 'none'",
+    # The browser itself refuses to make markup of text.
+    "require-trusted-types-for 'script'",
+    "trusted-types 'none'",
+)
+CONTENT_SECURITY_POLICY = "; ".join(_POLICY)
+
+_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_PAGE_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True)
+class _Asset:
+    body: bytes
+    content_type: str
+    tag: str
+
+    def answer(self, request: web.Request) -> web.Response:
+        """The file, or nothing but its tag for a browser that has it."""
+        headers = {**_PAGE_HEADERS, "ETag": f'"{self.tag}"'}
+        if any(known.value in {self.tag, "*"} for known in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=self.body, content_type=self.content_type, charset="utf-8", headers=headers)
+
+
+def load_assets() -> dict[str, _Asset]:
+    """Every file of the page by its path below ``static``, read once: what a request names is never a file's path."""
+    assets = {}
+    for path in sorted(FOLDER.rglob("*")):
+        if path.suffix in _TYPES:
+            body = path.read_bytes()
+            name = str(PurePosixPath(*path.relative_to(FOLDER).parts))
+            assets[name] = _Asset(body, _TYPES[path.suffix], sha256(body).hexdigest()[:32])
+    return assets
+
+
+def add_pages(application: web.Application) -> None:
+    """Serve the page at ``/`` and its files below ``/static/``; unknown ones are 404."""
+    assets = load_assets()
+
+    async def start(request: web.Request) -> web.Response:
+        return assets[START].answer(request)
+
+    async def icon(request: web.Request) -> web.Response:
+        return assets[ICON].answer(request)
+
+    async def file(request: web.Request) -> web.Response:
+        asset = assets.get(request.match_info["name"])
+        if asset is None:
+            raise web.HTTPNotFound
+        return asset.answer(request)
+
+    application.router.add_get("/", start)
+    application.router.add_get("/favicon.ico", icon)
+    application.router.add_get("/static/{name:.+}", file)
+
+
+log = get_logger("monitor")
+
+APPLICATION_OPTIONS: dict[str, Any] = {"client_max_size": MAX_DEFINITION_BYTES}
+"""What the aiohttp application must be made with."""
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_CODES: dict[int, ProblemCode] = {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "too-large",
+}
+_UNLIMITED = frozenset({"/healthz", "/readyz"})
+"""Never refused; nor are the page's files, which are held in memory: a browser asks for thirty of them at once."""
+_PUBLIC = frozenset({*_UNLIMITED, "/", "/favicon.ico"})
+"""Served without a token: health, and the page that asks for the token."""
+_PUBLIC_PREFIX = "/static/"
+
+_BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
+
+_Parameters = TypeVar("_Parameters", bound=View)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def add_api(application: web.Application, monitor: Monitor) -> None:
+    """Add all routes and what guards them to an application made with ``APPLICATION_OPTIONS``."""
+    streams = EventStreams(monitor)
+    exports = TrailExports()
+    application.middlewares.extend([_problems, _guard(monitor)])
+    application.on_response_prepare.append(_harden)
+    application.on_shutdown.append(streams.close)
+    for route in ROUTES:
+        application.router.add_route(route.method, route.path, _handler(monitor, route))
+
+    async def metrics(request: web.Request) -> web.Response:
+        async with monitor.showing.turn(request[_BEARER].name, _gone(request)):
+            return web.Response(body=exposition(monitor), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(_: web.Request) -> web.Response:
+        return web.json_response(document())
+
+    async def live(request: web.Request) -> web.StreamResponse:
+        return await streams.serve(request, request[_BEARER])
+
+    async def trail(request: web.Request) -> web.StreamResponse:
+        wanted = checked(request, TrailFilter)
+        return await exports.serve(request, request[_BEARER], monitor.tables.trail, wanted)
+
+    application.router.add_get("/metrics", metrics)
+    application.router.add_get("/api/trail.csv", trail)
+    application.router.add_get("/openapi.json", openapi)
+    application.router.add_get("/api/events", live)
+    add_pages(application)
+
+
+@web.middleware
+async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer every failure with a Problem."""
+    try:
+        response = await handler(request)
+    except ProblemError as error:
+        response = _answer(error.problem, error.problem.status, error.headers)
+    except GoneError:
+        response = _failure(503, "unavailable", "whoever asked had gone before they could be answered")
+    except web.HTTPException as error:
+        response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
+        # Message and path might quote what was sent: the route and where it was raised is all that is logged.
+        frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
+        resource = request.match_info.route.resource
+        route = None if resource is None else resource.canonical
+        log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
+        response = _failure(500, "internal", "a fault on our side; see the monitor's log")
+        if request.writer.output_size > 0:
+            cut_off(request)  # an answer is under way, and another would be read as part of it
+    return response
+
+
+async def _harden(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = SERVER_NAME
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+def _guard(monitor: Monitor) -> Any:
+    """Let in who has a token, as often as the limits say."""
+    settings = monitor.settings
+    limiter = RateLimiter(settings.monitor_requests_per_second, settings.monitor_burst)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        _refuse_encoded(request)
+        if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
+            return await handler(request)
+        bearer, trouble = _bearer(monitor, request)
+        # Whoever has no token shares the address's bucket, so that guesses are slow and cost nobody else anything.
+        if wait := limiter.wait((bearer and bearer.name, request.remote)):
+            raise too_many(
+                f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
+                max(1, round(wait)),
+            )
+        public = request.path in _PUBLIC or request.path.startswith(_PUBLIC_PREFIX)
+        if bearer is not None:
+            request[_BEARER] = bearer
+        elif trouble and not public:
+            raise ProblemError(
+                503, "unavailable", "the names that may come in cannot be read; see the monitor's log"
+            )
+        elif not public:
+            raise ProblemError(
+                401,
+                "unauthorized",
+                "send 'Authorization: Bearer TOKEN' with a token that 'sotto token create' made, not expired or revoked",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return await handler(request)
+
+    return guard
+
+
+def _refuse_encoded(request: web.Request) -> None:
+    if any(coding.strip().lower() != "identity" for coding in request.headers.getall("Content-Encoding", ())):
+        raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it as it is, without one")
+
+
+def _bearer(monitor: Monitor, request: web.Request) -> tuple[Bearer | None, bool]:
+    """Who asks, and whether nobody can be known at present."""
+    try:
+        return monitor.bearer(_token(request)), False
+    except TokenError:
+        return None, True
+
+
+def _token(request: web.Request) -> str:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _handler(monitor: Monitor, route: Route) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        bearer = request.get(_BEARER)
+        if route.access is not None and (bearer is None or not may(bearer.role, route.access)):
+            raise ProblemError(
+                403, "forbidden", f"this is for {article(route.access)}; the token is {_whose(bearer)}"
+            )
+        query = _query(request, route)
+        body = await _body(request, route) if route.body is not None else None
+        gone = _gone(request)
+        call = Call(bearer, dict(request.match_info), query, body, gone)
+        if bearer is not None and route.method == "GET":
+            async with monitor.showing.turn(bearer.name, gone):
+                answer = await route.handle(monitor, call)
+        else:
+            answer = await route.handle(monitor, call)
+        unready = isinstance(answer, Readiness) and not answer.ready
+        return _answer(answer, 503 if unready else 200)
+
+    return handle
+
+
+def _gone(request: web.Request) -> Callable[[], bool]:
+    """What says whether the asker has hung up."""
+    return lambda: request.transport is None or request.transport.is_closing()
+
+
+def _whose(bearer: Bearer | None) -> str:
+    return "nobody's" if bearer is None else f"{article(bearer.role)}'s"
+
+
+def _query(request: web.Request, route: Route) -> Any:
+    if route.query is not None:
+        return checked(request, route.query)
+    refuse_repeated(request.query)
+    if request.query:
+        raise ProblemError(400, "malformed", "parameter: this route takes none; remove them")
+    return None
+
+
+def checked(request: web.Request, model: type[_Parameters]) -> _Parameters:
+    """A request's parameters; ProblemError if one is wrong or given twice."""
+    refuse_repeated(request.query)
+    try:
+        return model.model_validate(dict(request.query))
+    except ValidationError as error:
+        raise malformed(error, "parameter") from None
+
+
+async def _body(request: web.Request, route: Route) -> Any:
+    if request.content_type != "application/json":
+        raise ProblemError(415, "malformed", "body: send JSON with content type application/json")
+    try:
+        async with asyncio.timeout(IDLE_SECONDS):
+            body = await request.read()
+    except TimeoutError:
+        raise ProblemError(408, "malformed", f"body: send all of it within {IDLE_SECONDS:g} s") from None
+    except ConnectionError:
+        raise GoneError from None
+    except web.HTTPRequestEntityTooLarge:
+        raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
+    if fault := shape_fault(body):
+        raise ProblemError(400, "malformed", f"body: {fault}")
+    try:
+        given = route.body_adapter.validate_json(body)
+    except ValidationError as error:
+        raise malformed(error, "body") from None
+    if repeats_a_field(body):
+        raise ProblemError(400, "malformed", "body: a field is given twice; give each field once")
+    return given
+
+
+def _answer(answer: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        text=answer.model_dump_json(), status=status, content_type="application/json", headers=headers
+    )
+
+
+def _failure(status: int, code: ProblemCode, message: str) -> web.Response:
+    problem = ProblemError(status, code, message).problem
+    return _answer(problem, status)

@@ -1,0 +1,263 @@
+"""Names with a role, and the tokens that belong to them. Of a token its digest is all that is kept.
+
+A token is ``sotto_ID_SECRET``: the public name of the token, and 256 bits from the system's source of randomness. Nobody
+can list so many candidates, so one SHA-256 hides them as well as a slow or salted hash would, which are for secrets that
+people choose. The id picks the entry, and the digest is compared in constant time, with nobody's if there is no
+such entry.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from schemas.base import Digest, Identifier
+from schemas.json_limits import repeats_a_field
+from stream.log import get_logger
+from stream.monitor.api.models import AccessRole
+from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
+
+MAX_TOKENS = 10_000
+"""Tokens in one file, revoked ones among them."""
+
+_PREFIX = "sotto"
+_NOBODY = bytes(32)
+
+TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
+Standing = Literal["valid", "expired", "revoked"]
+Seconds = Annotated[int, Field(ge=0)]
+
+
+class TokenError(RuntimeError):
+    """A token, or the file of names, cannot be used; the message says what to do and never shows a token."""
+
+
+class Bearer(NamedTuple):
+    """Who asks: a name with a role, by one of its tokens."""
+
+    name: str
+    role: AccessRole
+    token: str
+    expires: int | None = None
+
+
+class Token(BaseModel):
+    """One token of a name; ``created``, ``expires`` and ``revoked`` are seconds since the epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    id: TokenId
+    name: Identifier
+    role: AccessRole
+    digest: Digest = Field(repr=False)
+    created: Seconds
+    expires: Seconds | None = None
+    revoked: Seconds | None = None
+
+    @classmethod
+    def of(cls, text: str, name: str, role: AccessRole, *, created: int, expires: int | None = None) -> Self:
+        """The entry of a token's text."""
+        return cls(
+            id=text.split("_")[1],
+            name=name,
+            role=role,
+            digest=_digest(text).hex(),
+            created=created,
+            expires=expires,
+        )
+
+    def standing(self, now: float) -> Standing:
+        """Whether it still opens anything."""
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and now >= self.expires else "valid"
+
+
+class TokenFile(BaseModel):
+    """The whole file: every token that was made, with its name and role. A name has one role at a time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    version: Literal[1] = 1
+    tokens: Annotated[tuple[Token, ...], Field(max_length=MAX_TOKENS)] = ()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if len(self._by_id) != len(self.tokens):
+            raise ValueError("two tokens have one id")
+        roles: dict[str, AccessRole] = {}
+        for token in self.tokens:
+            if token.revoked is None and roles.setdefault(token.name, token.role) != token.role:
+                raise ValueError("a name has two roles")
+        return self
+
+    def bearer(self, text: str, now: float) -> Bearer | None:
+        """Whose token this is; None where it is nobody's, or expired, or revoked."""
+        token = self._by_id.get(_id_of(text))
+        kept = _NOBODY if token is None else bytes.fromhex(token.digest)
+        is_right = hmac.compare_digest(_digest(text), kept)
+        if token is None or not is_right or token.standing(now) != "valid":
+            return None
+        return Bearer(token.name, token.role, token.id, token.expires)
+
+    def still_knows(self, bearer: Bearer, now: float) -> bool:
+        """Whether the token by which somebody came in would let them in again."""
+        token = self._by_id.get(bearer.token)
+        return token is not None and token.standing(now) == "valid" and token.role == bearer.role
+
+    def with_token(self, name: str, role: AccessRole, *, now: int, expires: int | None) -> tuple[Self, Token, str]:
+        """These names and a fresh token, its entry, and its text, which is kept nowhere."""
+        for token in self.tokens:
+            if token.name == name and token.revoked is None and token.role != role:
+                raise TokenError(
+                    f"name: {name} is {article(token.role)} already; run 'sotto token revoke {name}' first, "
+                    "or choose another name"
+                )
+        if len(self.tokens) >= MAX_TOKENS:
+            raise TokenError(f"there are {MAX_TOKENS} tokens already; start a new file")
+        text = new_text()
+        fresh = Token.of(text, name, role, created=now, expires=expires)
+        return self._with((*self.tokens, fresh)), fresh, text
+
+    def without(self, which: str, now: int) -> tuple[Self, tuple[Token, ...]]:
+        """These names with all tokens of one, or the token of one id, revoked; and those that were revoked by this."""
+        found = [token for token in self.tokens if which in {token.name, token.id}]
+        if not found:
+            raise TokenError(f"there is no name and no token '{which[:128]}'; 'sotto token list' lists them")
+        ended = tuple(token.model_copy(update={"revoked": now}) for token in found if token.revoked is None)
+        by_id = {token.id: token for token in ended}
+        return self._with(tuple(by_id.get(token.id, token) for token in self.tokens)), ended
+
+    def _with(self, tokens: tuple[Token, ...]) -> Self:
+        return type(self)(tokens=tokens)
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Token]:
+        return {token.id: token for token in self.tokens}
+
+
+def new_text() -> str:
+    """A token that nobody has."""
+    return f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+
+
+def article(role: AccessRole) -> str:
+    """A role in a sentence."""
+    return f"{'a' if role == 'viewer' else 'an'} {role}"
+
+
+def _id_of(text: str) -> str:
+    parts = text.split("_", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == _PREFIX else ""
+
+
+def _digest(text: str) -> bytes:
+    return sha256(text.encode(errors="surrogateescape")).digest()
+
+
+REREAD_SECONDS = 10.0
+"""A file that looks unchanged is read again after so long: its folder may be open to others by now."""
+RETRY_SECONDS = 1.0
+"""A file that could not be read is tried again after so long."""
+
+log = get_logger("monitor")
+
+_Stamp = tuple[int, ...]
+_Made = TypeVar("_Made")
+
+
+class NamesFile:
+    """The names as they stand in the file now; every call looks whether it has changed."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._stamp: _Stamp | None = None
+        self._read_at = float("-inf")
+        self._names: TokenFile | None = None
+        self._trouble = ""
+
+    def __call__(self) -> TokenFile:
+        """The names, or TokenError while they cannot be read."""
+        now, stamp = self._clock(), _stamp(self._path)
+        patience = RETRY_SECONDS if self._names is None else REREAD_SECONDS
+        if stamp != self._stamp or now - self._read_at >= patience:
+            self._stamp, self._read_at = stamp, now
+            self._read()
+        if self._names is None:
+            raise TokenError(self._trouble)
+        return self._names
+
+    def _read(self) -> None:
+        try:
+            self._names = read_names(self._path)
+            if self._trouble:
+                log.info("names can be read again")
+            self._trouble = ""
+        except (SecretFileError, TokenError) as error:
+            self._names = None
+            if str(error) != self._trouble:
+                log.error("names cannot be read; nobody is let in", detail=str(error))  # noqa: TRY400
+            self._trouble = str(error)
+
+
+def read_names(path: Path) -> TokenFile:
+    """The names of an owner-only file."""
+    text = read_secret(path)
+    try:
+        names = TokenFile.model_validate_json(text)
+        is_repeated = repeats_a_field(text)
+    except ValidationError as error:
+        places = sorted({".".join(map(str, detail["loc"])) or "document" for detail in error.errors()})[:5]
+        raise TokenError(
+            f"{path} is no file of names, see {', '.join(places)}; 'sotto token create' makes one"
+        ) from None
+    if is_repeated:
+        raise TokenError(f"{path} gives a field twice; restore the file that 'sotto token' wrote")
+    return names
+
+
+def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Made]]) -> _Made:
+    """Change the file, or make it, while no other command does; a reader sees the old file or the new one, whole."""
+    with _alone_in(path.resolve().parent):
+        is_new = not os.path.lexists(path)
+        names, made = change(TokenFile() if is_new else read_names(path))
+        text = names.model_dump_json(indent=1)
+        if is_new:
+            write_secret(path, text)
+        else:
+            replace_secret(path, text)
+    return made
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock: the file itself is replaced, so a lock on it would be on the old one."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SecretFileError(f"cannot use folder {folder}: {error.strerror}; make it first") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns)

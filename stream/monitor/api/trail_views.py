@@ -1,0 +1,190 @@
+"""The audit trail as CSV, for a spreadsheet: the entries that are held and match, oldest first."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+from aiohttp import web
+
+from schemas import Amount
+from stream.monitor.api.budget_models import TrailFilter, TrailPage, TrailQuery, TrailRow
+from stream.monitor.api.connections import sending, write
+from stream.monitor.api.problems import too_many
+from stream.monitor.api.tokens import Bearer
+from stream.monitor.state.budget_history import HELD_ENTRIES, HeldEntry, TrailShape, TrailState
+from stream.monitor.state.digests import AmountShape, read
+from stream.questions.result_text import cell
+
+
+def list_trail(trail: TrailState, query: TrailQuery) -> TrailPage:
+    """A page of the held entries that match, the latest first."""
+    matching = [entry for entry in trail if matches(entry, query)]
+    page = islice(matching, query.offset, query.offset + query.limit)
+    return TrailPage(
+        entries=trail.entries,
+        held=HELD_ENTRIES,
+        broken=trail.broken,
+        matching=len(matching),
+        offset=query.offset,
+        items=[trail_row(entry) for entry in page],
+    )
+
+
+def matches(entry: HeldEntry, query: TrailFilter) -> bool:
+    """Whether an entry is asked for."""
+    search = query.search.casefold()
+    return (
+        query.source in {None, entry.source}
+        and query.stream in {None, entry.stream}
+        and query.population in {None, entry.population}
+        and query.analyst in {None, entry.analyst}
+        and query.by in {None, entry.by}
+        and query.action in {None, entry.action}
+        and query.outcome in {None, entry.outcome}
+        and (query.since is None or entry.time >= query.since)
+        and (query.until is None or entry.time < query.until)
+        and (not search or any(search in text.casefold() for text in _searched(entry)))
+    )
+
+
+def trail_row(entry: HeldEntry) -> TrailRow:
+    """An entry as it is told."""
+    told = read(TrailShape, entry.raw)
+    left = told.left if told.totals is None else told.totals.left
+    return TrailRow(
+        number=entry.number,
+        time=entry.time,
+        kind=entry.kind,
+        action=entry.action,
+        outcome=told.outcome,
+        source=told.source,
+        stream=told.stream,
+        population=told.population,
+        analyst=told.analyst,
+        allotment=told.allotment,
+        analysts=told.analysts,
+        by=told.by,
+        mechanism=told.mechanism,
+        request=told.request,
+        reason=told.reason,
+        epsilon=told.epsilon,
+        asked=_model(told.asked),
+        granted=_model(told.granted),
+        spent=_model(told.spent),
+        refunded=_model(told.refunded),
+        answers=told.answers,
+        left=_model(left),
+    )
+
+
+def _model(amount: AmountShape | None) -> Amount | None:
+    return None if amount is None else amount.model()
+
+
+def _searched(entry: HeldEntry) -> tuple[str, ...]:
+    return entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request
+
+
+MAX_EXPORTS: Final = 8
+"""Most exports that are sent at a time."""
+MAX_EXPORTS_EACH: Final = 2
+"""Most of them to one name: a reader may take its time over one."""
+_ROWS_AT_ONCE: Final = 50
+"""Rows are made in the event loop, some 40 µs each: others wait for no more of them."""
+_HEADERS: Final = {
+    "Content-Type": "text/csv; charset=utf-8",
+    "Content-Disposition": 'attachment; filename="trail.csv"',
+}
+_WORDS: Final = (
+    *(
+        "number",
+        "time",
+        "kind",
+        "action",
+        "outcome",
+        "source",
+        "stream",
+        "population",
+        "analyst",
+        "allotment",
+        "analysts",
+        "by",
+        "mechanism",
+    ),
+    *("request", "reason", "answers", "epsilon"),
+)
+_AMOUNTS: Final = ("asked", "granted", "spent", "refunded", "left")
+_PARTS: Final = ("epsilon", "delta", "rho")
+COLUMNS: Final = (*_WORDS, *(f"{name}_{part}" for name in _AMOUNTS for part in _PARTS), "record")
+"""Every figure has a column of its own; the last one is the entry byte for byte."""
+
+
+class TrailExports:
+    """All exports that are being sent; there is a limit to them, and to those of each name."""
+
+    def __init__(self) -> None:
+        self._sending: Counter[str] = Counter()
+
+    async def serve(
+        self, request: web.Request, bearer: Bearer, trail: TrailState, wanted: TrailFilter
+    ) -> web.StreamResponse:
+        """Send the entries that match, a few at a time; ``HEAD`` asks for the headers alone."""
+        if request.method == "HEAD":
+            return web.Response(headers=_HEADERS)
+        if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
+            raise too_many(
+                f"at most {MAX_EXPORTS_EACH} exports of a name are sent at a time, and {MAX_EXPORTS} of all; "
+                "ask again when one is done",
+                10,
+            )
+        self._sending[bearer.name] += 1
+        try:
+            response = web.StreamResponse(headers=_HEADERS)
+            with sending(request):
+                await response.prepare(request)
+                await _send(response, list(trail)[::-1], wanted)
+        finally:
+            self._sending[bearer.name] -= 1
+        return response
+
+
+async def _send(response: web.StreamResponse, entries: list[HeldEntry], wanted: TrailFilter) -> None:
+    for text in trail_csv(entries, wanted):
+        await write(response, text)
+        # A reader that keeps up never makes a write wait: others have their turn here alone.
+        await asyncio.sleep(0)
+
+
+def trail_csv(entries: list[HeldEntry], wanted: TrailFilter) -> Iterator[str]:
+    """The table in parts, its head first."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for start in range(0, max(len(entries), 1), _ROWS_AT_ONCE):
+        writer.writerows(_cells(one) for one in entries[start : start + _ROWS_AT_ONCE] if matches(one, wanted))
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+
+
+def _cells(entry: HeldEntry) -> list[Any]:
+    row = trail_row(entry)
+    told: dict[str, Any] = {
+        **{name: getattr(row, name) for name in _WORDS},
+        "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
+        "analysts": " ".join(row.analysts) or None,
+    }
+    amounts = [part for name in _AMOUNTS for part in _parts(row, name)]
+    return [*(cell(told[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
+
+
+def _parts(row: TrailRow, name: str) -> tuple[float | None, ...]:
+    amount: Amount | None = getattr(row, name)
+    return tuple(None if amount is None else getattr(amount, part) for part in _PARTS)

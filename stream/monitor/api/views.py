@@ -1,0 +1,360 @@
+"""The API's answers, made from the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Literal
+
+from schemas import (
+    MAX_RECORD_BYTES,
+    Amount,
+    EventsSource,
+    GrantRecord,
+    LedgerRecord,
+    Position,
+    Source,
+    SourceRecord,
+    moment_ms,
+    named_from,
+)
+from schemas.wire import Codec, MalformedEventError
+from stream.budget.standing_streams import promised_windows
+from stream.formatting import bounded_words
+from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
+from stream.monitor.api.models import (
+    Overview,
+    Periods,
+    PromiseParts,
+    Rate,
+    SourceRow,
+    StreamCounts,
+    StreamDetail,
+    StreamRow,
+    TimelinePoint,
+    TrafficPoint,
+)
+from stream.monitor.api.service_models import WorkersView
+from stream.monitor.state.budget_history import History, PeriodEnd, SpendingPace, amount_of
+from stream.monitor.state.digests import SourceRecordShape
+from stream.monitor.state.entries import RATE_WINDOWS, Lines, Series, SourceEntry, StreamEntry, meaning_of
+from stream.monitor.state.monitor_tables import Tables
+from stream.privacy.ledger.grants import meaning_in_periods
+from stream.privacy.ledger.ledger_records import KEPT_OF_A_VERSION
+from stream.privacy.planning.promises import promises
+from stream.questions.stream_watch import period_of, standing_words
+
+HISTORY_SPACING = 10.0
+"""Seconds between two points of the installation's history."""
+HISTORY_POINTS = 361
+_DRY_WINDOW = RATE_WINDOWS.index(600)
+
+_records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+def new_history() -> Series:
+    """An hour of the installation's totals."""
+    return Series(width=3, spacing=HISTORY_SPACING, limit=HISTORY_POINTS)
+
+
+def remember(history: Series, tables: Tables, now: float) -> None:
+    """Add the totals of this moment."""
+    history.add((now, tables.totals.answered, tables.totals.tops))
+
+
+def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
+    """The installation at a glance."""
+    totals = tables.totals
+    of_workers = [row for row in workers.partitions if row.role == "worker"]
+    return Overview(
+        time=now,
+        ready=ready,
+        sources=len(tables.source_lines),
+        sources_halted=sum(
+            (entry := tables.sources.get(name)) is not None and entry.record.state == "halted"
+            for name in tables.source_lines
+        ),
+        streams=StreamCounts(**{state: count for state, count in totals.states.items() if count}),
+        nearly_dry=totals.nearly_dry,
+        answered=totals.answered,
+        tops=totals.tops,
+        rates=[_rate(history, seconds, now, totals.answered, totals.tops) for seconds in RATE_WINDOWS],
+        history=[TrafficPoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in history],
+        rejected=tables.rejected.total(),
+        workers=sum(member.role == "worker" for member in workers.members),
+        lag=sum(row.lag for row in of_workers) if of_workers else None,
+    )
+
+
+def source_row(entry: SourceEntry) -> SourceRow:
+    """A source with its budget."""
+    record = entry.record
+    left = record.left.model()
+    return SourceRow(
+        source=record.source.source,
+        kind=record.source.kind,
+        version=record.version if record.source.kind == "table" else None,
+        neighbors=record.source.neighbors,
+        accountant=record.source.accountant,
+        state=record.state,
+        reason=record.reason,
+        total=entry.total,
+        granted=record.granted.model(),
+        spent=record.spent.model(),
+        refunded=record.refunded.model(),
+        left=left,
+        left_share=left_share(left, entry.total),
+        population=record.population,
+        renews=record.source.renews,
+        renews_at=None if record.period is None else record.period.ends / 1000,
+        meaning=_meaning(record),
+        streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
+        updated=entry.updated,
+        period=record.source.period,
+        period_of=record.source.period_of,
+        starts=record.source.starts,
+    )
+
+
+def _meaning(record: SourceRecordShape) -> str:
+    source = record.source
+    if source.period is None:
+        return meaning_of(record.period)
+    return f"privacy is by period: {meaning_in_periods(source.epsilon, source.delta, source.period)}"
+
+
+def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
+    """A source with its budget, and with its latest period if it has any."""
+    row = source_row(entry)
+    if (periods := periods_of(tables.source_lines, row.source)) is None:
+        return row
+    latest = source_row(tables.sources[periods.latest])
+    return row.model_copy(update={"periods": periods, "current": latest})
+
+
+def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
+    """A stream in one line, and with its latest period if it has any."""
+    row = stream_row(entry, now, counted_in(tables, entry))
+    if (periods := periods_of(tables.stream_lines, row.stream)) is None:
+        return row
+    latest = tables.streams[periods.latest]
+    current = stream_row(latest, now, counted_in(tables, latest))
+    return row.model_copy(update={"periods": periods, "current": current})
+
+
+def periods_of(lines: Lines, name: str) -> Periods | None:
+    """How many periods a line has, and what the latest is called."""
+    latest = lines.current(name)
+    return None if latest is None else Periods(count=len(lines.periods(name)), latest=latest)
+
+
+def left_share(left: Amount, total: Amount) -> float:
+    """The smallest share that is left of ε and δ; of ε and ρ, one of which need do, the larger."""
+    shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
+    if total.rho is not None and left.rho is not None:
+        # Where an older record's ε has a δ it says what ρ implies, and does not add up.
+        shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
+    elif total.delta:
+        shares.append(left.delta / total.delta)
+    return min(max(min(shares), 0.0), 1.0)
+
+
+def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
+    """A source's budget over time, as the trail tells it, up to what the ledger says now."""
+    record = entry.record
+    points = points_of(tables.trail.history("source", record.source.source))
+    granted, spent, refunded, left = (
+        amount.model() for amount in (record.granted, record.spent, record.refunded, record.left)
+    )
+    latest = BurnPoint(
+        time=max(entry.updated, points[-1].time if points else 0.0),
+        granted=granted,
+        spent=spent,
+        refunded=refunded,
+        left=left,
+    )
+    # The trail notes what is spent once a minute; the ledger's record is never behind it.
+    if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
+        points.append(latest)
+    return BurnDown(source=source_line(tables, entry), points=points, forecasts=forecasts(tables, entry, now))
+
+
+def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
+    """How long a source's budget lasts at the pace of each window."""
+    record = entry.record
+    history = tables.trail.history("source", record.source.source)
+    end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
+    return told_paces(
+        history.paces(record.granted.model(), record.refunded.model(), record.left.model(), entry.total, end)
+    )
+
+
+def points_of(history: History) -> list[BurnPoint]:
+    """A history as it is told, oldest first."""
+    return [
+        BurnPoint(
+            time=row[0],
+            granted=amount_of(row[1:4]),
+            spent=amount_of(row[4:7]),
+            refunded=amount_of(row[7:10]),
+            left=amount_of(row[10:13]),
+        )
+        for row in history.whole
+    ]
+
+
+def told_paces(paces: Iterable[SpendingPace]) -> list[Forecast]:
+    """What each window says."""
+    return [
+        Forecast(
+            window_seconds=pace.window,
+            since=pace.since,
+            taken=pace.taken,
+            outcome=pace.outcome,
+            at=pace.at,
+            part=pace.part,
+        )
+        for pace in paces
+    ]
+
+
+def definition(tables: Tables, entry: SourceEntry) -> Source:
+    """A source as it was registered, or began."""
+    return source_record(tables, entry).source
+
+
+def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
+    """The ledger's whole record of a source; that of a period is its source's, with its own name and moment."""
+    shape = entry.record
+    of = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
+    record = _records.decode(of.raw)
+    if not isinstance(record, SourceRecord):
+        raise TypeError("a source's entry holds another record")
+    source = record.source
+    if of is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
+        return record
+    figures = {part: getattr(shape, part).model() for part in ("granted", "spent", "refunded", "left")}
+    began = source.of_period(moment_ms(shape.source.starts))
+    return record.model_copy(update={**figures, "source": began, "state": shape.state, "reason": shape.reason})
+
+
+def rates(entry: StreamEntry, now: float) -> list[Rate]:
+    """A stream's rates over each window."""
+    if entry.activity is None:
+        return [Rate(window_seconds=seconds, above=0.0, below=0.0) for seconds in RATE_WINDOWS]
+    return [
+        _rate(series, seconds, now, entry.answered, entry.tops)
+        for seconds, series in zip(RATE_WINDOWS, entry.activity.windows, strict=True)
+    ]
+
+
+def dry_in(entry: StreamEntry, now: float) -> float | None:
+    """Seconds until an open stream has used up its charged answers, if it goes on as in the last ten minutes."""
+    left = entry.tops_left
+    if entry.state != "open" or left is None or entry.activity is None:
+        return None
+    rate = _rate(entry.activity.windows[_DRY_WINDOW], 600, now, entry.answered, entry.tops)
+    return left / rate.above if rate.above > 0.0 else None
+
+
+def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
+    """A stream in one line; only for entries that have a grant. ``counted`` is how many rows of one person count, in words."""
+    grant = entry.grant
+    if grant is None or entry.spent is None:
+        raise TypeError("a stream is shown once the ledger has its grant")
+    named = named_from(entry.name) if entry.is_of_period else None
+    return StreamRow(
+        stream=entry.name,
+        source=grant.spec.source,
+        mechanism=grant.spec.mechanism.kind,
+        state=entry.state,
+        ending=entry.ending,
+        reason=entry.reason,
+        refused=entry.lack,
+        at_refresh=_at_refresh(entry),
+        answered=entry.answered,
+        tops=entry.tops,
+        cutoff=entry.cutoff,
+        added=entry.added,
+        tops_left=entry.tops_left,
+        alpha=grant.calibration.alpha,
+        beta=grant.calibration.beta,
+        expected_queries=grant.calibration.expected_queries,
+        asked=Amount(epsilon=grant.spec.epsilon, delta=grant.spec.delta),
+        promises=_promises(entry, counted),
+        cost=grant.cost.model(),
+        spent=entry.spent.model(),
+        refunded=grant.refunded.model(),
+        rates=rates(entry, now),
+        dry_in=dry_in(entry, now),
+        opened=entry.opened,
+        updated=entry.updated,
+        last_answered=entry.last_answered,
+        period_of=named[0] if named else None,
+        starts=named[1] if named else None,
+    )
+
+
+def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
+    """What the ledger would do with it; one that has run dry counts, for it may be extended."""
+    if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
+        return None
+    return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
+
+
+def counted_in(tables: Tables, entry: StreamEntry) -> str:
+    """How many rows or events of one person count where a stream's source bounds them; its definition may be large, and is not read for it."""
+    of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
+    source = None if of is None else of.record.source
+    if source is None or source.person is None:
+        return ""
+    return bounded_words(source.kind, source.person, source.contribution)
+
+
+def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
+    try:
+        record = grant_record(entry)
+    except MalformedEventError:
+        # A mechanism of a later version: what it promises is not known here.
+        return []
+    found = promises(record.spec, record.calibration, record.extensions, counted)
+    return [PromiseParts(**asdict(one)) for one in found]
+
+
+def grant_record(entry: StreamEntry) -> GrantRecord:
+    """The ledger's whole record of a stream."""
+    record = _records.decode(entry.raw)
+    if not isinstance(record, GrantRecord):
+        raise TypeError("a stream's entry holds another record")
+    return record
+
+
+def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetail:
+    """A stream with its definition and timeline."""
+    record = grant_record(entry)
+    of = tables.sources.get(record.spec.source)
+    standing = record.spec.standing
+    position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
+    timeline = entry.activity.timeline if entry.activity is not None else ()
+    declared = None if standing is None or of is None else definition(tables, of)
+    return StreamDetail(
+        row=stream_line(tables, entry, now),
+        source_kind=None if of is None else of.record.source.kind,
+        spec=record.spec,
+        calibration=record.calibration,
+        incarnation=entry.incarnation,
+        position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
+        timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
+        standing=None if standing is None else standing_words(standing),
+        windows=None if declared is None else promised_windows(record.spec, declared),
+        period=None if declared is None else period_of(declared),
+    )
+
+
+def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) -> Rate:
+    before = series.at(now - seconds)
+    if before is None:
+        return Rate(window_seconds=seconds, above=0.0, below=0.0)
+    above = max(tops - before[2], 0.0)
+    below = max(answered - before[1] - above, 0.0)
+    return Rate(window_seconds=seconds, above=above / seconds, below=below / seconds)

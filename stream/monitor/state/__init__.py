@@ -1,0 +1,1 @@
+"""The monitor's state: what the topics last said, in bounded memory."""

@@ -1,0 +1,316 @@
+"""A budget over time, as the audit trail tells it, and when it runs out at the pace of late.
+
+The trail is kept for ever and read from its beginning, so that a monitor that was started just now knows as much as one
+that has run for a year.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from schemas import Amount
+from stream.monitor.state.digests import AmountShape, read
+from stream.monitor.state.entries import Series
+from stream.processing.receipts import EMPTY, entry_digest
+
+DAY: Final = 86_400
+PACE_WINDOWS: Final = (DAY, 7 * DAY, 30 * DAY)
+"""Seconds over which the pace is taken."""
+HEADLINE_WINDOW: Final = 7 * DAY
+"""The one that alerts go by."""
+EARLIEST: Final = 3600.0
+"""Seconds of history without which nothing is forecast: one stream opened in a minute would be a stampede."""
+ROUNDING: Final = 1e-12
+"""A share of a budget that is so small that only rounding leaves it, and buys nothing."""
+HISTORY_POINTS: Final = 256
+_SLOTS: Final = 56
+
+Part = Literal["epsilon", "delta", "rho"]
+Outcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]
+
+
+class SpendingPace(NamedTuple):
+    """What was taken of a budget in a window, and what that means for what is left.
+
+    ``taken`` is what was granted less what came back since ``since``; ``at`` is when nothing is left of ``part`` if it goes
+    on like that. Of a budget that is gone ``part`` is what nothing is left of.
+    """
+
+    window: int
+    since: float
+    taken: Amount
+    outcome: Outcome
+    at: float | None = None
+    part: Part | None = None
+
+
+@dataclass(slots=True)
+class History:
+    """What an account had granted, spent, got back and left, by the ledger's clock."""
+
+    whole: Series = field(
+        default_factory=lambda: Series(width=13, spacing=1.0, limit=HISTORY_POINTS, whole_life=True)
+    )
+    recent: tuple[Series, ...] = field(
+        default_factory=lambda: tuple(
+            Series(width=4, spacing=window / _SLOTS, limit=_SLOTS + 2) for window in PACE_WINDOWS
+        )
+    )
+
+    def add(self, time: float, granted: Amount, spent: Amount, refunded: Amount, left: Amount) -> None:
+        """Take the totals of a time."""
+        figures = (numbers(amount) for amount in (granted, spent, refunded, left))
+        self.whole.add((time, *(number for three in figures for number in three)))
+        for series in self.recent:
+            series.add((time, *_net(granted, refunded)))
+
+    def paces(
+        self, granted: Amount, refunded: Amount, left: Amount, total: Amount, end: PeriodEnd
+    ) -> list[SpendingPace]:
+        """What each window says of a budget that stands so now; ``end`` is when it renews, if it does, and the time now."""
+        return [
+            self._pace(series, window, _net(granted, refunded), left, total, end)
+            for window, series in zip(PACE_WINDOWS, self.recent, strict=True)
+        ]
+
+    @staticmethod
+    def _pace(
+        series: Series, window: int, net: Sequence[float], left: Amount, total: Amount, end: PeriodEnd
+    ) -> SpendingPace:
+        before = series.at(end.now - window)
+        since = end.now if before is None else max(before[0], end.now - window)
+        taken = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
+        told = (window, since, amount_of(taken if total.rho is not None else [*taken[:2], math.nan]))
+        if (gone := _gone(left, total)) is not None:
+            return SpendingPace(*told, "gone", part=gone)
+        seconds = end.now - since
+        if seconds < min(EARLIEST, window):
+            return SpendingPace(*told, "too-early")
+        lasts, part = _lasts(taken, seconds, left, total)
+        if lasts == math.inf:
+            return SpendingPace(*told, "never")
+        if end.renews is not None and end.now + lasts >= end.renews:
+            return SpendingPace(*told, "renews-first", end.renews)
+        return SpendingPace(*told, "runs-out", end.now + lasts, part)
+
+
+def merged(histories: Sequence[History]) -> History:
+    """The sums of several accounts at every time at which one of them is told of."""
+    together = History()
+    _merge(together.whole, [one.whole for one in histories], 12)
+    for place, series in enumerate(together.recent):
+        _merge(series, [one.recent[place] for one in histories], 3)
+    return together
+
+
+def _merge(into: Series, parts: Sequence[Series], width: int) -> None:
+    latest = [[0.0] * width for _ in parts]
+    rows = sorted((row[0], number, row[1:]) for number, part in enumerate(parts) for row in map(tuple, part))
+    for time, number, figures in rows:
+        latest[number] = list(figures)
+        into.add((time, *(math.fsum(column) for column in zip(*latest, strict=True))))
+
+
+class PeriodEnd(NamedTuple):
+    """The time now, and when the budget's period ends, if it renews."""
+
+    now: float
+    renews: float | None = None
+
+
+def numbers(amount: Amount) -> tuple[float, float, float]:
+    """An amount as a row has it."""
+    return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho
+
+
+def amount_of(row: Sequence[float]) -> Amount:
+    """An amount as it is told."""
+    epsilon, delta, rho = row
+    return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)
+
+
+def _net(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
+    return (
+        granted.epsilon - refunded.epsilon,
+        granted.delta - refunded.delta,
+        (granted.rho or 0.0) - (refunded.rho or 0.0),
+    )
+
+
+def _counts_epsilon(left: Amount) -> bool:
+    """Under zCDP: where ε has a δ it says what ρ implies, and does not add up."""
+    return not left.delta
+
+
+def _gone(left: Amount, total: Amount) -> Part | None:
+    """What nothing is left of, so that the budget is gone: whichever of ε and δ was first, as ``_lasts`` has it."""
+    epsilon = _is_nothing(left.epsilon, total.epsilon)
+    if total.rho is None:
+        return "epsilon" if epsilon else "delta" if total.delta and _is_nothing(left.delta, total.delta) else None
+    if left.rho is None:
+        return "epsilon" if epsilon else None
+    return "rho" if _is_nothing(left.rho, total.rho) and (epsilon or not _counts_epsilon(left)) else None
+
+
+def _is_nothing(left: float, total: float) -> bool:
+    """Whether all that is left is what rounding leaves of a budget that was granted whole."""
+    return left <= total * ROUNDING
+
+
+def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, Part]:
+    """Seconds until nothing is left at this pace, and of what; infinite if nothing was taken."""
+
+    def until(amount: float, gone: float) -> float:
+        return amount * seconds / gone if gone > 0.0 else math.inf
+
+    epsilon, rho = until(left.epsilon, taken[0]), until(left.rho or 0.0, taken[2])
+    if total.rho is None or left.rho is None:
+        delta = until(left.delta, taken[1]) if total.delta else math.inf
+        return (delta, "delta") if delta < epsilon else (epsilon, "epsilon")
+    # One of the two need do.
+    return (epsilon, "epsilon") if _counts_epsilon(left) and epsilon > rho else (rho, "rho")
+
+
+HELD_ENTRIES: Final = 50_000
+"""Latest entries that are listed; the export has all."""
+
+AccountKind = Literal["source", "population"]
+
+
+class TrailTotalsShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.trail.Totals."""
+
+    granted: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
+    left: AmountShape
+
+
+class TrailShape(msgspec.Struct, frozen=True, gc=False):
+    """What entries of the trail have, whatever their kind; see schemas.trail."""
+
+    kind: str
+    number: int
+    previous: str
+    time: int
+    action: str | None = None
+    event: str | None = None
+    outcome: str | None = None
+    source: str | None = None
+    stream: str | None = None
+    population: str | None = None
+    analyst: str | None = None
+    allotment: str | None = None
+    analysts: tuple[str, ...] = ()
+    by: str | None = None
+    mechanism: str | None = None
+    request: str | None = None
+    reason: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    asked: AmountShape | None = None
+    left: AmountShape | None = None
+    granted: AmountShape | None = None
+    spent: AmountShape | None = None
+    refunded: AmountShape | None = None
+    answers: int | None = None
+    totals: TrailTotalsShape | None = None
+
+
+class HeldEntry(NamedTuple):
+    """An entry by what it is looked for, and its bytes."""
+
+    number: int
+    time: float
+    kind: str
+    action: str
+    outcome: str
+    source: str
+    stream: str
+    population: str
+    analyst: str
+    by: str
+    request: str
+    raw: bytes
+
+
+class TrailState:
+    """What the trail has said so far."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.broken: str | None = None
+        """The first entry that does not follow the one before it, and how; None while the chain is whole."""
+        self._latest: deque[HeldEntry] = deque(maxlen=HELD_ENTRIES)
+        self._digest = EMPTY.digest
+        self._histories: defaultdict[tuple[AccountKind, str], History] = defaultdict(History)
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def __iter__(self) -> Iterator[HeldEntry]:
+        """Those that are held, the newest first."""
+        return reversed(self._latest)
+
+    def history(self, kind: AccountKind, name: str) -> History:
+        """An account's budget over time; an empty one if the trail has not told of it."""
+        return self._histories.get((kind, name)) or History()
+
+    def take(self, value: bytes) -> None:
+        """Take the next entry. What is no entry breaks the chain."""
+        entry = None
+        try:
+            entry = read(TrailShape, value)
+        finally:
+            self._follow(entry, value)
+        if entry.totals is not None:
+            self._note(entry, entry.totals)
+        if entry.kind != "point":
+            self._latest.append(held(entry, value))
+
+    def _follow(self, entry: TrailShape | None, value: bytes) -> None:
+        if self.broken is None:
+            if entry is None:
+                self.broken = f"entry {self.entries} cannot be read"
+            elif entry.number != self.entries:
+                self.broken = f"entry {entry.number} stands where entry {self.entries} should"
+            elif entry.previous != self._digest:
+                self.broken = f"entry {entry.number} does not follow the one before it as that stands there"
+        self.entries = self.entries + 1 if entry is None else entry.number + 1
+        self._digest = entry_digest(value)
+
+    def _note(self, entry: TrailShape, totals: TrailTotalsShape) -> None:
+        kind: AccountKind = "source" if entry.source is not None else "population"
+        name = entry.source or entry.population
+        if name is not None:
+            self._histories[kind, name].add(
+                entry.time / 1000,
+                totals.granted.model(),
+                totals.spent.model(),
+                totals.refunded.model(),
+                totals.left.model(),
+            )
+
+
+def held(entry: TrailShape, value: bytes) -> HeldEntry:
+    """An entry as it is kept."""
+    return HeldEntry(
+        entry.number,
+        entry.time / 1000,
+        entry.kind,
+        entry.action or entry.event or entry.kind,
+        entry.outcome or "",
+        entry.source or "",
+        entry.stream or "",
+        entry.population or "",
+        entry.analyst or "",
+        entry.by or "",
+        entry.request or "",
+        value,
+    )

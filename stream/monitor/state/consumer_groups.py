@@ -1,0 +1,187 @@
+"""Who has which partition and how far behind, asked of Kafka's own group coordinator: it costs the services nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.errors import KafkaError
+
+from stream.engine.restore import reader
+from stream.engine.task_status import ServiceName
+from stream.kafka.client.client_patches import group_members
+from stream.kafka.client.security import admin_client
+from stream.kafka.topics.layouts import budget_group, merging_group, worker_group
+from stream.log import get_logger
+from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
+from stream.monitor.state.entries import Series
+from stream.monitor.state.monitor_tables import Tables
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
+from stream.settings import Settings
+
+INTERVAL = 2.0
+"""Seconds between two looks."""
+THROUGHPUT_SECONDS = 60
+METADATA_MS = 60_000
+"""So long a topic's partitions may be as they were last heard of: somebody may add some."""
+
+log = get_logger("monitor")
+
+
+@dataclass(frozen=True)
+class _Group:
+    role: ServiceName
+    name: str
+    inputs: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True)
+class _Member:
+    name: str
+    host: str
+    partitions: frozenset[int]
+
+
+class GroupWatch:
+    """Looks at the services' consumer groups again and again, and hands each picture to ``show``."""
+
+    def __init__(
+        self, settings: Settings, topics: Topics, tables: Tables, show: Callable[[WorkersView], None]
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._tables = tables
+        self._show = show
+        self._groups = (
+            _Group("worker", worker_group(settings), (topics.queries,), topics.partitions),
+            _Group("feed", merging_group(settings), (topics.partials,), topics.partitions),
+            _Group("budget", budget_group(settings), (topics.requests, topics.charges), LEDGER_PARTITIONS),
+        )
+        self._throughput: dict[tuple[str, int], Series] = {}
+        self.seen: float | None = None
+        """When Kafka last answered, on the monotonic clock."""
+
+    async def run(self) -> None:
+        """Look until cancelled; whatever Kafka's state, try again."""
+        while True:
+            try:
+                await self._watch()
+            except (KafkaError, OSError) as error:
+                log.warning("cannot look at the consumer groups", error=type(error).__name__)
+            await asyncio.sleep(INTERVAL)
+
+    async def _watch(self) -> None:
+        async with (
+            admin_client(self._settings) as admin,
+            reader(self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS) as ends,
+        ):
+            while True:
+                self._show(await self._look(admin, ends))
+                self.seen = time.monotonic()
+                await asyncio.sleep(INTERVAL)
+
+    async def _look(self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer) -> WorkersView:
+        partitions: list[PartitionRow] = []
+        members: list[MemberRow] = []
+        for group in self._groups:
+            present = await _members(admin, group)
+            rows = await self._rows(admin, ends, group, present)
+            if group.role == "feed" and not present and not any(row.end for row in rows):
+                continue  # no live topic is counted here
+            partitions += rows
+            for member in present:
+                own = [row for row in rows if row.partition in member.partitions]
+                said = self._tables.members.get(member.name)
+                members.append(
+                    MemberRow(
+                        member=member.name,
+                        role=group.role,
+                        host=member.host,
+                        partitions=sorted(member.partitions),
+                        lag=sum(row.lag for row in own),
+                        events_per_second=sum(row.events_per_second for row in own),
+                        version=said and said.record.version,
+                        started=said and said.record.started,
+                        memory=said and said.record.memory,
+                        heard=said and said.heard,
+                    )
+                )
+        return WorkersView(time=time.time(), members=members, partitions=partitions)
+
+    async def _rows(
+        self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
+    ) -> list[PartitionRow]:
+        committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
+        # No more than the client knows of: it would wait in vain for what others are said to have.
+        counts = {
+            topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
+        }
+        sources = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        beginning: dict[TopicPartition, int] = await ends.beginning_offsets(sources)
+        end: dict[TopicPartition, int] = await ends.end_offsets(sources)
+        rows = []
+        for number in range(max(counts.values())):
+            inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
+            positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
+            lags = [
+                self._behind(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
+            ]
+            rows.append(
+                PartitionRow(
+                    role=group.role,
+                    partition=number,
+                    member=next((member.name for member in present if number in member.partitions), None),
+                    position=positions[0] if inputs[0] in committed else None,
+                    end=end[inputs[0]],
+                    lag=sum(lags),
+                    events_per_second=self._rate(group.role, number, sum(positions)),
+                    restore=self._restore(group.role, number),
+                )
+            )
+        return rows
+
+    def _behind(self, source: TopicPartition, offsets: int) -> int:
+        """Events to be read. Charges end in the workers' transaction markers, which are nothing to read."""
+        if source.topic == self._topics.charges and offsets <= self._topics.partitions:
+            return 0
+        return max(offsets, 0)
+
+    def _rate(self, role: ServiceName, partition: int, position: int) -> float:
+        now = time.time()
+        series = self._throughput.setdefault((role, partition), Series(width=2, spacing=INTERVAL, limit=32))
+        series.add((now, position))
+        before = series.at(now - THROUGHPUT_SECONDS)
+        if before is None or now <= before[0]:
+            return 0.0
+        return max(position - before[1], 0.0) / (now - before[0])
+
+    def _restore(self, role: ServiceName, partition: int) -> Restore | None:
+        entry = self._tables.restores.get((role, partition))
+        if entry is None:
+            return None
+        record = entry.record
+        return Restore(
+            phase=record.phase,
+            records=record.records,
+            total=record.total,
+            seconds=record.seconds,
+            updated=entry.updated,
+        )
+
+
+async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
+    """Who is in a group. While it is being rebalanced nobody has any partition."""
+    members = []
+    for member in await group_members(admin, group.name):
+        encoded = member.assignment
+        assigned = ConsumerProtocolMemberAssignment.decode(encoded).partitions() if encoded else []
+        numbers = frozenset(one.partition for one in assigned if one.topic == group.inputs[0])
+        members.append(_Member(member.client_id, member.host.removeprefix("/"), numbers))
+    return sorted(members, key=lambda member: member.name)

@@ -1,0 +1,356 @@
+"""What is known of one source, stream or partition."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from schemas import Amount, StreamState, named_from
+from stream.monitor.state.digests import (
+    AmountShape,
+    GrantRecordShape,
+    MemberShape,
+    PeriodShape,
+    PositionShape,
+    RestoreShape,
+    SourceRecordShape,
+    read,
+)
+from stream.privacy.composition.costs import to_amount, total_budget, whole_left
+from stream.privacy.ledger.grants import meaning
+from stream.privacy.ledger.shared_budgets import AllottedTerms
+from stream.processing.control_order import IN_PERIODS
+
+
+class Series:
+    """At most ``limit`` rows of ``width`` numbers each, at least ``spacing`` seconds apart, oldest first."""
+
+    __slots__ = ("_limit", "_rows", "_thins", "_width", "spacing")
+
+    def __init__(self, *, width: int, spacing: float, limit: int, whole_life: bool = False) -> None:
+        """Take ``whole_life`` to thin out rather than drop the oldest rows."""
+        self._rows = array("d")
+        self._width = width
+        self._limit = limit
+        self._thins = whole_life
+        self.spacing = spacing
+
+    def __len__(self) -> int:
+        return len(self._rows) // self._width
+
+    def __iter__(self) -> Iterator[Sequence[float]]:
+        return (self._row(index) for index in range(len(self)))
+
+    def add(self, row: Sequence[float]) -> None:
+        """Take a row. One that is older than the last is taken as of the last row's time."""
+        rows, width = self._rows, self._width
+        if rows:
+            last = rows[-width]
+            time = max(row[0], last)
+            if len(rows) > width and self._slot(time) == self._slot(last):
+                del rows[-width:]
+            rows.append(time)
+            rows.extend(row[1:])
+        else:
+            rows.extend(row)
+        if len(self) > self._limit:
+            self._shrink()
+
+    def at(self, time: float) -> Sequence[float] | None:
+        """The last row that is not later than ``time``; the oldest one if all are later, None without any."""
+        if not self._rows:
+            return None
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._rows[middle * self._width] <= time:
+                low = middle + 1
+            else:
+                high = middle
+        return self._row(max(low - 1, 0))
+
+    def _row(self, index: int) -> Sequence[float]:
+        return self._rows[index * self._width : (index + 1) * self._width]
+
+    def _slot(self, time: float) -> int:
+        return math.floor(time / self.spacing)
+
+    def _shrink(self) -> None:
+        width = self._width
+        if not self._thins:
+            del self._rows[:width]
+            return
+        while len(self) > self._limit // 2 + 1:
+            self.spacing *= 2.0
+            kept = array("d", self._rows[:width])
+            slots = [self._slot(self._rows[index * width]) for index in range(len(self))]
+            for index in range(1, len(self)):
+                if index + 1 == len(self) or slots[index] != slots[index + 1]:
+                    kept.extend(self._row(index))
+            self._rows = kept
+
+
+RATE_WINDOWS = (60, 600, 3600)
+"""Seconds over which rates are shown."""
+SLOTS_PER_WINDOW = 12
+TIMELINE_POINTS = 64
+NEARLY_DRY = 0.1
+"""An open stream with at most this share of its charged answers left is nearly dry."""
+STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
+"""In the order in which they follow each other."""
+
+
+@dataclass(slots=True)
+class SourceEntry:
+    """A source, with the bytes of its last ledger record and the budget that it was registered with. Its past is the trail's.
+
+    Of a period the bytes are not kept.
+    """
+
+    record: SourceRecordShape
+    raw: bytes
+    total: Amount
+    updated: float
+    streams: Counter[StreamState] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Activity:
+    """A stream's totals over time; kept for those that have answered anything."""
+
+    windows: tuple[Series, ...]
+    timeline: Series
+
+    @classmethod
+    def empty(cls) -> Activity:
+        """No rows yet."""
+        windows = tuple(
+            Series(width=3, spacing=seconds / SLOTS_PER_WINDOW, limit=SLOTS_PER_WINDOW + 2)
+            for seconds in RATE_WINDOWS
+        )
+        return cls(windows, Series(width=3, spacing=1.0, limit=TIMELINE_POINTS, whole_life=True))
+
+
+@dataclass(slots=True)
+class StreamEntry:
+    """A stream; shown once the ledger's own record of it is there."""
+
+    name: str
+    grant: GrantRecordShape | None = None
+    raw: bytes = b""
+    incarnation: str = ""
+    state: StreamState = "open"
+    ending: Literal["halted", "closed"] | None = None
+    reason: str | None = None
+    answered: int = 0
+    tops: int = 0
+    surplus: int = 0
+    spent: AmountShape | None = None
+    position: PositionShape | None = None
+    refused: str | None = None
+    opened: float | None = None
+    updated: float | None = None
+    last_answered: float | None = None
+    activity: Activity | None = None
+
+    @property
+    def is_of_period(self) -> bool:
+        """Whether it stands for another stream in one period of a live topic."""
+        named, on = named_from(self.name), None if self.grant is None else named_from(self.grant.spec.source)
+        return named is not None and on is not None and named[1] == on[1]
+
+    @property
+    def cutoff(self) -> int | None:
+        """How many charged answers the grant pays for; None where there is no such limit."""
+        return (self.grant.calibration.cutoff + self.added or None) if self.grant else None
+
+    @property
+    def added(self) -> int:
+        """How many of them extensions have added."""
+        return sum(extension.answers for extension in self.grant.extensions) if self.grant else 0
+
+    @property
+    def has_run_dry(self) -> bool:
+        """Whether a worker that says so knew of all that was granted."""
+        return not self.tops_left
+
+    @property
+    def tops_left(self) -> int | None:
+        """How many ordinary charged answers the grant still pays for; None where there is no limit."""
+        return None if self.cutoff is None else max(whole_left(self.cutoff, self.tops, self.surplus), 0)
+
+    @property
+    def lack(self) -> str | None:
+        """What its worker lacks to answer for it, though it is open; None where it lacks nothing, or nobody asks."""
+        return self.refused if self.state == "open" and self.refused != IN_PERIODS else None
+
+    @property
+    def nearly_dry(self) -> bool:
+        """Whether it is open and its charged answers are nearly used up."""
+        left, cutoff = self.tops_left, self.cutoff
+        return self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY * cutoff
+
+
+@dataclass(slots=True)
+class RestoreEntry:
+    """What a service last said of a partition's restore."""
+
+    record: RestoreShape
+    updated: float
+
+
+@dataclass(slots=True)
+class MemberEntry:
+    """What a service process last said of itself."""
+
+    record: MemberShape
+    heard: float
+
+
+@dataclass(slots=True)
+class StreamTotals:
+    """Sums over all streams shown, kept up to date record by record."""
+
+    answered: int = 0
+    tops: int = 0
+    nearly_dry: int = 0
+    not_answering: int = 0
+    states: Counter[StreamState] = field(default_factory=Counter)
+
+
+class Lines:
+    """Names, each with the moments at which the periods begin that it has; both in the order in which they came, or of time."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str, list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._starts)
+
+    def add(self, name: str, *, period: bool = True) -> None:
+        """Take up a name: that of a period under what it is one of, unless told that it only looks like one."""
+        named = named_from(name) if period else None
+        if named is None:
+            self._starts.setdefault(name, [])
+            return
+        starts = self._starts.setdefault(named[0], [])
+        place = bisect_left(starts, named[1])
+        if place == len(starts) or starts[place] != named[1]:
+            starts.insert(place, named[1])
+
+    def periods(self, name: str) -> Sequence[str]:
+        """When the periods of a line begin, the oldest first."""
+        return self._starts.get(name, ())
+
+    def names(self, name: str) -> Sequence[str]:
+        """What the periods of a line are called, the oldest first."""
+        return [f"{name}@{start}" for start in self.periods(name)]
+
+    def current(self, name: str) -> str | None:
+        """What the latest period of a line is called; None if it has none."""
+        starts = self.periods(name)
+        return f"{name}@{starts[-1]}" if starts else None
+
+    def at(self, start: str) -> list[str]:
+        """What is called after one moment."""
+        found = []
+        for name, starts in self._starts.items():
+            place = bisect_left(starts, start)
+            if place < len(starts) and starts[place] == start:
+                found.append(f"{name}@{start}")
+        return found
+
+
+class PopulationShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.Population."""
+
+    population: str
+    epsilon: float
+    delta: float = 0.0
+    accountant: Literal["pure", "zcdp"] = "pure"
+    renews: str | None = None
+
+
+class PopulationRecordShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.PopulationRecord."""
+
+    population: PopulationShape
+    granted: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
+    left: AmountShape
+    sources: int
+    streams: int
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
+    period: PeriodShape | None = None
+
+
+class AllotmentRecordShape(msgspec.Struct, frozen=True, gc=False):
+    """See schemas.AllotmentRecord."""
+
+    allotment: str
+    analysts: tuple[str, ...]
+    epsilon: float
+    delta: float
+    granted: AmountShape
+    spent: AmountShape
+    refunded: AmountShape
+    left: AmountShape
+    streams: int
+    source: str | None = None
+    population: str | None = None
+    period: PeriodShape | None = None
+
+
+class Owner(NamedTuple):
+    """Whose budget it is."""
+
+    source: str | None
+    population: str | None
+
+
+class SharedBudgets:
+    """Populations by name, and allotments by whose budget they are of and their name."""
+
+    def __init__(self) -> None:
+        self.populations: dict[str, tuple[PopulationRecordShape, float]] = {}
+        self.allotments: dict[tuple[Owner, str], AllotmentRecordShape] = {}
+
+    def take_population(self, value: bytes, time: float) -> None:
+        """Take a population's record."""
+        record = read(PopulationRecordShape, value)
+        self.populations[record.population.population] = (record, time)
+
+    def take_allotment(self, value: bytes) -> None:
+        """Take an allotment's record."""
+        record = read(AllotmentRecordShape, value)
+        self.allotments[Owner(record.source, record.population), record.allotment] = record
+
+    def are_parted(self, source: str, population: str | None) -> bool:
+        """Whether a part of the source's budget, or of its population's, is anybody's: then the ledger lets in nobody else."""
+        return any(
+            owner.source == source or (population is not None and owner.population == population)
+            for owner, _ in self.allotments
+        )
+
+
+def whole(epsilon: float, delta: float, accountant: str, renews: str | None = None) -> Amount:
+    """The whole of a budget that was declared so."""
+    terms = AllottedTerms(epsilon, delta, accountant, renews)
+    return to_amount(total_budget(terms), terms)
+
+
+def meaning_of(period: PeriodShape | None) -> str:
+    """What a budget promises, in plain words."""
+    return period.meaning if period is not None else meaning(AllottedTerms(1.0, 0.0, "pure", None), 0)

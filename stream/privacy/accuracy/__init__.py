@@ -1,0 +1,1 @@
+"""Accuracy: error bounds of mechanisms from the laws of their noise."""

@@ -1,0 +1,239 @@
+"""Exact tails of geometric noise on the integers: of single draws, sums and choices between noisy scores.
+
+With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0, two-sided noise (discrete Laplace) is the difference
+of two independent such draws, P(|X| > x) = 2q^{x+1} / (1 + q). All errors are whole steps, and every ``…_reach`` is an
+error that the noise keeps to with the probability asked for; rounding errors of doubles are counted against it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from stream.optional_packages import np, optimize, special
+from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
+from stream.privacy.noise import Gaussian, Symmetric
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_ROUNDING = 1.0 + 1e-10
+"""Raises a reach, or lowers a failure probability, by more than the rounding errors of a handful of operations."""
+_SPECIAL_ROUNDING = 1.0 + 1e-6
+"""The same for tails that rest on special functions, whose last digits are not guaranteed."""
+_MOST_TERMS = 1 << 18
+"""Longest sum over a noise's support that is worth one step of α."""
+
+
+def each_failure(beta: float, parts: int) -> float:
+    """How likely each of ``parts`` may fail, given any past, so that all succeed with probability 1 − ``beta``."""
+    return -math.expm1(math.log1p(-beta) / parts)
+
+
+def two_sided_reach(rate: float, draws: int, beta: float) -> int:
+    """The least x such that with probability 1 − ``beta`` none of ``draws`` two-sided draws is beyond ±x."""
+    allowed = each_failure(beta, draws)
+    needed = math.log(2.0 / ((1.0 + math.exp(-rate)) * allowed)) / rate
+    return max(0, math.ceil(needed * _ROUNDING) - 1)
+
+
+def one_sided_reach(rate: float, draws: int, beta: float) -> int:
+    """The least x such that with probability 1 − ``beta`` none of ``draws`` one-sided draws is beyond x."""
+    needed = -math.log(each_failure(beta, draws)) / rate
+    return max(0, math.ceil(needed * _ROUNDING) - 1)
+
+
+def sum_tail(rate: float, terms: int, at_least: int) -> float:
+    """P(X₁ + … + X_m ≥ x) for m independent two-sided draws and x ≥ 1; rounded up.
+
+    With a and b the generating functions of G and −G, ab = (a + (q/z)·b) / (1 + q): a pair of opposite draws is, in law,
+    one draw of either sign. Applied until one sign is used up, this makes the sum's upper tail a mixture, with positive
+    weights, of negative binomial tails: P(X₁ + … + X_m ≥ x) = Σ_{i=1}^m C(2m−i−1, m−1) q^{m−i} / (1+q)^{2m−i} ·
+    P(G₁ + … + G_i ≥ x + m − i).
+    """
+    used = np.arange(1, terms + 1, dtype=np.float64)
+    unused = terms - used
+    log_choose = special.gammaln(2.0 * terms - used) - special.gammaln(terms) - special.gammaln(unused + 1.0)
+    log_weights = log_choose - rate * unused - (terms + unused) * math.log1p(math.exp(-rate))
+    tails: Floats = special.betaincc(used, at_least + unused, -math.expm1(-rate))
+    return min(1.0, float(np.sum(np.exp(log_weights) * tails)) * _SPECIAL_ROUNDING)
+
+
+def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
+    """The least x such that with probability 1 − ``beta`` none of ``sums`` sums of ``terms`` two-sided draws is beyond ±x.
+
+    The sums may share draws: their failures are added up, not multiplied.
+    """
+    if terms == 1:
+        return two_sided_reach(rate, sums, beta)
+    allowed = beta / (2.0 * sums)
+    low, high = -1, max(1, math.ceil(1.0 / rate))
+    while sum_tail(rate, terms, high + 1) > allowed:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if sum_tail(rate, terms, middle + 1) > allowed:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
+    """The least x such that the largest of ``candidates`` noisy scores belongs, with probability 1 − ``beta``, to a score
+    at most x below the best, whatever the scores; one-sided noise, ties to the worse.
+
+    Worst are scores that all lie x + 1 below a single best one: the choice then fails with probability
+    1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and h(q^x) for h(y) = 1 − (1 − (1−y)^m) / (m·y).
+    """
+    if candidates == 1:
+        return 0
+    allowed = beta / _ROUNDING
+    low, high = 0.0, 1.0
+    while _max_failure(math.exp(-high), candidates) > allowed:
+        low, high = high, 2.0 * high
+    while high - low > 1e-13 * high:
+        middle = 0.5 * (low + high)
+        if _max_failure(math.exp(-middle), candidates) > allowed:
+            low = middle
+        else:
+            high = middle
+    reach = math.ceil(high * _ROUNDING / rate)
+    # The bounds on both sides are one step apart; the sum itself tells which of the two holds, where it is short.
+    if reach > 0 and _max_failure_sum(rate, candidates, reach - 1) <= allowed:
+        return reach - 1
+    return reach
+
+
+def _max_failure(y: float, candidates: int) -> float:
+    """h(y) of ``noisy_max_reach``."""
+    if candidates * y < 1e-4:
+        # The first term of an alternating series, hence from above.
+        return 0.5 * (candidates - 1) * y
+    return 1.0 + math.expm1(candidates * math.log1p(-y)) / (candidates * y) if y < 1.0 else 1.0 - 1.0 / candidates
+
+
+def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
+    """1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 where the sum would be too long."""
+    terms = math.ceil(64.0 / rate)
+    if terms > _MOST_TERMS:
+        return 1.0
+    support = np.arange(terms, dtype=np.float64)
+    mass = np.exp(-rate * support) * -math.expm1(-rate)
+    failures = -np.expm1((candidates - 1) * np.log1p(-np.exp(-rate * (support + (error + 1)))))
+    return float(np.sum(mass * failures)) * _ROUNDING + math.exp(-rate * terms)
+
+
+def exponential_reach(rate: float, candidates: int, beta: float) -> int:
+    """The least x such that a candidate drawn with probability ∝ e^{rate·score} has, with probability 1 − ``beta``, a score
+    at most x below the best, whatever the scores.
+
+    Worst are scores that all lie x + 1 below a single best one: failure then is r / (1 + r), r = (m − 1)·q^{x+1}.
+    """
+    if candidates == 1:
+        return 0
+    needed = (math.log(candidates - 1) + math.log1p(-beta) - math.log(beta)) / rate
+    return max(0, math.ceil(needed + abs(needed) * (_ROUNDING - 1.0)) - 1)
+
+
+MOST_EXACT_TERMS = 512
+"""Longest sum whose tail is summed up exactly; Chernoff's bound serves beyond."""
+
+_SUM_ROUNDING = 1.0 + 1e-9
+"""Raises a bound by more than the rounding errors of its evaluation."""
+_RESOLUTION = 1e-7
+
+
+@lru_cache(maxsize=4096)
+def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
+    """An x such that with probability 1 − ``beta`` none of ``sums`` sums Σ w_j X_j is beyond ±x.
+
+    Each sum has ``terms`` independent two-sided draws X_j and weights |w_j| ≤ 1; the sums may share draws. Chernoff:
+    x = min_s [ln(2·sums/β) + terms·ln E e^{sX}] / s, for E e^{wsX} does not decrease in |w|. With λ the rate,
+    E e^{sX} = 1 / (1 − r²), r = sinh(s/2) / sinh(λ/2).
+    """
+    allowed = math.log(2.0 * sums / beta)
+    half = 0.5 * rate
+
+    def bound(fraction: float) -> float:
+        # s by the fraction r = sinh(s/2) / sinh(λ/2), in which the moment is plain.
+        tilt = 2.0 * math.asinh(fraction * math.sinh(half))
+        return (allowed - terms * math.log1p(-fraction * fraction)) / tilt
+
+    return least_bound(bound)
+
+
+def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole: bool) -> float:
+    """The error of ``sums`` sums of ``terms`` draws, with probability 1 − ``beta`` for all.
+
+    With ``whole`` weights (each draw counted once) it is exact up to ``MOST_EXACT_TERMS`` draws, but for adding up the
+    failures of different sums.
+    """
+    if terms == 0:
+        return 0.0
+    if terms == 1 or (whole and terms <= MOST_EXACT_TERMS):
+        return float(_exact_reach(rate, terms, sums, beta))
+    return weighted_reach(rate, terms, sums, beta)
+
+
+def least_bound(bound: Callable[[float], float]) -> float:
+    """The least value of a bound that holds at every argument in (0, 1) and has one minimum there."""
+    found = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
+    return float(found.fun) * _SUM_ROUNDING
+
+
+@lru_cache(maxsize=4096)
+def _exact_reach(rate: float, terms: int, sums: int, beta: float) -> int:
+    return sum_reach(rate, terms, sums, beta)
+
+
+"""Raises a bound by more than the rounding errors of its evaluation."""
+_RIPPLE = 1.0 + 3e-13
+"""How much likelier a value of a sum may be than under continuous noise, for each draw of at least the least variance."""
+
+
+def variance_of(law: Symmetric) -> float:
+    """The variance of the continuous law of the same shape."""
+    if isinstance(law, Gaussian):
+        return float(law.variance)
+    rate = float(law.rate)
+    return 2.0 / (rate * rate)
+
+
+@lru_cache(maxsize=4096)
+def reach(law: Symmetric, draws: int, beta: float) -> int:
+    """An x such that with probability 1 − ``beta`` none of ``draws`` draws is beyond ±x."""
+    if isinstance(law, Gaussian):
+        return math.ceil(deviation_of(law) * normal_reach(each_failure(beta, draws)))
+    return two_sided_reach(float(law.rate), draws, beta)
+
+
+def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool) -> float:
+    """The error of ``sums`` sums of ``terms`` draws with weights of at most 1, with probability 1 − ``beta`` for all.
+
+    The sums may share draws. With ``whole`` weights each draw is counted once.
+    """
+    if not isinstance(law, Gaussian):
+        return laplace_sum_alpha(float(law.rate), terms, sums, beta, whole=whole)
+    if terms == 0:
+        return 0.0
+    spread = deviation_of(law) * math.sqrt(terms)
+    allowed = beta / sums
+    if terms == 1 or (whole and law.variance >= LEAST_VARIANCE):
+        return float(math.ceil(spread * normal_reach(allowed / _RIPPLE**terms)))
+    # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, and no less for smaller weights.
+    return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * _SUM_ROUNDING
+
+
+def normal_reach(failure: float) -> float:
+    """How many deviations a normal variable is beyond with at most this probability, on either side; 0 if it may always be."""
+    return max(0.0, -float(special.ndtri(0.5 * failure)) * _SUM_ROUNDING)
+
+
+def deviation_of(law: Gaussian) -> float:
+    """σ."""
+    return math.sqrt(law.variance)

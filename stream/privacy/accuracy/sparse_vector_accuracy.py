@@ -1,0 +1,387 @@
+"""Exact accuracy of AboveThreshold and NumericSparse on the integer grid, as rigorous upper bounds on the failure probability.
+
+A run fails at α if a query at T − α or lower is answered ⊤, or one at T + α or higher is answered ⊥, or a number is off
+by more than promised. The bounds hold for every adaptive asker, even one who sees the threshold noise; derivations are in
+``docs/proofs/above-threshold.md``, "Accuracy", and ``docs/proofs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth
+2014, Theorems 3.24, 3.26 and 3.28.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from schemas import SparseVectorCalibration
+from stream.optional_packages import np
+from stream.privacy.composition.losses import answer_rate, answers_failure
+
+_CLEARLY: Final = 1.001
+"""Bounds apart by this factor are in the order of their errors: how blocks are cut moves them by far less."""
+_LOOKS: Final = 8
+"""Most chords that are drawn before halves decide."""
+
+
+class Failing:
+    """Says of errors whether their failures are above β: what follows clearly from a smaller or larger error is not computed."""
+
+    def __init__(self, bound: Callable[[int], float], beta: float) -> None:
+        """Take the failure probability of each error in steps: none is larger than that of a smaller error but by rounding."""
+        self._compute, self._beta = bound, beta
+        self._known: dict[int, float] = {}
+        self._low, self._high = 0, math.inf
+
+    def __call__(self, alpha: int) -> bool:
+        """Whether an error is too small."""
+        if alpha <= self._low:
+            return True
+        return alpha < self._high and self._bound(alpha) > self._beta
+
+    def look_near(self, guess: float, ends: tuple[int, int], resolution: int) -> None:
+        """Close in on the least error by steps from a guess, then by chords of the logarithm, which is nearly a line."""
+        least, most = ends
+        at = max(least, min(round(guess), most))
+        while self._clearly(at) is True and at < most:
+            at = min(2 * at, most)
+        while self._clearly(at) is False and at > least:
+            at = max(at // 2, least)
+        for _ in range(_LOOKS):
+            low, high = self._low, self._high
+            if not (low and high < math.inf) or high - low <= 2 * (1 + high // resolution):
+                return
+            above, below = (math.log(max(self._known[int(one)], 1e-300) / self._beta) for one in (low, high))
+            # Not at the very ends, which would tell nothing new.
+            share = min(max(above / (above - below), 0.02), 0.98)
+            if self._clearly(low + round(share * (high - low))) is None:
+                return
+
+    def _clearly(self, alpha: int) -> bool | None:
+        """Whether an error fails by more than bounds may be out of order; None if it is too near to β."""
+        bound = self._bound(alpha)
+        if bound > self._beta * _CLEARLY:
+            self._low = max(self._low, alpha)
+            return True
+        if bound * _CLEARLY < self._beta:
+            self._high = min(self._high, alpha)
+            return False
+        return None
+
+    def _bound(self, alpha: int) -> float:
+        if (known := self._known.get(alpha)) is None:
+            known = self._known[alpha] = self._compute(alpha)
+        return known
+
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+    Values = TypeVar("Values", Floats, Integers)
+
+LARGEST_STEPS = 2**60
+"""Largest error, shift or noise in steps that 64-bit integers are trusted with."""
+
+DEFAULT_BLOCKS = 1024
+"""How many blocks the threshold noise is cut into; more blocks, tighter bounds."""
+
+_IMPOSSIBLE = -1e30
+"""Stands for the logarithm of 0 where minus infinity would turn differences into nonsense."""
+_ROUNDING = 1.0 + 1e-7
+"""Raises the bound by more than all rounding errors: of 16 digits, cancellation costs at most the 4 below."""
+_LINEAR_BELOW = 1e-4
+"""Conditional failure below which a block's worse end is used, because 1 minus success would cancel."""
+_ALPHA_RESOLUTION = 2**20
+
+
+class AccuracyError(ValueError):
+    """No error that fits 64-bit integers meets the failure probability asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """What decides how accurate a run is.
+
+    The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. ``fresh`` says that the threshold noise is drawn anew after
+    each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s included. ``fresh`` numbers have noise of
+    ``answer_rate`` and may be off by ``answer_ratio``·α, ``gap`` numbers by α.
+    """
+
+    one_sided: bool
+    threshold_rate: float
+    query_rate: float
+    fresh: bool
+    tops: int
+    queries: int
+    numbers: Literal["none", "fresh", "gap"] = "none"
+    answer_rate: float = 0.0
+    answer_ratio: float = 1.0
+
+
+def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
+    """The rates (threshold noise, query noise) per step that the calibration prescribes."""
+    per_round = 1 if calibration.fresh_threshold else calibration.cutoff
+    width = (1 if calibration.monotone else 2) * per_round * calibration.sensitivity_steps
+    return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
+
+
+def lean_of(calibration: SparseVectorCalibration) -> float:
+    """By how much the ``gap`` of a value far above the threshold is too low on average: s + Eρ − Eν, 0 for two-sided noise.
+
+    A public constant (``docs/proofs/numeric-sparse.md``, Accuracy). α bounds the error with it in.
+    """
+    if calibration.noise != "one_sided":
+        return calibration.shift * calibration.grid
+    threshold, query = (1.0 / math.expm1(rate) for rate in rates_of(calibration))
+    return (calibration.shift + threshold - query) * calibration.grid
+
+
+def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> RunLayout:
+    """The accuracy view of a calibration, for the number of queries it was planned for."""
+    threshold_rate, query_rate = rates_of(calibration)
+    tops = min(calibration.cutoff, calibration.expected_queries)
+    return RunLayout(
+        one_sided=calibration.noise == "one_sided",
+        threshold_rate=threshold_rate,
+        query_rate=query_rate,
+        fresh=calibration.fresh_threshold and tops > 1,
+        tops=tops,
+        queries=calibration.expected_queries,
+        numbers=calibration.numbers,
+        answer_rate=answer_rate(calibration),
+        answer_ratio=answer_ratio,
+    )
+
+
+def exact_alpha(calibration: SparseVectorCalibration) -> float:
+    """The least error, in the query's unit, that the calibrated noise keeps to with probability 1 − β, numbers included.
+
+    For the textbook's constants this is far below the theorem's error that ``calibration.alpha`` holds.
+    """
+    steps = alpha_of(layout_of(calibration), calibration.shift, calibration.beta)
+    return steps * calibration.grid
+
+
+def alpha_of(
+    layout: RunLayout,
+    shift: int,
+    beta: float,
+    *,
+    blocks: int = DEFAULT_BLOCKS,
+    resolution: int = _ALPHA_RESOLUTION,
+) -> int:
+    """The least α in steps with ``failure_bound`` at most ``beta``, rounded up by at most one part in ``resolution``.
+
+    Raises:
+        AccuracyError: no α below 2^60 steps will do.
+    """
+    tail, first = negligible(layout, beta), max(1, abs(shift))
+    fails = Failing(lambda alpha: failure_bound(layout, alpha, shift, blocks=blocks, tail=tail), beta)
+    fails.look_near(_scale(layout, beta), (first, LARGEST_STEPS), resolution)
+    low, high = 0, first
+    while fails(high):
+        low, high = high, 2 * high
+        if high > LARGEST_STEPS:
+            raise AccuracyError(
+                f"no error below 2^60 grid steps keeps failures under β = {beta:g}; use a coarser grid"
+            )
+    while high - low > 1 + high // resolution:
+        middle = (low + high) // 2
+        if fails(middle):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _scale(layout: RunLayout, beta: float) -> float:
+    """About the error of a layout that is shifted as is best for it."""
+    queries, tops = math.log(1.0 + layout.queries / beta), math.log(1.0 + layout.tops / beta)
+    decisions = queries / layout.query_rate + tops / layout.threshold_rate
+    numbers = tops / (layout.answer_rate * layout.answer_ratio) if layout.numbers == "fresh" else 0.0
+    return min(max(decisions, numbers), float(LARGEST_STEPS))
+
+
+def negligible(layout: RunLayout, beta: float) -> float:
+    """The mass of threshold noise that may be counted as failure without being felt at ``beta``."""
+    return max(1e-6 * beta / (layout.tops if layout.fresh else 1), 1e-305)
+
+
+def failure_bound(
+    layout: RunLayout,
+    alpha: int,
+    shift: int,
+    *,
+    blocks: int = DEFAULT_BLOCKS,
+    tail: float = 1e-18,
+) -> float:
+    """An upper bound on the probability that a run of the layout errs by more than allowed at ``alpha`` steps.
+
+    Decisions first. With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >= x), k queries and
+    h = min(c, k) ⊤s, it bounds from above
+
+    * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
+    * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by a new one.
+
+    Both are exact up to the cutting of ρ into ``blocks`` and the ``tail`` mass, which counts as failure. Where gaps are
+    published, P(−α+ρ+s <= ν < α+ρ+s) stands in for S: the noise of a ⊤ must stay inside on both sides. Fresh numbers
+    fail independently of the decisions.
+    """
+    nodes = _nodes(layout, alpha, shift, blocks, tail)
+    log_low = _log_below(layout, nodes + (alpha + shift))
+    log_high = _log_above(layout, alpha, shift, nodes)
+    if layout.fresh:
+        total = _fresh_failure(layout, nodes, log_low, log_high)
+    else:
+        if len(crossing := _crossing(nodes, log_low, log_high)):
+            at = nodes.searchsorted(crossing).tolist()
+            nodes = _inserted(nodes, at, crossing)
+            log_low = _inserted(log_low, at, _log_below(layout, crossing + (alpha + shift)))
+            log_high = _inserted(log_high, at, _log_above(layout, alpha, shift, crossing))
+        worst = (layout.queries - layout.tops) * log_low + layout.tops * np.minimum(log_low, log_high)
+        _, failures = _block_failures(layout, nodes, worst)
+        total = sum(_tails(layout, nodes)) + float(np.sum(failures))
+    if layout.numbers == "fresh":
+        error = math.floor(layout.answer_ratio * alpha)
+        total += (1.0 - min(1.0, total)) * answers_failure(layout.answer_rate, layout.tops, error)
+    return min(1.0, total * _ROUNDING)
+
+
+def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Floats:
+    """Logarithm of the probability that a ⊤ is right, and its gap within bounds, given ρ."""
+    log_high = _log_at_least(layout, nodes + (shift - alpha))
+    if layout.numbers == "gap":
+        log_high += _log_complement(_log_at_least(layout, nodes + (alpha + shift)) - log_high)
+    return log_high
+
+
+def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
+    """About where two functions cross inside a block: the lesser of them bends there, so that a chord across it is loose.
+
+    How tight a bound is must not depend on where that falls between the nodes.
+    """
+    apart = first - second
+    places = np.flatnonzero((apart[:-1] < 0.0) != (apart[1:] < 0.0))
+    left, width = nodes[places], nodes[places + 1] - nodes[places]
+    share = apart[places] / (apart[places] - apart[places + 1])
+    found = left + np.rint(share * width).astype(np.int64)
+    return found[(found > left) & (found < left + width)]
+
+
+def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high: Floats) -> float:
+    """The bound over independent thresholds, through the law of the least of them."""
+    mass_below, mass_above = _tails(layout, nodes)
+    mass, failures = _block_failures(layout, nodes, log_high)
+    # missing[i] = 1 − W(z_i), where W(z) = E[S(−α+ρ+s); ρ >= z] bounds "ρ >= z and the high query passes".
+    missed_above = np.append(np.cumsum(failures[::-1])[::-1], 0.0) + mass_above
+    before = np.append(0.0, np.cumsum(mass)) + mass_below
+    missing = np.minimum(missed_above + before, 1.0)
+    log_all_above = np.log1p(-np.minimum(missing[:-1], 1.0 - 2.0**-53))
+    drop = np.minimum((mass - failures) / np.exp(log_all_above), 1.0)
+    drop[-1] = 1.0
+    with np.errstate(divide="ignore"):
+        least_here = np.exp(layout.tops * log_all_above) * -np.expm1(layout.tops * np.log1p(-drop))
+    false_alarm = -np.expm1(layout.queries * log_low[:-1])
+    return float(-np.expm1(layout.tops * log_all_above[0]) + np.sum(least_here * false_alarm))
+
+
+def _nodes(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
+    """Where the threshold noise is cut: evenly, and wherever a logarithm below bends sharply."""
+    reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
+    if reach > LARGEST_STEPS:
+        raise AccuracyError("the threshold noise needs more than 2^60 grid steps at this β; use a coarser grid")
+    low = 0 if layout.one_sided else -reach
+    if reach - low <= blocks:
+        return np.arange(low, reach + 1, dtype=np.int64)
+    even = _even(low, reach, blocks)
+    kinks = np.array(sorted({z for z in (0, 1 - alpha - shift, alpha - shift) if low < z < reach}), dtype=np.int64)
+    places = even.searchsorted(kinks)
+    new = even[places] != kinks
+    return _inserted(even, places[new].tolist(), kinks[new])
+
+
+def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
+    """What numpy's ``insert`` gives for a few sorted places, in a fraction of its time."""
+    pieces: list[Values] = []
+    begin = 0
+    for number, place in enumerate(places):
+        pieces += [values[begin:place], new[number : number + 1]]
+        begin = place
+    return np.concatenate([*pieces, values[begin:]])
+
+
+@lru_cache(maxsize=16)
+def _even(low: int, reach: int, blocks: int) -> Integers:
+    """More than one step apart, and so distinct."""
+    return np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
+
+
+def _log_at_least(layout: RunLayout, x: Integers) -> Floats:
+    """Logarithm of P(ν >= x); concave in x."""
+    scaled = layout.query_rate * x.astype(np.float64)
+    if layout.one_sided:
+        return -np.maximum(scaled, 0.0)
+    q = math.exp(-layout.query_rate)
+    upper = -np.maximum(scaled, 0.0) - math.log1p(q)
+    lower = np.log1p(-np.exp(np.minimum(scaled, 0.0)) * (q / (1.0 + q)))
+    return np.where(x >= 1, upper, lower)
+
+
+def _log_below(layout: RunLayout, x: Integers) -> Floats:
+    """Logarithm of P(ν < x), −10^30 where that is impossible; concave in x."""
+    if not layout.one_sided:
+        return _log_at_least(layout, 1 - x)
+    scaled = layout.query_rate * np.maximum(x, 1).astype(np.float64)
+    # Each form is exact to the last digits where it is used: the first for small, the second for large x.
+    near = np.log(-np.expm1(-np.minimum(scaled, 1.0)))
+    far = np.log1p(-np.exp(-scaled))
+    return np.where(x >= 1, np.where(scaled < 1.0, near, far), _IMPOSSIBLE)
+
+
+def _log_complement(log_part: Floats) -> Floats:
+    """Logarithm of 1 − e^x for x <= 0, −10^30 where that is 0."""
+    inside = np.minimum(log_part, -1e-300)
+    near = np.log(-np.expm1(inside))
+    far = np.log1p(-np.exp(np.minimum(inside, -0.5)))
+    return np.where(log_part < 0.0, np.where(inside > -0.5, near, far), _IMPOSSIBLE)
+
+
+def _tails(layout: RunLayout, nodes: Integers) -> tuple[float, float]:
+    """P(ρ < first node) and P(ρ >= last node)."""
+    rate = layout.threshold_rate
+    above = math.exp(-rate * float(nodes[-1]))
+    if layout.one_sided:
+        return 0.0, above
+    norm = 1.0 + math.exp(-rate)
+    return math.exp(-rate * (1.0 - float(nodes[0]))) / norm, above / norm
+
+
+def _block_failures(layout: RunLayout, nodes: Integers, log_success: Floats) -> tuple[Floats, Floats]:
+    """Per block [z_i, z_{i+1}): P(ρ in it), and an upper bound on E[1 − e^{ψ(ρ)}; ρ in it].
+
+    ψ is concave, so it lies above its chord over each block, and ρ is geometric on each block: the chord's expectation
+    is a finite geometric sum.
+    """
+    rate = layout.threshold_rate
+    left, right = nodes[:-1], nodes[1:]
+    count = (right - left).astype(np.float64)
+    rising = left < 0
+    nearest = np.where(rising, 1 - right, left).astype(np.float64)
+    log_norm = 0.0 if layout.one_sided else -math.log1p(math.exp(-rate))
+    mass = np.exp(log_norm - rate * nearest) * -np.expm1(-rate * count)
+
+    slope = (log_success[1:] - log_success[:-1]) / count
+    growth = slope + np.where(rising, rate, -rate)
+    log_unit = log_norm + math.log(-math.expm1(-rate))
+    first = log_unit - rate * np.abs(left).astype(np.float64) + log_success[:-1]
+    at_last = log_success[1:] - slope
+    final = log_unit - rate * np.abs(right - 1).astype(np.float64) + at_last
+    decay = np.maximum(np.abs(growth), 1e-290)
+    success = np.exp(np.maximum(first, final)) * np.expm1(-decay * count) / np.expm1(-decay)
+
+    worst = mass * -np.expm1(np.minimum(log_success[:-1], at_last))
+    # Where failures are rare the difference would cancel; the block's worst point is near enough there.
+    failures = np.where(worst < _LINEAR_BELOW * mass, worst, np.clip(mass - success, 0.0, worst))
+    return mass, failures

@@ -1,0 +1,1 @@
+"""Composition: what rounds, releases and streams cost together, in exact arithmetic."""

@@ -1,0 +1,289 @@
+"""What discrete Gaussian noise costs: ρ, and the (ε, δ) of any number of adaptively chosen measurements together.
+
+A number that one person moves by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is π/2-zCDP. For N of them with
+precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)), docs/proofs/composition.md proves for every T below all variances that
+
+    δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1} e^{−2π²Tj²},
+
+which is the δ of continuous Gaussian noise but for T and η. It is computed in decimal arithmetic and rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal, getcontext, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from stream.optional_packages import optimize, special
+
+LEAST_VARIANCE: Final = 3
+"""Noise of a smaller variance is not composed: T/(σ² − T) would say too much."""
+SMOOTHINGS: Final = (
+    (Fraction(1, 4), Decimal("0.0144")),
+    (Fraction(1, 2), Decimal("1.04e-4")),
+    (Fraction(1), Decimal("5.4e-9")),
+    (Fraction(3, 2), Decimal("3e-13")),
+)
+"""T, with a number above its η; the least bound holds."""
+
+_DIGITS: Final = 60
+_MARGIN: Final = 1 + Decimal("1e-25")
+"""Raises δ by more than the rounding errors of all steps."""
+_FARTHEST: Final = 60.0
+"""Deviations beyond which Φ(−z) ≤ e^{−z²/2} does."""
+_TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
+_NEARLY: Final = 1e-10
+_INDISTINCT: Final = 1e-16
+"""Where doubles cannot tell two numbers apart they differ by no larger a share."""
+_LARGEST_LOG: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """``count`` numbers with noise of one variance, each moved by one person by the square root of ``squared`` at most."""
+
+    count: int
+    squared: int
+    variance: Fraction
+
+    @property
+    def precision(self) -> Fraction:
+        """Δ²/σ² of all together."""
+        return self.count * self.squared / self.variance
+
+
+def gaussian_rho(measured: Sequence[Moved]) -> Fraction:
+    """ρ of measurements together: half of their precision (Canonne, Kamath & Steinke 2020, Theorem 4)."""
+    return sum((one.precision for one in measured), Fraction(0)) / 2
+
+
+def gaussian_delta(measured: Sequence[Moved], epsilon: Fraction) -> float:
+    """A δ at which measurements chosen adaptively are together (``epsilon``, δ)-private; rounded up, 1 where none is known."""
+    if not measured:
+        return 0.0
+    if epsilon < 0 or any(one.variance < LEAST_VARIANCE for one in measured):
+        return 1.0
+    return min(_bound(measured, epsilon, *smoothing) for smoothing in SMOOTHINGS)
+
+
+def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ripple: Decimal) -> float:
+    half = gaussian_rho(measured)
+    spread = sum((one.precision * (1 + smoothing / (one.variance - smoothing)) for one in measured), Fraction(0))
+    farther = float(half + epsilon) / math.sqrt(spread)
+    # Both terms are nearly equal where noise is wide.
+    digits = _DIGITS + max(0, -math.floor(math.log10(spread)))
+    with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
+        c, v, e = _decimal(half), _decimal(spread), _decimal(epsilon)
+        root = v.sqrt()
+        nearer, further = (c + e - v) / root, (c + e) / root
+        if farther > _FARTHEST:
+            found = (v / 2 - c - nearer * nearer / 2).exp() if nearer > 0 else Decimal(1)
+        else:
+            found = (v / 2 - c).exp() * _tail(nearer) - e.exp() * _tail(further)
+        found *= (ripple * sum(one.count for one in measured)).exp() * _MARGIN
+        return _up(min(found, Decimal(1)))
+
+
+def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -> float:
+    """The least factor, nearly, by which to widen all noise of a shape, so that it is (``epsilon``, ``delta``)-private.
+
+    ``gaussian_delta`` of ``widened`` by the factor returned does not exceed δ. Infinite where ε is not above 0.
+    """
+    if epsilon <= 0 or delta <= 0:
+        return math.inf
+    precision, wanted = float(2 * gaussian_rho(shape)), math.log(delta)
+
+    def beyond(log_factor: float) -> float:
+        return _rough_log_delta(shape, precision, float(epsilon), math.exp(log_factor)) - wanted
+
+    low = 0.5 * math.log(float(max(LEAST_VARIANCE / one.variance for one in shape)))
+    found = math.exp(low if beyond(low) <= 0.0 else optimize.brentq(beyond, low, low + _LARGEST_LOG, xtol=1e-12))
+    on = _NEARLY
+    while gaussian_delta(widened(shape, sound := found * (1.0 + on)), epsilon) > delta:
+        on *= 4.0
+    return sound
+
+
+@lru_cache(maxsize=4096)
+def rough_epsilon(precision: float, delta: float) -> float:
+    """The ε at δ of Gaussian noise of so much precision, in doubles and as if it were continuous: for planners to search by."""
+    half, root = 0.5 * precision, math.sqrt(precision)
+
+    def beyond(epsilon: float) -> float:
+        first = float(special.log_ndtr((half - epsilon) / root))
+        second = epsilon + float(special.log_ndtr(-(half + epsilon) / root))
+        return first + math.log(max(-math.expm1(min(second - first, 0.0)), _INDISTINCT)) - math.log(delta)
+
+    # Beyond this much even the first term is below δ.
+    high = half + root * math.sqrt(-2.0 * math.log(delta))
+    return 0.0 if beyond(0.0) <= 0.0 else float(optimize.brentq(beyond, 0.0, high, xtol=1e-12, rtol=1e-12))
+
+
+def widened(shape: Sequence[Moved], factor: float) -> tuple[Moved, ...]:
+    """The same measurements with all deviations ``factor`` times as large."""
+    squared = Fraction(factor) ** 2
+    return tuple(Moved(one.count, one.squared, one.variance * squared) for one in shape)
+
+
+def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, factor: float) -> float:
+    """ln δ in doubles."""
+    squared = factor * factor
+    c = 0.5 * precision / squared
+    count = sum(one.count for one in shape)
+    best = math.inf
+    for smoothing, ripple in SMOOTHINGS:
+        part = float(smoothing)
+        v = 0.0
+        for one in shape:
+            variance = float(one.variance) * squared
+            v += one.count * one.squared / variance * (1.0 + part / (variance - part))
+        root = math.sqrt(v)
+        first = 0.5 * v - c + float(special.log_ndtr((v - c - epsilon) / root))
+        second = epsilon + float(special.log_ndtr(-(c + epsilon) / root))
+        share = -math.expm1(min(second - first, 0.0))
+        best = min(best, first + math.log(max(share, _INDISTINCT)) + float(ripple) * count)
+    return best
+
+
+def _tail(z: Decimal) -> Decimal:
+    """1 − Φ(z), to all but a few of the context's digits."""
+    if z < 0:
+        return 1 - _tail(-z)
+    density = (-z * z / 2).exp() / _TWO_PI.sqrt()
+    if z < 1:
+        return Decimal("0.5") - density * _series(z)
+    digits = getcontext().prec
+    terms = math.ceil((digits * math.log(10.0) / float(z)) ** 2 / 8.0) + _DIGITS
+    near = Decimal(10) ** (5 - digits)
+    # Convergents lie on either side in turn, so that two neighbours tell how near they are.
+    while abs(_mills(z, terms) - (further := _mills(z, terms + 1))) > near * further:
+        terms *= 2
+    return density * further
+
+
+def _series(z: Decimal) -> Decimal:
+    """z + z³/3 + z⁵/15 + …, for z below 1."""
+    term = total = z
+    odd = 1
+    while total + term != total:
+        odd += 2
+        term = term * z * z / odd
+        total += term
+    return total
+
+
+def _mills(z: Decimal, terms: int) -> Decimal:
+    """A convergent of (1 − Φ(z))/φ(z) = 1/(z + 1/(z + 2/(z + 3/(z + …)))) (Laplace)."""
+    value = z
+    for number in range(terms, 0, -1):
+        value = z + number / value
+    return 1 / value
+
+
+def _decimal(value: Fraction) -> Decimal:
+    return Decimal(value.numerator) / Decimal(value.denominator)
+
+
+def _up(value: Decimal) -> float:
+    """The least double that is not below ``value``."""
+    nearest = float(value)
+    return math.nextafter(nearest, math.inf) if Decimal(nearest) < value else nearest
+
+
+_ORDER_DIGITS = 80
+_SLACK = Decimal("1e-40")
+"""More than all rounding errors: values are below 10^25, with 80 digits each."""
+_COARSE_STEPS = 120
+_FINE_STEPS = 60
+_LARGEST_ORDER_LOG = 60.0
+
+
+@lru_cache(maxsize=4096)
+def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """The largest ρ, rounded down by less than 10⁻¹⁸, such that ρ-zCDP implies (``epsilon``, ``delta``); 0 < δ < 1."""
+
+    def rough(log_order: float) -> float:
+        less_one = math.exp(log_order)
+        return (float(epsilon) + _rough_log_terms(less_one, log_delta) / less_one) / (1.0 + less_one)
+
+    def exact(less_one: Decimal) -> Decimal:
+        return (exact_epsilon + _log_terms(less_one, exact_log) / less_one) / (1 + less_one)
+
+    log_delta = _log(delta)
+    with localcontext(prec=_ORDER_DIGITS):
+        exact_epsilon, exact_log = _exact(epsilon), _exact(delta).ln()
+        rho = _best(rough, exact) - _SLACK
+        return Fraction(max(rho, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_FLOOR))
+
+
+@lru_cache(maxsize=4096)
+def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
+    """The least ε, rounded up by less than 10⁻¹⁸, such that ρ-zCDP implies (ε, ``delta``); 0 < δ < 1."""
+
+    def rough(log_order: float) -> float:
+        less_one = math.exp(log_order)
+        return _rough_log_terms(less_one, log_delta) / less_one - float(rho) * (1.0 + less_one)
+
+    def exact(less_one: Decimal) -> Decimal:
+        return _log_terms(less_one, exact_log) / less_one - exact_rho * (1 + less_one)
+
+    if rho == 0:
+        return Fraction(0)
+    log_delta = _log(delta)
+    with localcontext(prec=_ORDER_DIGITS):
+        exact_rho, exact_log = _exact(rho), _exact(delta).ln()
+        epsilon = _SLACK - _best(rough, exact)
+        return Fraction(max(epsilon, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_CEILING))
+
+
+def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
+    """The largest value over α − 1 > 0, found in doubles first; both functions have one peak.
+
+    For fixed ρ the logarithm of δ is convex in α, so that the α at which a given ρ or ε is allowed form an interval.
+    """
+    low, high = -_LARGEST_ORDER_LOG, _LARGEST_ORDER_LOG
+    for _ in range(_COARSE_STEPS):
+        first, second = low + (high - low) / 3, high - (high - low) / 3
+        if rough(first) < rough(second):
+            low = first
+        else:
+            high = second
+    # Doubles cannot tell values apart any nearer to a peak than the square root of their precision.
+    centre = Decimal(math.exp((low + high) / 2))
+    left, right = centre * Decimal("0.999"), centre * Decimal("1.001")
+    best = exact(centre)
+    for _ in range(_FINE_STEPS):
+        third = (right - left) / 3
+        at_first, at_second = exact(left + third), exact(right - third)
+        best = max(best, at_first, at_second)
+        if at_first < at_second:
+            left += third
+        else:
+            right -= third
+    return best
+
+
+def _rough_log_terms(less_one: float, log_delta: float) -> float:
+    """ln δ + ln(α−1) − α ln(1 − 1/α) in doubles."""
+    order = 1.0 + less_one
+    return log_delta + math.log(less_one) + order * math.log1p(1.0 / less_one)
+
+
+def _log_terms(less_one: Decimal, log_delta: Decimal) -> Decimal:
+    """ln δ + ln(α−1) − α ln(1 − 1/α), where 1 − 1/α = (α−1)/α."""
+    order = 1 + less_one
+    log_less_one = less_one.ln()
+    return log_delta + log_less_one + order * (order.ln() - log_less_one)
+
+
+def _log(value: Fraction) -> float:
+    return math.log(value.numerator) - math.log(value.denominator)
+
+
+def _exact(value: Fraction) -> Decimal:
+    """A decimal fraction of at most 80 digits as it is; any other to 80 digits."""
+    return Decimal(value.numerator) / Decimal(value.denominator)

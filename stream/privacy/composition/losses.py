@@ -1,0 +1,209 @@
+"""What calibrations lose: the pure mechanisms and the Gaussian noise that a stream composes, and what of them a transcript has used."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeVar
+
+from schemas import (
+    AnswersCalibration,
+    Calibration,
+    EstimateCalibration,
+    HypothesisCalibration,
+    ReleaseCalibration,
+    RunningCountCalibration,
+    SparseVectorCalibration,
+)
+from stream.privacy.composition.gaussian_losses import Moved, gaussian_rho
+
+_Number = TypeVar("_Number", Fraction, float)
+
+
+def answer_rate(calibration: SparseVectorCalibration) -> float:
+    """The rate of η per step, ε3/(cΔ) with c = 1 where each ⊤ ends a round; 0 where numbers have no noise of their own."""
+    tops = 1 if calibration.fresh_threshold else calibration.cutoff
+    return calibration.epsilon_answer / (tops * calibration.sensitivity_steps)
+
+
+def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monotone: bool) -> _Number:
+    """What c ⊤s with their numbers lose beyond ε1 = ``threshold``: ε2 + ε3, or less for monotone queries.
+
+    There a query that moves loses on its number what it does not lose on its ⊤, or nothing on ρ: t ⊤s lose at most
+    t/c of max(ε2, ε3, ε2 + ε3 − ε1) beyond ε1 (``docs/proofs/numeric-sparse.md``, Theorem 2).
+    """
+    both = query + answer
+    return max(query, answer, both - threshold) if monotone else both
+
+
+def answers_failure(rate: float, tops: int, error: int) -> float:
+    """The probability that one of ``tops`` independent two-sided draws is beyond ±``error`` steps.
+
+    With q = e^{−rate} it is 1 − (1 − 2q^{error+1}/(1 + q))^tops, and exact.
+    """
+    beyond = 2.0 * math.exp(-rate * (error + 1)) / (1.0 + math.exp(-rate))
+    return -math.expm1(tops * math.log1p(-min(beyond, 1.0 - 2.0**-53)))
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The pure privacy losses that a calibration composes.
+
+    ``parts`` lists how many mechanisms of which ε make up the whole stream. A transcript with t charged answers has
+    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open; each one beyond those that it was planned for
+    loses ``beyond``, or ``each`` where that is None. Gaussian noise has no ε and is none of them:
+    the first answer rests on ``gaussian_first``, all charged ones together on ``gaussian_charged``.
+    """
+
+    parts: tuple[tuple[int, Fraction], ...]
+    first: Fraction
+    each: Fraction
+    under_way: Fraction = Fraction(0)
+    gaussian_first: tuple[Moved, ...] = ()
+    gaussian_charged: tuple[Moved, ...] = ()
+    beyond: Fraction | None = None
+
+    @property
+    def further(self) -> Fraction:
+        """What each charged answer loses beyond those that the stream was planned for."""
+        return self.each if self.beyond is None else self.beyond
+
+    @property
+    def gaussian(self) -> tuple[Moved, ...]:
+        """All Gaussian noise of the whole stream."""
+        return self.gaussian_first + self.gaussian_charged
+
+    @property
+    def total(self) -> Fraction:
+        """The loss of the whole stream by adding up, but for its Gaussian noise."""
+        return sum((count * epsilon for count, epsilon in self.parts), Fraction(0))
+
+    @property
+    def rho(self) -> Fraction:
+        """ρ of the whole stream: Σ ε²/2 over its pure parts, and that of its Gaussian noise."""
+        return sum((count * epsilon**2 for count, epsilon in self.parts), 2 * gaussian_rho(self.gaussian)) / 2
+
+
+@lru_cache(maxsize=4096)
+def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for each kind of calibration
+    """What a calibration composes; the proof notes of the mechanisms say why."""
+    match calibration:
+        case SparseVectorCalibration():
+            return _sparse_vector_losses(calibration)
+        case AnswersCalibration(method="gaussian"):
+            # An answer has one precision, whichever of its numbers it belongs to; their noise is no narrower.
+            answers, variance = calibration.cutoff, Fraction(calibration.deviation) ** 2
+            charged = (Moved(answers, 1, variance), Moved(answers * (calibration.moved - 1), 0, variance))
+            return Losses((), Fraction(0), Fraction(0), gaussian_charged=charged)
+        case AnswersCalibration():
+            each = Fraction(calibration.epsilon_answer)
+            return Losses(((calibration.cutoff, each),), Fraction(0), each)
+        case ReleaseCalibration(method="gaussian"):
+            # Of so many rows each moves a number: the ℓ₂ norm is largest where all of them move the same.
+            several, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
+            squared = (several * (calibration.sensitivity_steps * calibration.parts // calibration.moved)) ** 2
+            together = Moved(calibration.moved // several, squared, variance)
+            apart = Moved(calibration.moved - together.count, 0, variance)
+            return Losses(
+                (), Fraction(0), Fraction(0), gaussian_first=(together, apart) if several > 1 else (together,)
+            )
+        case ReleaseCalibration():
+            part = Fraction(calibration.epsilon_part)
+            return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
+        case RunningCountCalibration(method="gaussian"):
+            # Each level's nodes hold the counts once: their squares are largest together where all lie in few of them.
+            levels, variance = calibration.levels, Fraction(calibration.deviation) ** 2
+            squared = calibration.sensitivity_steps**2 // calibration.spread
+            together = Moved(levels, squared, variance)
+            apart = Moved(levels * (calibration.moved - 1), 0, variance)
+            return Losses((), Fraction(0), Fraction(0), gaussian_first=(together, apart))
+        case RunningCountCalibration():
+            whole = Fraction(calibration.epsilon)
+            return Losses(((1, whole),), whole, Fraction(0))
+        case HypothesisCalibration():
+            inner = losses(calibration.sparse_vector)
+            rows = Fraction(calibration.epsilon_rows)
+            parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
+            return Losses(parts, rows + inner.first, inner.each, inner.under_way, beyond=inner.beyond)
+        case EstimateCalibration(contribution=several) if several > 1:
+            # Each part is pure, for one row: so many rows lose as many times as much.
+            return _times(losses(calibration.model_copy(update={"contribution": 1})), several)
+        case EstimateCalibration():
+            inner = losses(calibration.sparse_vector)
+            rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
+            opening = tuple(
+                (count, part) for count, part in ((1, rows), (calibration.starts, start)) if count and part
+            )
+            first = rows + calibration.starts * start + inner.first
+            return Losses(
+                (*opening, *inner.parts),
+                first,
+                inner.each,
+                inner.under_way,
+                *_estimate_noise(calibration),
+                beyond=inner.beyond,
+            )
+
+
+def _times(parts: Losses, rows: int) -> Losses:
+    """What so many rows lose of pure parts that are planned for one."""
+    return Losses(
+        tuple((count, rows * epsilon) for count, epsilon in parts.parts),
+        rows * parts.first,
+        rows * parts.each,
+        rows * parts.under_way,
+        beyond=None if parts.beyond is None else rows * parts.beyond,
+    )
+
+
+def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:
+    """The Gaussian noise of the opening, and that of all ⊤s.
+
+    One person moves ``marginal_sensitivity`` cells of a marginal by 1 each. A number told on a ⊤ has its precision from the
+    marginal beside it, and is one measurement more; its variance is no less than that of the cells.
+    """
+    if calibration.noise == "laplace":
+        return (), ()
+    cells = calibration.marginal_sensitivity
+    first = Moved(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2)
+    on_tops = Fraction(calibration.deviation_answer) ** 2
+    charged = (Moved(calibration.cutoff * cells, 1, on_tops), Moved(calibration.cutoff, 0, on_tops))
+    return (first,) if calibration.starts else (), charged
+
+
+def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
+    threshold, query = Fraction(calibration.epsilon_threshold), Fraction(calibration.epsilon_query)
+    per_tops = tops_epsilon(threshold, query, Fraction(calibration.epsilon_answer), monotone=calibration.monotone)
+    if calibration.fresh_threshold:
+        whole = threshold + per_tops
+        return Losses(((calibration.cutoff, whole),), Fraction(0), whole, under_way=threshold)
+    # What a monotone query saves on its ⊤ or on the threshold is saved for as many ⊤s as were planned, and no more.
+    beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
+    return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, beyond=beyond)
+
+
+def is_pure(calibration: Calibration) -> bool:
+    """Whether the stream's ε holds with δ = 0, by adding up its parts."""
+    parts = losses(calibration)
+    return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
+
+
+def lost(calibration: Calibration, charges: Fraction) -> Fraction:
+    """What so many charges have lost by adding up."""
+    parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
+    return parts.first + planned * parts.each + (charges - planned) * parts.further
+
+
+def are_independent(calibration: Calibration) -> bool:
+    """Whether each charge pays for noise of its own, and leaves nothing to those that follow."""
+    match calibration:
+        case SparseVectorCalibration():
+            return calibration.fresh_threshold
+        case HypothesisCalibration() | EstimateCalibration():
+            return calibration.sparse_vector.fresh_threshold
+        case RunningCountCalibration():
+            return False
+        case _:
+            return True

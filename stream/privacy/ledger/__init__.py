@@ -1,0 +1,1 @@
+"""The ledger: budgets, accounts and grants as a pure state machine."""

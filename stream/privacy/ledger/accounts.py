@@ -1,0 +1,216 @@
+"""Accounts: sources and populations with their budgets, and how the ledger topic shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from schemas import (
+    FIRST_VERSION,
+    AllotmentRecord,
+    GrantRecord,
+    LedgerRecord,
+    Population,
+    PopulationRecord,
+    Source,
+    SourceRecord,
+)
+from stream.privacy.composition.costs import Cost, spent_amount, to_amount
+from stream.privacy.ledger.grants import Claim, Grant
+from stream.privacy.ledger.shared_budgets import Allotment, Budget
+
+
+@dataclass(slots=True)
+class PopulationAccount:
+    """A population, its budget, and the sources that are about it."""
+
+    population: Population
+    budget: Budget
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
+    members: dict[str, Account] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+        return self.population.population
+
+    def claims(self) -> Iterator[tuple[Grant, Claim]]:
+        """All grants of its sources, each with its part in this budget."""
+        for account in self.members.values():
+            for grant in account.grants.values():
+                if grant.shared is not None:
+                    yield grant, grant.shared
+
+    def record(self) -> PopulationRecord:
+        """The population as the ledger topic shows it."""
+        return PopulationRecord(
+            population=self.population,
+            state=self.state,
+            reason=self.reason,
+            **self.budget.amounts(),
+            sources=len(self.members),
+            streams=self.budget.streams,
+            period=self.budget.period(self.budget),
+        )
+
+    def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
+        """A part of its budget as the ledger topic shows it."""
+        return _allotment_record(self.budget, allotment, None, self.name)
+
+
+@dataclass(slots=True)
+class Account:
+    """One source with its budget and its grants."""
+
+    source: Source
+    fingerprint: str | None
+    budget: Budget
+    state: Literal["open", "halted"] = "open"
+    reason: str | None = None
+    people: PopulationAccount | None = None
+    grants: dict[str, Grant] = field(default_factory=dict)
+    noted: int | None = None
+    """When the trail last had these totals, and whether something was spent since."""
+    unnoted: bool = False
+    version: int = FIRST_VERSION
+
+    @property
+    def name(self) -> str:
+        """What it is registered as."""
+        return self.source.source
+
+    @property
+    def granted(self) -> Cost:
+        """What its streams were granted, ever."""
+        return self.budget.granted
+
+    @property
+    def spent(self) -> Cost:
+        """What is known to be spent of that."""
+        return self.budget.spent
+
+    @property
+    def refunded(self) -> Cost:
+        """What went back."""
+        return self.budget.refunded
+
+    @property
+    def left(self) -> Cost:
+        """What its own budget has left; see Ceiling."""
+        return self.budget.left
+
+    def claims(self) -> Iterator[tuple[Grant, Claim]]:
+        """All its grants, each with its part in this budget."""
+        for grant in self.grants.values():
+            yield grant, grant.claim
+
+    def budgets(self, grant: Grant) -> Iterator[tuple[Budget, Claim]]:
+        """The budgets that a grant falls under, each with the grant's part in it."""
+        yield self.budget, grant.claim
+        if self.people is not None and grant.shared is not None:
+            yield self.people.budget, grant.shared
+
+    def record(self) -> SourceRecord:
+        """The account as the ledger topic shows it."""
+        return SourceRecord(
+            source=self.source,
+            fingerprint=self.fingerprint,
+            state=self.state,
+            reason=self.reason,
+            **self.budget.amounts(),
+            streams=len(self.grants),
+            noted=self.noted,
+            unnoted=self.unnoted,
+            population=None if self.people is None else self.people.name,
+            period=self.budget.period(self.budget),
+            version=self.version,
+        )
+
+    def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
+        """A part of its budget as the ledger topic shows it."""
+        return _allotment_record(self.budget, allotment, self.name, None)
+
+    def grant_record(self, grant: Grant) -> GrantRecord:
+        """A grant as the ledger topic shows it."""
+        return GrantRecord(
+            spec=grant.spec,
+            calibration=grant.calibration,
+            identity=grant.identity,
+            state=grant.state,
+            ending=grant.ending,
+            settled=grant.settled,
+            reason=grant.reason,
+            cost=to_amount(grant.cost, self.source),
+            spent=spent_amount(grant.spent, grant.cost, self.source),
+            refunded=to_amount(grant.refunded, self.source),
+            answered=grant.answered,
+            tops=grant.tops,
+            surplus=grant.surplus,
+            extensions=grant.extensions,
+            lost=grant.lost,
+            analyst=grant.analyst,
+            standing=grant.claim.standing,
+            population_standing=None if grant.shared is None else grant.shared.standing,
+        )
+
+
+def _allotment_record(
+    budget: Budget, allotment: Allotment, source: str | None, population: str | None
+) -> AllotmentRecord:
+    return AllotmentRecord(
+        allotment=allotment.name,
+        source=source,
+        population=population,
+        analysts=allotment.analysts,
+        epsilon=allotment.terms.epsilon,
+        delta=allotment.terms.delta,
+        **allotment.amounts(),
+        streams=allotment.streams,
+        period=budget.period(allotment),
+    )
+
+
+Change = tuple[str, bytes, LedgerRecord]
+"""Source or population, key and record of one line of the ledger. Records are absolute: the last one of each key counts."""
+
+
+class Changes:
+    """Each account, population, allotment and grant that has changed, once."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._people: dict[str, PopulationAccount] = {}
+        self._allotments: dict[bytes, tuple[Account | PopulationAccount, Allotment]] = {}
+        self._grants: dict[str, tuple[Account, Grant]] = {}
+
+    def note_grant(self, account: Account, grant: Grant) -> None:
+        """A grant has changed, and so has whatever it counts against."""
+        self._grants[grant.spec.stream] = (account, grant)
+        for owner in (account, account.people):
+            if owner is not None:
+                self.note(owner, owner.budget.allotted(grant.analyst))
+
+    def note(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
+        """A source or population has changed, and these of its allotments; all of them unless told."""
+        if isinstance(owner, Account):
+            kind = "source"
+            self._accounts[owner.name] = owner
+        else:
+            kind = "population"
+            self._people[owner.name] = owner
+        for allotment in owner.budget.allotments.values() if allotments is None else allotments:
+            self._allotments[f"allotment|{kind}|{owner.name}|{allotment.name}".encode()] = (owner, allotment)
+
+    def drain(self) -> Iterator[Change]:
+        """What is to be written; nothing is noted any more after that."""
+        for account in self._accounts.values():
+            yield account.name, f"source|{account.name}".encode(), account.record()
+        for people in self._people.values():
+            yield people.name, f"population|{people.name}".encode(), people.record()
+        for key, (owner, allotment) in self._allotments.items():
+            yield owner.name, key, owner.allotment_record(allotment)
+        for stream, (account, grant) in self._grants.items():
+            yield account.name, f"grant|{account.name}|{stream}".encode(), account.grant_record(grant)
+        self.__init__()  # type: ignore[misc]

@@ -1,0 +1,143 @@
+"""AboveThreshold with any cutoff, for a batch over many streams at once.
+
+A query is ⊤ iff f + ν ≥ T + ρ + s, all in whole grid steps, ν fresh per query, ρ per stream (or per round, where the
+calibration says so), s the public shift. The stream stops after its cutoff of ⊤s. Privacy: the master lemma of
+docs/proofs/above-threshold.md. Nothing here draws noise or does any I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import SparseVectorCalibration
+from stream.privacy.noise import Sampler, sampler
+
+Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+BELOW, ABOVE, HALTED = 0, 1, 2
+
+NextBarrier = Callable[[int, int], int]
+"""Given a stream's row and the round that begins, ρ + s of that round."""
+
+
+def threshold_sampler(calibration: SparseVectorCalibration) -> Sampler:
+    """The law of ρ: rate ε₁/Δ per step."""
+    rate = Fraction(calibration.epsilon_threshold) / calibration.sensitivity_steps
+    return sampler(calibration.noise, rate)
+
+
+def query_sampler(calibration: SparseVectorCalibration) -> Sampler:
+    """The law of ν: rate ε₂/(2cΔ) per step, ε₂/(cΔ) for monotone queries; c = 1 where each round has its own ρ."""
+    tops = 1 if calibration.fresh_threshold else calibration.cutoff
+    width = tops * calibration.sensitivity_steps * (1 if calibration.monotone else 2)
+    return sampler(calibration.noise, Fraction(calibration.epsilon_query) / width)
+
+
+def answer_sampler(calibration: SparseVectorCalibration) -> Sampler:
+    """The law of a ⊤'s fresh noise: two-sided of rate ε₃/(cΔ) per step; c = 1 where each round has its own ρ."""
+    tops = 1 if calibration.fresh_threshold else calibration.cutoff
+    return sampler("two_sided", Fraction(calibration.epsilon_answer) / (tops * calibration.sensitivity_steps))
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What became of a batch: per query its code, its place and the ⊤s before it; per stream the ⊤s left."""
+
+    codes: Codes
+    place: Integers
+    tops_before: Integers
+    tops_left: Integers
+
+
+def decide(
+    margin: Integers,
+    stream: npt.NDArray[np.intp],
+    barrier: Integers,
+    tops_left: Integers,
+    next_barrier: NextBarrier | None = None,
+    fresh: npt.NDArray[np.bool_] | None = None,
+    order: npt.NDArray[np.intp] | None = None,
+) -> Decisions:
+    """Answer a batch of queries in order.
+
+    Args:
+        margin: f + ν − T of each query, in steps.
+        stream: each query's row in the two arrays below.
+        barrier: ρ + s of each stream's current round.
+        tops_left: how many ⊤s each stream may still show; none left means halted.
+        next_barrier: called with a row and how many ⊤s of this batch came before, when a new round begins there.
+        fresh: which streams draw a new ρ after each ⊤; none if not given.
+        order: the queries by stream, those of one stream in order, if that is known already.
+
+    Returns:
+        A code per query (BELOW, ABOVE or HALTED), how many queries and how many ⊤s of its stream came before it in
+        this batch, and the ⊤s left per stream. The inputs are not changed.
+    """
+    if order is None:
+        order = np.argsort(stream, kind="stable")
+    rows = stream[order]
+    sorted_margin = margin[order]
+    first = np.ones(len(rows), dtype=np.bool_)
+    np.not_equal(rows[1:], rows[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    lengths = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
+    lengths[-1:] = len(rows) - starts[-1:]
+    above = sorted_margin >= barrier[rows]
+    if fresh is not None and next_barrier is not None:
+        _redraw(above, sorted_margin, rows, starts, tops_left, fresh, next_barrier)
+    cumulated = np.cumsum(above)
+    before: Integers = cumulated - above - np.repeat(cumulated[starts] - above[starts], lengths)
+    allowed = before < tops_left[rows]
+    shown = np.bincount(rows[above & allowed], minlength=len(tops_left)).astype(np.int64)
+
+    def unsorted(values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+        result = np.empty_like(values)
+        result[order] = values
+        return result
+
+    return Decisions(
+        codes=unsorted(np.where(allowed, above.astype(np.uint8), np.uint8(HALTED))),
+        place=unsorted(np.arange(len(rows)) - np.repeat(starts, lengths)),
+        tops_before=unsorted(np.minimum(before, tops_left[rows])),
+        tops_left=tops_left - shown,
+    )
+
+
+def _redraw(
+    above: npt.NDArray[np.bool_],
+    margin: Integers,
+    rows: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.intp],
+    tops_left: Integers,
+    fresh: npt.NDArray[np.bool_],
+    next_barrier: NextBarrier,
+) -> None:
+    """Decide again, round by round, what follows a ⊤ in streams whose threshold noise is drawn anew."""
+    redrawn = fresh[rows[starts]]
+    if not redrawn.any():
+        return
+    ends = np.append(starts[1:], len(rows))
+    for start, end in zip(starts[redrawn], ends[redrawn], strict=True):
+        row = int(rows[start])
+        tops = 0
+        position = int(start)
+        while position < end:
+            hits = np.flatnonzero(above[position:end])
+            if not len(hits):
+                break
+            position += int(hits[0]) + 1
+            tops += 1
+            if tops >= tops_left[row] or position >= end:
+                above[position:end] = False
+                break
+            above[position:end] = margin[position:end] >= next_barrier(row, tops)

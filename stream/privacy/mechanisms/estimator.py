@@ -1,0 +1,417 @@
+"""Answers from the estimate of all that was measured, and the sparse vector that decides when to measure more.
+
+A question is settled where the noise of what was measured bounds the estimate's error well enough; that costs nothing. Else it
+is answered from the estimate if its error is below the noisy threshold (⊥), for nothing. If it is not (⊤), the marginal of
+its attributes is measured, and a number of its own where that is nearer. A question that wants a smaller error than all this
+keeps to is measured by itself, for a price of its own. All that is public is a function of the list of measurements. The
+proofs are in docs/proofs/pmw.md. Nothing here draws noise or does any I/O.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import EstimateCalibration
+from stream.privacy.composition.costs import PARTS
+from stream.privacy.mechanisms.estimate_questions import (
+    Box,
+    Linear,
+    Numbers,
+    ResolvedQuestion,
+    Single,
+    box_numbers,
+    plain_of,
+    rounded,
+)
+from stream.privacy.mechanisms.maximum_entropy import combined, fit
+from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, own_price
+from stream.privacy.mechanisms.tensor_sums import TensorCells, values
+from stream.privacy.noise import NoiseScaleError
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.measurement_accuracy import Bounds, marginal_law, number_law
+from stream.privacy.planning.prices import takes_alpha
+
+Integers = npt.NDArray[np.int64]
+
+WHOLE_CELLS: Final = 1 << 15
+"""Where all attributes have no more cells together, one estimate of all of them serves every question."""
+
+_THRESHOLD_BYTES: Final = 16
+_FIRST_BLOCK: Final = 32
+_MOST_LOOKS: Final = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateAnswer:
+    """One answer, in the question's own unit. ``reach`` bounds the error of each number; None promises nothing.
+
+    ``parts`` are charged, or asked of a question that is ``refused``, 0 where there is no price; a question that is ``priced``
+    is measured by itself, with the ``marginal`` or without, and they are its share of ε too.
+    """
+
+    kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
+    numbers: Numbers
+    reach: tuple[float, ...] | None
+    numbered: bool = False
+    parts: int = 0
+    marginal: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """What is told of a question without a ⊤, and whether it is compared; ``below`` once it was, since the last ⊤."""
+
+    step: EstimateAnswer
+    compared: bool
+    below: bool = False
+
+
+class Estimator:
+    """One stream's measurements, and the estimates that follow from them.
+
+    ``tops`` counts the charged answers, ⊤s and those of another price; ``left`` is what the grant still pays for, in parts of
+    a ⊤'s charge.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        calibration: EstimateCalibration,
+        rows: int,
+        private: Callable[[Axes], TensorCells],
+        draws: Draws,
+        memory: Memory,
+    ) -> None:
+        """Take the attributes' sizes, the (noisy) number of rows, and what gives the true counts on some axes."""
+        self.tops = 0
+        self.left = calibration.cutoff * PARTS
+        self._cutoff = calibration.cutoff
+        self._sizes = tuple(sizes)
+        self._calibration = calibration
+        self._rows = rows
+        self._private = private
+        self._draws = draws
+        self._memory = memory
+        self._bounds = Bounds(calibration)
+        self._promise = calibration.sparse_vector.alpha
+        self._measured = Measurements(self._sizes, calibration, private, draws, memory)
+        self._everything = math.prod(self._sizes) <= WHOLE_CELLS
+        self._looks: dict[bytes, _Look] = {}
+        self._on_tops: dict[tuple[int, int, bool], float] = {}
+        self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
+
+    def take(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
+        """Add the marginal that a charged answer measured, with the question whose numbers were told beside it, if any were.
+
+        With ``share`` the question was charged so many parts for a measurement of its own: without axes its numbers alone.
+        """
+        self._measured.add(self.tops, axes, question, share)
+        self.tops += 1
+        self.left -= PARTS if share is None else share
+        self._looks, self._reaches = {}, {}
+
+    def extend(self, cutoff: int) -> None:
+        """Pay for so many ⊤s in all."""
+        if cutoff != self._cutoff:
+            self.left += (cutoff - self._cutoff) * PARTS
+            self._cutoff, self._looks = cutoff, {}
+
+    def answer(
+        self,
+        questions: Sequence[ResolvedQuestion],
+        *,
+        beyond: bool,
+        wanted: Mapping[int, Fraction] | None = None,
+        limits: Mapping[int, int] | None = None,
+    ) -> list[EstimateAnswer]:
+        """Answer questions in order until nothing is left to pay with; with ``beyond`` those after it too, without a promise.
+
+        ``wanted`` has the errors that questions must keep to, by their places and in the unit that they ask for, and ``limits`` the
+        most parts that they may be charged: one that may be charged more is ``limited``, before anything private is looked at. ⊤ iff the
+        error + ν ≥ threshold + ρ, all in whole steps. What was decided before the first ⊤ of a block stands; only what
+        follows is evaluated again. Blocks grow while no ⊤ comes.
+        """
+        wanted, limits = wanted or {}, limits or {}
+        alone = sorted({*wanted, *limits})
+        steps: list[EstimateAnswer] = []
+        size = _FIRST_BLOCK
+        while len(steps) < len(questions) and (self.left > 0 or beyond):
+            start = len(steps)
+            if start in limits:
+                parts, tested = self._most_charged(questions[start], wanted.get(start))
+                if limits[start] < parts <= self.left:
+                    steps.append(EstimateAnswer("limited", (), None, parts=parts, marginal=tested))
+                    continue
+            if start in wanted:
+                steps.append(self._alone(questions[start], wanted[start]))
+                continue
+            place = bisect_right(alone, start)
+            block = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
+            looks = self._look(block)
+            over = self._first_above(block, looks) if self.left >= PARTS else len(block)
+            unpaid = EstimateAnswer("refused", (), None, parts=PARTS)
+            steps += [
+                unpaid if look.step.kind == "unpromised" and not beyond else look.step for look in looks[:over]
+            ]
+            size *= 2
+            if over < len(block):
+                steps.append(self._measure(block[over]))
+                size = _FIRST_BLOCK
+        return steps
+
+    def _alone(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
+        """An answer within ``alpha``: from what is known, from the test, or measured for it if the grant pays for that."""
+        reach, index, told = self._nearest(question)
+        limit = alpha * question.unit
+        if index is not None and reach <= limit:
+            cells = None if told else self._cells_on(index, question.axes)
+            centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
+            return self._kept(question, self._look([question])[0].step.numbers, centres, reach, limit)
+        if self.left >= PARTS and self.is_tested(question, alpha):
+            slack = limit / question.width - Fraction(self._promise)
+            return self._tested(question, math.floor(slack * WEIGHT_STEPS))
+        if not takes_alpha(self._calibration):
+            return EstimateAnswer("refused", (), None)
+        price, marginal = own_price(self._calibration, question, alpha)
+        if price.parts > self.left:
+            return EstimateAnswer("refused", (), None, parts=price.parts)
+        self.take(question, question.axes if marginal else (), price.share)
+        index = len(self._measured.listed) - 1
+        numbers, kept = self._measured.numbers(index), float(self._measured.listed[index].reach)
+        return EstimateAnswer("priced", numbers, (kept,) * len(numbers), parts=price.parts, marginal=marginal)
+
+    def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
+        """The answer of a test whose threshold, and promise, are so many steps higher: the less often there is a ⊤."""
+        estimate = self._look([question])[0].step.numbers
+        threshold = self._calibration.threshold + slack
+        key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
+        error = int(self._errors([question], [estimate])[0]) + int(self._draws.queries(self.tops, [key])[0])
+        if error >= threshold + self._draws.barrier(self.tops):
+            return self._measure(question)
+        reach = self._promise + slack / WEIGHT_STEPS
+        return EstimateAnswer("below", estimate, (reach,) * len(estimate))
+
+    # What follows is public.
+
+    def hides(self, question: ResolvedQuestion) -> bool:
+        """Whether there is noise for the number that a ⊤ would tell of a question, if it would tell one."""
+        if not isinstance(question, Linear):
+            # Plans see to counts, and of several numbers a marginal's cells tell.
+            return True
+        try:
+            number_law(self._calibration, question.width)
+        except NoiseScaleError:
+            return not self._on_top(question)[0]
+        return True
+
+    def is_tested(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
+        """Whether an answer of the test keeps to ``alpha``, and what its ⊤ would tell as well."""
+        rows = alpha * question.unit / question.width
+        return rows >= max(self._promise, self._on_top(question)[1])
+
+    def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
+        """The most parts that a question may be charged, and whether a test decides if it is charged."""
+        if alpha is None:
+            compared = self._look([question])[0].compared
+            return (PARTS, True) if compared else (0, False)
+        reach, index, _ = self._nearest(question)
+        if index is not None and reach <= alpha * question.unit:
+            return 0, False
+        if self.left >= PARTS and self.is_tested(question, alpha):
+            return PARTS, True
+        if not takes_alpha(self._calibration):
+            return 0, False
+        return own_price(self._calibration, question, alpha)[0].parts, False
+
+    def _look(self, questions: Sequence[ResolvedQuestion]) -> list[_Look]:
+        """What the measurements say of questions; known questions cost a look-up."""
+        if len(self._looks) > _MOST_LOOKS:
+            self._looks = {}
+        looks = self._looks
+        by_axes: dict[Axes, dict[bytes, ResolvedQuestion]] = {}
+        for question in questions:
+            if question.key not in looks:
+                by_axes.setdefault(question.axes, {})[question.key] = question
+        for axes, fresh in by_axes.items():
+            shares = self._shares(axes)
+            alike = list(fresh.values())
+            estimates = [rounded(masses, shares.total, self._rows) for masses in _numbers(alike, shares)]
+            told = self._settled(axes, alike, estimates)
+            for question, numbers, settled in zip(alike, estimates, told, strict=True):
+                if settled is not None:
+                    looks[question.key] = _Look(settled, compared=False)
+                elif self.left >= PARTS:
+                    looks[question.key] = _Look(
+                        EstimateAnswer("below", numbers, self._promised(len(numbers))), compared=True
+                    )
+                else:
+                    looks[question.key] = _Look(EstimateAnswer("unpromised", numbers, None), compared=False)
+        return [looks[question.key] for question in questions]
+
+    def _promised(self, numbers: int) -> tuple[float, ...]:
+        return (self._promise,) * numbers
+
+    def _shares(self, axes: Axes) -> TensorCells:
+        """The estimate on some axes."""
+        frame = tuple(range(len(self._sizes))) if self._everything else axes
+        used = self._measured.used_for(frame)
+        key = ("shares", axes, frame, used)
+        if (known := self._memory.get(key)) is None:
+            if axes == frame:
+                marginals = combined(self._measured.marginals(frame))
+                tensor = fit([self._sizes[axis] for axis in frame], marginals, self._rows)
+            else:
+                tensor = self._shares(frame).tensor.sum(axis=tuple(axis for axis in frame if axis not in axes))
+            known = TensorCells(tensor)
+            self._memory.put(key, known)
+        return known  # type: ignore[no-any-return]
+
+    def _settled(
+        self, axes: Axes, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]
+    ) -> list[EstimateAnswer | None]:
+        """The estimates, moved to where the promise holds by the noise of one measurement alone; None if none is so good."""
+        found: list[EstimateAnswer | None] = [None] * len(questions)
+        by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
+        for place, question in enumerate(questions):
+            reach, index, numbered = self._nearest(question)
+            if index is None or reach > self._promise * question.width:
+                continue
+            if numbered:
+                found[place] = self._kept(question, estimates[place], self._measured.numbers(index), reach)
+            else:
+                by_source.setdefault(index, []).append((place, reach))
+        for index, members in by_source.items():
+            told = _numbers([questions[place] for place, _ in members], self._cells_on(index, axes))
+            for (place, reach), centres in zip(members, told, strict=True):
+                found[place] = self._kept(questions[place], estimates[place], centres, reach)
+        return found
+
+    def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
+        """The least reach of what was measured about a question, where that is, and whether it is numbers told."""
+        told, moved = self._measured.told(question.key), question.width
+        best = math.inf if told is None else self._measured.listed[told].reach * moved
+        if not question.whole:
+            return best, told, True
+        key = (question.axes, question.summed, question.ranges)
+        if (known := self._reaches.get(key)) is None:
+            known = self._reaches[key] = min(
+                (
+                    (
+                        self._bounds.cells(
+                            one.law,
+                            question.summed * one.more,
+                            one.sizes,
+                            ranges=question.ranges,
+                            charges=one.charges,
+                        ),
+                        one.index,
+                    )
+                    for one in self._measured.covering(question.axes)
+                ),
+                default=(math.inf, None),
+                key=operator.itemgetter(0),
+            )
+        reach, index = known
+        return (reach * moved, index, False) if reach * moved < best else (best, told, True)
+
+    def _kept(
+        self,
+        question: ResolvedQuestion,
+        numbers: Numbers,
+        told: Numbers,
+        reach: float | Fraction,
+        limit: Fraction | None = None,
+    ) -> EstimateAnswer:
+        """The estimate, within what leaves the promise, or another ``limit``, to what was measured."""
+        moved = question.width
+        room = math.floor((self._promise * moved if limit is None else limit) - reach)
+        kept = tuple(
+            min(max(number, centre - room), centre + room) for number, centre in zip(numbers, told, strict=True)
+        )
+        reaches = [(reach + abs(number - centre)) / moved for number, centre in zip(kept, told, strict=True)]
+        return EstimateAnswer("settled", kept, tuple(map(float, reaches)))
+
+    def _cells_on(self, index: int, axes: Axes) -> TensorCells:
+        """The noisy counts of a measurement on some of its axes."""
+        key = ("on", index, axes)
+        if (known := self._memory.get(key)) is None:
+            known = TensorCells(self._measured.counts_on(index, axes))
+            self._memory.put(key, known)
+        return known  # type: ignore[no-any-return]
+
+    def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
+        """Whether a ⊤ tells a number beside the marginal, and the error of what it tells, in units of what one person moves."""
+        key = (question.summed, question.count, question.whole)
+        if (bound := self._on_tops.get(key)) is None:
+            law = marginal_law(self._calibration, numbered=False)
+            bound = self._on_tops[key] = self._bounds.fresh(
+                law, question.count, question.summed, whole=question.whole
+            )
+        numbered = isinstance(question, Single) and bound > self._promise
+        return numbered, self._bounds.number() if numbered else bound
+
+    # What follows reads the table, and hides it behind noise.
+
+    def _first_above(self, questions: Sequence[ResolvedQuestion], looks: Sequence[_Look]) -> int:
+        """The place of the first ⊤; as many as there are questions if there is none.
+
+        A question that was ⊥ after as many ⊤s is ⊥ again: its error and its noise are the same.
+        """
+        asked = [place for place, look in enumerate(looks) if look.compared and not look.below]
+        if not asked:
+            return len(questions)
+        compared = [questions[place] for place in asked]
+        errors = self._errors(compared, [looks[place].step.numbers for place in asked])
+        noise = self._draws.queries(self.tops, [question.key for question in compared])
+        above = errors + noise >= self._calibration.threshold + self._draws.barrier(self.tops)
+        first = int(np.argmax(above)) if above.any() else len(asked)
+        for place in asked[:first]:
+            looks[place].below = True
+        return asked[first] if first < len(asked) else len(questions)
+
+    def _errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> Integers:
+        """The errors of the estimates, in steps: private."""
+        errors = np.zeros(len(questions), dtype=np.int64)
+        by_axes: dict[Axes, list[int]] = {}
+        for place, question in enumerate(questions):
+            by_axes.setdefault(question.axes, []).append(place)
+        for axes, places in by_axes.items():
+            alike = [questions[place] for place in places]
+            errors[places] = [
+                question.error(true, estimates[place])
+                for place, question, true in zip(places, alike, _numbers(alike, self._private(axes)), strict=True)
+            ]
+        return errors
+
+    def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
+        """What a ⊤ tells: a number, or sums of the marginal's own cells where their noise is as small."""
+        numbered, bound = self._on_top(question)
+        self.take(question if numbered else None, question.axes)
+        index = len(self._measured.listed) - 1
+        measured = self._measured
+        told = measured.numbers(index) if numbered else question.numbers(TensorCells(measured.counts(index)))
+        return EstimateAnswer("above", told, (bound,) * len(told), numbered, PARTS)
+
+
+def _numbers(questions: Sequence[ResolvedQuestion], cells: TensorCells) -> list[Numbers]:
+    """The exact numbers of questions on the same axes; those of plain ones all at once."""
+    boxes = [question for question in questions if isinstance(question, Box)]
+    if len(boxes) == len(questions):
+        return [(number,) for number in box_numbers(boxes, cells)] if boxes else []
+    plain = plain_of(questions)
+    found: list[Numbers | None] = [None] * len(questions)
+    for (place, _), value in zip(plain, values([one for _, one in plain], cells).tolist(), strict=True):
+        found[place] = (value,)
+    return [
+        question.numbers(cells) if known is None else known
+        for question, known in zip(questions, found, strict=True)
+    ]

@@ -1,0 +1,110 @@
+"""Multiplicative weights over a universe too large to be written out: explicit weights where updates went, one for the rest.
+
+Questions name few cells, so that after any number of updates all cells but those named still have one common weight.
+Time and memory depend on the cells named, never on the universe. Source: Blum & Roth 2011, Section 4 (Sparse
+Multiplicative Weights); docs/proofs/sparse-pmw.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+
+Cell = tuple[int, ...]
+
+SHARE_BITS: Final = 80
+"""Shares of the hypothesis are held as integers out of 2⁸⁰."""
+
+_BYTES_PER_CELL: Final = 640
+"""About what a named cell takes: its codes, log-weight, weight and share."""
+_ARITHMETIC: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""Decimal arithmetic is the same on every machine; 40 digits leave 2⁸⁰ far behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellQuestion:
+    """A weighted sum of distinct cells, in increasing order; ``steps`` are the weights in whole steps above 0."""
+
+    cells: tuple[Cell, ...]
+    steps: tuple[int, ...]
+
+
+class SparseHypothesis:
+    """A hypothesis over ``universe`` cells (or ``places`` for them), uniform at first.
+
+    Log-weights are whole multiples of η/resolution. Weights are relative to that of the cells never named, and computed
+    from the log-weights anew, so that rounding errors do not add up.
+    """
+
+    def __init__(self, universe: int, learning_rate: float, resolution: int) -> None:
+        self._universe = universe
+        self._unit = _ARITHMETIC.divide(Decimal(learning_rate), Decimal(resolution))
+        self._log_weights: dict[Cell, int] = {}
+        self._weights: dict[Cell, Decimal] = {}
+        self._shares: dict[Cell, int] | None = None
+        self._other_share = 0
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes, in bytes."""
+        return _BYTES_PER_CELL * (1 + len(self._log_weights))
+
+    def estimates(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
+        """rows·q(p̂) of each question in steps, rounded to the nearest, halves upwards.
+
+        A function of the updates so far, the question and ``rows`` alone; before rounding it is within rows·2⁻⁶⁰ steps of
+        the value under exact weights.
+        """
+        shares = self._normalised()
+        other = self._other_share
+        half = 1 << (SHARE_BITS - 1)
+        return np.array(
+            [(rows * _mass(question, shares, other) + half) >> SHARE_BITS for question in questions],
+            dtype=np.int64,
+        )
+
+    def update(self, question: CellQuestion, *, up: bool, times: int = 1) -> None:
+        """Multiply each cell's weight by exp(±times·η q(x)), q in units of a full weight."""
+        with localcontext(_ARITHMETIC):
+            for cell, step in zip(question.cells, question.steps, strict=True):
+                moved = self._log_weights.get(cell, 0) + times * (step if up else -step)
+                self._log_weights[cell] = moved
+                self._weights[cell] = (self._unit * moved).exp()
+        self._shares = None
+
+    def _normalised(self) -> dict[Cell, int]:
+        """The share of every named cell; that of each other cell stands beside it."""
+        if self._shares is None:
+            with localcontext(_ARITHMETIC):
+                others = Decimal(self._universe - len(self._weights))
+                scale = Decimal(1 << SHARE_BITS) / sum(self._weights.values(), others)
+                self._shares = {cell: int(weight * scale) for cell, weight in self._weights.items()}
+                self._other_share = int(scale)
+        return self._shares
+
+
+def _mass(question: CellQuestion, shares: dict[Cell, int], other: int) -> int:
+    return sum(step * shares.get(cell, other) for cell, step in zip(question.cells, question.steps, strict=True))
+
+
+def whole_steps(weight: float) -> int:
+    """A finite weight in steps of 1/1024; ValueError for one that lies between two steps."""
+    steps = weight * WEIGHT_STEPS
+    nearest = round(steps)
+    if steps != nearest:
+        raise ValueError(f"weights are multiples of 1/{WEIGHT_STEPS}; round it to one")
+    return nearest
+
+
+def weight_steps(weight: float) -> int:
+    """A weight from 0 to 1 in steps of 1/1024; ValueError for any other."""
+    if not 0.0 <= weight <= 1.0:
+        raise ValueError("a weight must be from 0 to 1; scale the question down")
+    return whole_steps(weight)

@@ -1,0 +1,150 @@
+"""Exact sums over a tensor of integers, by its cumulated sums: a range of any size costs a handful of look-ups.
+
+A weighting of the cells is kept as its differences, which are few where it is made of ranges. Cumulated sums have one place more
+than cells along each axis, which with many small axes is many times the cells, and a weighting may have as many
+differences: where that is so it is kept cell by cell. Sums of wrapped 64-bit integers are exact as long as the result fits 63
+bits, whatever stands in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+MOST_PLACES_OF_FEW_CELLS: Final = 1 << 17
+MOST_PLACES_A_CELL: Final = 3
+"""How many places cumulated sums may have, whatever the cells, and for each cell where there are many."""
+
+
+class TensorCells:
+    """Whole numbers on the cells of a tensor: true counts, noisy ones, or an estimate's shares."""
+
+    def __init__(self, tensor: Integers) -> None:
+        self.tensor = tensor
+
+    @cached_property
+    def cumulated(self) -> Integers:
+        """At each corner the sum of all cells below it in every axis, flat; one place more than cells along each axis."""
+        padded = np.zeros([size + 1 for size in self.tensor.shape], dtype=np.int64)
+        padded[tuple(slice(1, None) for _ in self.tensor.shape)] = self.tensor
+        for axis in range(padded.ndim):
+            np.cumsum(padded, axis=axis, out=padded)
+        return padded.reshape(-1)
+
+    @property
+    def flat(self) -> Integers:
+        """The cells in row-major order."""
+        return self.tensor.reshape(-1)
+
+    @cached_property
+    def total(self) -> int:
+        """What all cells add up to."""
+        return int(self.tensor.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes with its cumulated sums, in bytes."""
+        return 4 * self.tensor.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Corners:
+    """A weighting Σ_x w(x)·cell(x) as a weighting of cumulated sums, or of the cells themselves."""
+
+    places: Integers
+    weights: Integers
+    is_cumulated: bool = True
+
+    def value(self, cells: TensorCells) -> int:
+        """The weighted sum, exactly."""
+        sums = cells.cumulated if self.is_cumulated else cells.flat
+        return int((sums[self.places] * self.weights).sum())
+
+
+def values(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
+    """Each weighting's sum, exactly."""
+    lengths = [len(one.places) for one in weightings]
+    if len(lengths) < 2 or 0 in lengths or not all(one.is_cumulated for one in weightings):
+        return np.array([one.value(cells) for one in weightings], dtype=np.int64)
+    taken = cells.cumulated[np.concatenate([one.places for one in weightings])]
+    taken *= np.concatenate([one.weights for one in weightings])
+    return np.add.reduceat(taken, np.cumsum([0, *lengths[:-1]]))
+
+
+def box_sums(lows: Integers, highs: Integers, cells: TensorCells) -> Integers:
+    """The sum over each box of cells, whose ends on the axes are a row of both; the tensor's sums are cumulated."""
+    shape = cells.tensor.shape
+    total = np.zeros(len(lows), dtype=np.int64)
+    corners = [(total, 1)]
+    for axis, size in enumerate(shape):
+        corners = [
+            (place * (size + 1) + ends[:, axis], sign * side)
+            for place, sign in corners
+            for ends, side in ((highs, 1), (lows, -1))
+        ]
+    for place, sign in corners:
+        total = total + cells.cumulated[place] if sign > 0 else total - cells.cumulated[place]
+    return total
+
+
+def can_cumulate(shape: Sequence[int]) -> bool:
+    """Whether a tensor's cumulated sums take up little more than the tensor."""
+    places = math.prod(size + 1 for size in shape)
+    return places <= max(MOST_PLACES_OF_FEW_CELLS, MOST_PLACES_A_CELL * math.prod(shape))
+
+
+def weighting(weights: Integers) -> Corners:
+    """A weighting that is written out over all cells: its differences where these are soon found."""
+    if math.prod(size + 2 for size in weights.shape) <= MOST_PLACES_OF_FEW_CELLS:
+        return corners(weights)
+    flat = weights.reshape(-1)
+    places = np.flatnonzero(flat)
+    return Corners(places, flat[places], is_cumulated=False)
+
+
+def corners(weights: Integers) -> Corners:
+    """The differences of a weighting that is written out over all cells."""
+    padded = np.pad(weights, 1)
+    for axis in range(padded.ndim):
+        padded = -np.diff(padded, axis=axis)
+    return _without_zeros(padded)
+
+
+def count_of_corners(factors: Sequence[Integers]) -> int:
+    """How many differences a product has."""
+    return math.prod(int(np.count_nonzero(np.diff(factor, prepend=0, append=0))) for factor in factors)
+
+
+def product_corners(factors: Sequence[Integers]) -> Corners:
+    """The differences of a product of one weighting for each axis."""
+    places, found = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    for factor in factors:
+        padded = np.pad(factor, 1)
+        edges = padded[:-1] - padded[1:]
+        kept = np.flatnonzero(edges)
+        places = (places[:, None] * len(edges) + kept).reshape(-1)
+        found = (found[:, None] * edges[kept]).reshape(-1)
+    return Corners(places, found)
+
+
+def added(parts: Sequence[tuple[int, Corners]]) -> Corners:
+    """A sum of multiples of weightings of cumulated sums."""
+    places, where = np.unique(np.concatenate([one.places for _, one in parts]), return_inverse=True)
+    found = np.zeros(len(places), dtype=np.int64)
+    np.add.at(found, where, np.concatenate([factor * one.weights for factor, one in parts]))
+    kept = found != 0
+    return Corners(places[kept], found[kept])
+
+
+def _without_zeros(differences: Integers) -> Corners:
+    flat = differences.reshape(-1)
+    places = np.flatnonzero(flat)
+    return Corners(places, flat[places])

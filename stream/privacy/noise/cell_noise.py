@@ -1,0 +1,21 @@
+"""The noise of named cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from stream.privacy.noise.geometric import Integers
+from stream.privacy.noise.samplers import Sampler
+from stream.privacy.noise.words import cell_words
+
+_CELLS_AT_ONCE: Final = 1 << 15
+
+
+def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
+    """The noise that belongs to cells of these names, whoever asks for it and when; so many at once that memory is bounded."""
+    some = [cells[start : start + _CELLS_AT_ONCE] for start in range(0, len(cells), _CELLS_AT_ONCE)]
+    drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in some]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])

@@ -1,0 +1,137 @@
+"""Uniform words derived from the key: the same event in the same place gives the same words, for ever.
+
+Every input is length-prefixed or of fixed length, so that no two different inputs spell the same bytes. A stream's
+subkey binds the version, the key's id, the stream's incarnation, the whole definition (mechanism, calibration, source
+with its fingerprint) and the role of the noise; an event's words bind its position and its bytes as well. Being a
+function of the position, the noise of two events with equal private values is still independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import numpy as np
+from blake3 import blake3
+
+from stream.kernel import Column, Part, Spans, keyed_output, keyed_words, pack, spans_of
+from stream.privacy.noise.geometric import LowWords, Words
+from stream.privacy.noise.keys import NoiseKey
+
+_VERSION = b"sotto noise v1"
+_WORD_BYTES = 8
+SUBKEY_BYTES = 32
+_LITTLE_ENDIAN_WORD = "<u8"
+
+
+class DrawRole(StrEnum):
+    """What a draw is for; draws of different roles are independent."""
+
+    THRESHOLD = "threshold"
+    QUERY = "query"
+    ANSWER = "answer"
+    RELEASE = "release"
+    ROWS = "rows"
+    NODES = "nodes"
+
+
+def _prefixed(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: DrawRole) -> bytes:
+    """The 32-byte key from which all of one stream's noise in one role is derived.
+
+    ``definition`` is the canonical encoding of everything that is public about the stream.
+    """
+    context = _prefixed(_VERSION, key.key_id.encode(), incarnation.encode(), definition, role.encode())
+    return blake3(context, key=key.secret).digest()
+
+
+def stream_subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, role: DrawRole) -> Spans:
+    """``stream_subkey`` of many streams, whose incarnations are of one length, and so are the encodings of what is public."""
+    count = len(incarnations)
+    parts: list[Part] = [_prefixed(_VERSION, key.key_id.encode()), _length(incarnations), incarnations]
+    contexts = pack(count, [*parts, _length(definitions), definitions, _prefixed(role.encode())])
+    secret = spans_of([key.secret]).picked(np.zeros(count, dtype=np.int64))
+    found = keyed_words(secret, b"", None, contexts, SUBKEY_BYTES // _WORD_BYTES).view(np.uint8)
+    at: Column = SUBKEY_BYTES * np.arange(count, dtype=np.int64)
+    return Spans(found.reshape(-1), at, np.full(count, SUBKEY_BYTES, dtype=np.int32))
+
+
+def _length(texts: Spans) -> bytes:
+    if len(texts) and np.any(texts.size != texts.size[0]):
+        raise ValueError("texts of several lengths")
+    return (int(texts.size[0]) if len(texts) else 0).to_bytes(8, "big")
+
+
+def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
+    """Words that depend on the stream and the round alone, for a threshold's noise; one row per subkey."""
+    if isinstance(subkeys, Spans):
+        nothing = Spans(subkeys.data, subkeys.at, np.zeros(len(subkeys), dtype=np.int32))
+        return _derive_at_once(subkeys, b"", np.asarray(rounds, dtype=np.int64), nothing, count)
+    return _derive(subkeys, [int(number).to_bytes(8, "big") for number in rounds], count)
+
+
+def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
+    """Words that depend on the stream and a cell alone, for the noise of a release; one row per cell."""
+    return _derive([subkey] * len(cells), cells, count)
+
+
+def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:
+    """Words of a block of cells that are all drawn together; one row per cell, at a fraction of ``cell_words``'s cost."""
+    width = cells * count * _WORD_BYTES
+    high = blake3(_prefixed(b"high", block), key=subkey).digest(width)
+
+    def low(row: int) -> Words:
+        message = _prefixed(b"low", block, row.to_bytes(8, "big"))
+        return np.frombuffer(blake3(message, key=subkey).digest(count * _WORD_BYTES), dtype=_LITTLE_ENDIAN_WORD)
+
+    return np.frombuffer(high, dtype=_LITTLE_ENDIAN_WORD).reshape(cells, count), low
+
+
+def event_words(
+    subkeys: Sequence[bytes],
+    topic: str,
+    partition: int,
+    offsets: Sequence[int] | Column,
+    payloads: Sequence[bytes],
+    count: int,
+) -> tuple[Words, LowWords]:
+    """Words for a batch of events of one partition, each under its own stream's subkey.
+
+    The kernel derives them if keys and events are given in columns.
+
+    Returns:
+        The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
+    """
+    place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
+    if isinstance(subkeys, Spans) and isinstance(payloads, Spans):
+        return _derive_at_once(subkeys, place, np.asarray(offsets, dtype=np.int64), payloads, count)
+    messages = [
+        place + offset.to_bytes(8, "big") + payload for offset, payload in zip(offsets, payloads, strict=True)
+    ]
+    return _derive(subkeys, messages, count)
+
+
+def _derive_at_once(
+    subkeys: Spans, place: bytes, numbers: Column, texts: Spans, count: int
+) -> tuple[Words, LowWords]:
+    def low(row: int) -> Words:
+        longer = keyed_output(subkeys, place, numbers, texts, row, 2 * count * _WORD_BYTES)
+        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
+
+    return keyed_words(subkeys, place, numbers, texts, count), low
+
+
+def _derive(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
+    width = count * _WORD_BYTES
+    digests = b"".join(
+        [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)],
+    )
+
+    def low(row: int) -> Words:
+        longer = blake3(messages[row], key=subkeys[row]).digest(2 * width)
+        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
+
+    return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(messages), count), low

@@ -1,0 +1,264 @@
+"""The planner of mechanisms that charge each answer: laplace, noisy_max and exponential.
+
+Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by adding up, ε0 = ε/c, or by optimal
+composition (Kairouz, Oh & Viswanath 2015). Numbers may have Gaussian noise instead (docs/proofs/composition.md). The errors are exact for the noise on the integers that is shipped; proofs
+are in docs/proofs/laplace.md, docs/proofs/noisy-max.md and docs/proofs/exponential.md.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from schemas import AnswersCalibration, Exponential, Histogram, Laplace, NoisyMax, StreamSpec
+from schemas.mechanisms import MAX_CATEGORIES
+from schemas.queries import MAX_CANDIDATES
+from stream.privacy.accuracy.noise_laws import (
+    each_failure,
+    exponential_reach,
+    noisy_max_reach,
+    reach,
+    two_sided_reach,
+)
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.gaussian_losses import Moved, least_multiple
+from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
+from stream.privacy.noise import Symmetric, gaussian, sampler
+from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanError
+
+_Method = Literal["basic", "optimal", "textbook", "gaussian"]
+
+_TWO_NUMBERS = 2
+"""A quotient's two numbers, or two groups of a replaced row: as many as one row moves in an answer about a table."""
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
+    """Every calibration that applies: the notes' own constants, adding up, with δ > 0 optimal composition and Gaussian noise.
+
+    ``alpha`` is that of the widest answer that the stream may give: ``dimensions`` numbers, the numbers of all groups of a window, or a
+    choice among ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact one where the grid makes that larger.
+
+    Raises:
+        PlanError: the noise does not fit the grid's integers; the message names the parameter to change.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
+        raise TypeError(f"{mechanism.kind} does not charge each answer")
+    answers = mechanism.answers
+    stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, answers)
+    found: list[tuple[_Method, float, float]] = [
+        ("textbook", stated, stated_delta),
+        ("basic", optimal_round_epsilon(spec.epsilon, 0.0, answers), 0.0),
+    ]
+    if spec.delta > 0.0:
+        found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, answers), spec.delta))
+    laplace = tuple(_finished(spec, mechanism, setting, *one) for one in found)
+    if isinstance(mechanism, NoisyMax | Exponential):
+        return laplace
+    return (*laplace, *_gaussian(spec, mechanism, setting, laplace[-1]))
+
+
+def _gaussian(
+    spec: StreamSpec, mechanism: Laplace | Histogram, setting: Setting, known: AnswersCalibration
+) -> tuple[AnswersCalibration, ...]:
+    """The calibration with Gaussian noise, if δ allows it and it fits the grid's integers."""
+    moved = _most_moved(mechanism, setting)
+    shape = (Moved(known.cutoff, 1, Fraction(1)), Moved(known.cutoff * (moved - 1), 0, Fraction(1)))
+    deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
+    values = _values(mechanism, setting)
+    width = vector_sensitivity(setting.sensitivity_steps, values, setting)
+    if not HEADROOM * deviation * width <= LARGEST_NOISE:
+        return ()
+    gaussian = {"method": "gaussian", "epsilon_answer": 0.0, "deviation": deviation, "moved": moved}
+    draft = known.model_copy(update={**gaussian, "delta": spec.delta})
+    alpha = alpha_for(draft, width, values, moved=numbers_moved(values, setting))
+    return (draft.model_copy(update={"alpha": alpha}),)
+
+
+def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
+    """(ε0, δ) of the notes for each of ``answers`` equal parts: ε/c, or ε/√(8c ln(1/δ)) where that is more, and sound.
+
+    The latter (Dwork & Roth 2014, Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) is stated for any ε and false for large
+    ones; it is taken only where optimal composition confirms (ε, δ). δ is 0 where it is not used.
+    """
+    added = optimal_round_epsilon(epsilon, 0.0, answers)
+    if delta > 0.0:
+        stated = epsilon / math.sqrt(8.0 * answers * math.log(1.0 / delta))
+        if stated > added and optimal_delta(stated, answers, epsilon) <= delta:
+            return stated, delta
+    return added, 0.0
+
+
+def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) -> int:
+    """How far one person moves so many numbers of one answer, added up, in steps.
+
+    Trusted values move all at once. Of disjoint groups one row is in one: adding or removing it moves one count, replacing it
+    may move two. ``sensitivity_steps`` is as many as one person has rows; of a standing stream it is that of the whole answer.
+    """
+    if values == 1 or setting.movement is not None:
+        return sensitivity_steps
+    if setting.disjoint:
+        return sensitivity_steps * (2 if setting.neighbors == "replace" else 1)
+    return sensitivity_steps * values
+
+
+def numbers_moved(values: int, setting: Setting) -> int:
+    """Among how many of so many numbers of one answer what a person moves is spread where its ℓ₂ norm is largest.
+
+    All rows of a person in one group, or in two where others stand in their place.
+    """
+    if setting.movement is not None:
+        return setting.movement.spread
+    if values > 1 and setting.disjoint:
+        return 2 if setting.neighbors == "replace" else 1
+    return values
+
+
+def _values(mechanism: Laplace | Histogram, setting: Setting) -> int:
+    """How many numbers one answer has at most: a histogram's are those of all groups of a window."""
+    return mechanism.dimensions if isinstance(mechanism, Laplace) else setting.universe or 1
+
+
+def _most_moved(mechanism: Laplace | Histogram, setting: Setting) -> int:
+    """How many numbers of one answer a person may move at all."""
+    if setting.movement is not None:
+        return setting.movement.numbers
+    return max(_TWO_NUMBERS, _values(mechanism, setting), min(setting.groups_steps, MAX_CATEGORIES))
+
+
+def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
+    """The noise of each of an answer's numbers, ``moved`` of which one person moves, by ``sensitivity_steps`` together.
+
+    Each as far as the others: their ℓ₂ norm is the ℓ₁ norm over the root of their number.
+    """
+    if calibration.method == "gaussian":
+        return gaussian(Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved)
+    return sampler("two_sided", Fraction(calibration.epsilon_answer) / sensitivity_steps)
+
+
+def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int, moved: int = 1) -> float:
+    """The error, in the query's unit, that all ``values`` numbers of one laplace answer keep to.
+
+    ``sensitivity_steps`` is the answer's own, over all its numbers together, ``moved`` of which one person moves. Answers are independent given their past,
+    so that with probability 1 − β every answer of the stream keeps to its own α, whatever was asked.
+    """
+    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    far = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
+    return far * calibration.grid + calibration.rounding
+
+
+@lru_cache(maxsize=4096)
+def choice_alpha(
+    calibration: AnswersCalibration, kind: Literal["noisy_max", "exponential"], options: int
+) -> float:
+    """How far, in the query's unit, the score of a choice among so many may be below the best score.
+
+    With probability 1 − β every choice of the stream keeps to its own α, whatever was asked.
+    """
+    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    rate = choice_rate(calibration)
+    if kind == "exponential":
+        far = exponential_reach(rate, options, allowed)
+    elif calibration.method == "textbook":
+        # A choice errs by more than 2x only if one of the noises is beyond ±x.
+        far = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
+    else:
+        far = noisy_max_reach(rate, options, allowed)
+    # The best score and the chosen one are rounded each.
+    return far * calibration.grid + 2.0 * calibration.rounding
+
+
+def choice_rate(calibration: AnswersCalibration) -> float:
+    """ε0/2Δ per step, ε0/Δ for monotone scores."""
+    width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
+    return calibration.epsilon_answer / width
+
+
+def promised_answers(calibration: AnswersCalibration) -> int:
+    """How many answers share β."""
+    return min(calibration.cutoff, calibration.expected_queries)
+
+
+def ratio_interval(
+    numerator: tuple[float, float],
+    denominator: tuple[float, float],
+    bounds: tuple[float, float],
+) -> tuple[float, float]:
+    """A quotient and its α from two noisy numbers, each given with its own α; ``bounds`` is the quotient's public range.
+
+    The true quotient is within α of the estimate whenever both numbers are within theirs. Where these leave the whole range open, and
+    their own quotient is none of it, the estimate is the middle of the range, with half of it for α. The two share one answer's ε0
+    half and half: their α is that of ``alpha_for`` at twice the number's own sensitivity and two values.
+    """
+    low, high = bounds
+    (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
+    least, most = low, high
+    if bottom - bottom_alpha > 0.0:
+        corners = [
+            end / divisor
+            for end in (top - top_alpha, top + top_alpha)
+            for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
+        ]
+        # An interval beside the range says that one of the numbers is off by more than its α: nothing but the range is sure.
+        if min(corners) <= high and max(corners) >= low:
+            least, most = max(min(corners), low), min(max(corners), high)
+    plain = top / bottom if bottom > 0.0 else low
+    if (least, most) == (low, high) and not low < plain < high:
+        plain = 0.5 * (low + high)
+    estimate = min(max(plain, least), most)
+    return estimate, max(most - estimate, estimate - least)
+
+
+def _finished(
+    spec: StreamSpec,
+    mechanism: Laplace | Histogram | NoisyMax | Exponential,
+    setting: Setting,
+    method: _Method,
+    epsilon_answer: float,
+    delta: float,
+) -> AnswersCalibration:
+    draft = AnswersCalibration(
+        method=method,
+        epsilon_answer=epsilon_answer,
+        monotone=isinstance(mechanism, NoisyMax | Exponential) and mechanism.monotone,
+        sensitivity_steps=setting.sensitivity_steps,
+        grid=setting.grid,
+        cutoff=mechanism.answers,
+        epsilon=spec.epsilon,
+        delta=delta,
+        expected_queries=spec.expected_queries,
+        beta=spec.beta,
+        alpha=0.0,
+        rounding=setting.rounding,
+    )
+    answers, beta = promised_answers(draft), draft.beta
+    if isinstance(mechanism, Laplace | Histogram):
+        values = _values(mechanism, setting)
+        sensitivity = vector_sensitivity(setting.sensitivity_steps, values, setting)
+        scale = sensitivity / epsilon_answer
+        _check_scale(scale, setting.grid)
+        alpha = alpha_for(draft, sensitivity, values)
+        # Wang, lecture 3, Section 3.3.
+        theorem = scale * math.log(answers * values / beta)
+    else:
+        scale = 1.0 / choice_rate(draft)
+        _check_scale(scale, setting.grid)
+        alpha = choice_alpha(draft, mechanism.kind, MAX_CANDIDATES)
+        # Dwork & Roth 2014, Corollary 3.12; for the noisy maximum a union bound over all noises, of either sign.
+        theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
+        theorem *= 2.0 if isinstance(mechanism, NoisyMax) else 1.0
+    if method == "textbook":
+        rounded = setting.rounding * (2.0 if isinstance(mechanism, NoisyMax | Exponential) else 1.0)
+        alpha = max(alpha, theorem * setting.grid + rounded)
+    return draft.model_copy(update={"alpha": alpha})
+
+
+def _check_scale(scale: float, grid: float) -> None:
+    needed = HEADROOM * scale
+    if needed > LARGEST_NOISE:
+        raise PlanError(
+            f"noise of scale {scale:.3g} grid steps does not fit 52 binary digits; raise epsilon, lower answers, "
+            f"or use a grid {needed / LARGEST_NOISE:.2g} times coarser than {grid:g}"
+        )

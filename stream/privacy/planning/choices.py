@@ -1,0 +1,257 @@
+"""Which mechanism to take for what is wanted: so many questions of one form, about such a source, at an ε or within an α.
+
+Every mechanism that takes the form is planned, and judged by the error that holds for a question of that form. Public
+parameters alone decide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from schemas import (
+    AboveThreshold,
+    Calibration,
+    EstimateCalibration,
+    Exponential,
+    Histogram,
+    Laplace,
+    LazyHistogram,
+    Mechanism,
+    NoisyMax,
+    NumericSparse,
+    Pmw,
+    RandomizedResponse,
+    ReleaseCalibration,
+    RunningCount,
+    RunningCountCalibration,
+    SparsePmw,
+    SparseProject,
+    StreamSpec,
+)
+from schemas.wire import describe
+from stream.privacy.planning.form_accuracy import Form, Wanted, form_alpha, groups_of, of_rows
+from stream.privacy.planning.inverse_plans import needed_epsilon
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import TIE, choose
+from stream.privacy.planning.promises import vacuous
+
+MODELS: Final[dict[str, type[BaseModel]]] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model for model in get_args(get_args(Mechanism)[0])
+}
+"""The model of each kind of mechanism."""
+
+_TAKES: Final[dict[str, tuple[Form, ...]]] = {
+    "laplace": ("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm", "running"),
+    "histogram": ("count", "fraction", "groups", "cells", "alarm"),
+    "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm"),
+    "above_threshold": ("alarm",),
+    "numeric_sparse": ("alarm",),
+    "noisy_max": ("candidates",),
+    "exponential": ("candidates",),
+    "lazy_histogram": ("cells",),
+    "sparse_pmw": ("cells",),
+    "sparse_project": ("cells",),
+    "randomized_response": ("category",),
+    "running_count": ("running",),
+}
+"""The forms that a mechanism answers well enough to be compared; the simplest first, which is taken of two that do as well."""
+
+_ONLY: Final[dict[str, str]] = {
+    "above_threshold": "answers above or below, no number",
+    "numeric_sparse": "answers above or below, a number on aboves alone",
+    "noisy_max": "chooses among candidates",
+    "exponential": "chooses among candidates",
+    "histogram": "answers counts of a table's cells",
+    "lazy_histogram": "answers sums of a few cells",
+    "sparse_pmw": "answers sums of a few cells",
+    "sparse_project": "answers sums of a few cells",
+    "randomized_response": "takes one person's category",
+    "running_count": "answers the number so far after each window of a live topic",
+    "laplace": "answers values, counts of rows and people, sums, means and groups",
+    "pmw": "answers counts, weighted counts, sums, means and groups of a table",
+}
+_NOT_IN_THE_WORST_CASE: Final = {"sum", "mean", "groups"}
+_OVER_TABLES: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
+
+_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A mechanism beside the others: its error at the wanted ε, the ε that the wanted error takes, and why it is where it is.
+
+    One that does not apply has neither. With ``alone`` it is over the attributes that are grouped by, and answers about no others.
+    """
+
+    kind: str
+    spec: StreamSpec | None
+    calibration: Calibration | None
+    alpha: float | None
+    epsilon: float | None
+    vacuous: bool
+    why: str
+    alone: bool = False
+
+    @property
+    def applies(self) -> bool:
+        """Whether it answers such questions about such a source at all."""
+        return self.spec is not None
+
+
+def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
+    """All mechanisms, the one to take first, those that do not apply last; ``say`` is told what is planned.
+
+    One over a table's attributes stands there twice where groups of some of them are meant: over all, and over these alone.
+    The least α decides at a given ε, the least ε where none is given. Of two that are within a thousandth of each other, the
+    simpler is the one to take.
+
+    Raises:
+        PlanError: neither an ε nor an α is given, the α of such a form follows from nothing that is known beforehand, or there are more
+            groups than an answer lists.
+    """
+    wanted.require_alpha()
+    if wanted.form == "groups":
+        groups_of(wanted)
+    found = []
+    for kind in _TAKES:
+        say(kind)
+        found += _choices(kind, wanted)
+    applying = [one for one in found if one.applies]
+    least = min((_figure(one, wanted) for one in applying), default=math.inf)
+    ranked = sorted(applying, key=lambda one: max(_figure(one, wanted), TIE * least))
+    return (*ranked, *(one for one in found if not one.applies))
+
+
+def _figure(choice: Choice, wanted: Wanted) -> float:
+    """What decides: infinite where the error that is wanted cannot be had."""
+    figure = choice.alpha if wanted.epsilon is not None else choice.epsilon
+    return math.inf if figure is None else figure
+
+
+def _choices(kind: str, wanted: Wanted) -> list[Choice]:
+    over_all = _choice(kind, wanted)
+    own = wanted.of_its_groups() if kind in _OVER_TABLES else None
+    if own is None:
+        return [over_all]
+    alone = replace(_choice(kind, own), alone=True)
+    return [one for one in (over_all, alone) if one.applies] or [over_all]
+
+
+def _choice(kind: str, wanted: Wanted) -> Choice:
+    try:
+        spec = _spec(kind, wanted)
+        needed = None if wanted.alpha is None else _needed(spec, wanted, wanted.alpha)
+        if wanted.epsilon is None and needed is not None:
+            spec = spec.model_copy(update={"epsilon": needed})
+        chosen = choose(spec, wanted.setting)
+    except PlanError as refused:
+        return _not(kind, str(refused))
+    except ValidationError as refused:
+        return _not(kind, describe(refused))
+    if isinstance(chosen, ReleaseCalibration) and chosen.noise_only:
+        return _not(kind, "where the number of rows is private its error depends on the table; give --rows")
+    alpha = form_alpha(chosen, spec.mechanism, wanted)
+    worthless = vacuous(spec, chosen.model_copy(update={"alpha": of_rows(alpha, wanted)}), wanted.setting.rows)
+    return Choice(kind, spec, chosen, alpha, needed, worthless, _why(chosen, spec.mechanism, wanted))
+
+
+def _not(kind: str, why: str) -> Choice:
+    return Choice(kind, None, None, None, None, vacuous=False, why=why)
+
+
+def _spec(kind: str, wanted: Wanted) -> StreamSpec:
+    if wanted.form not in _TAKES[kind]:
+        raise PlanError(_ONLY[kind])
+    if kind == "histogram" and wanted.form == "fraction" and not wanted.setting.rows_public:
+        raise PlanError("answers no share where the number of rows is private")
+    if kind == "pmw" and wanted.form in _NOT_IN_THE_WORST_CASE and wanted.fields.get("worst_case"):
+        raise PlanError("planned for the worst case it answers counts, weighted counts and shares alone")
+    if kind in _OVER_TABLES and wanted.setting.universe is None:
+        raise PlanError("the attributes are not known; give --sizes, --universe or --source")
+    known = MODELS[kind].model_fields
+    fields: dict[str, Any] = {
+        name: one for name, one in wanted.fields.items() if name in known and one is not None
+    }
+    fields |= {"threshold": 0.0} if "threshold" in known else {}
+    fields |= {"attributes": ["any"]} if "attributes" in known else {}
+    fields |= {"answers": _charged(wanted)} if "answers" in known else {}
+    fields |= {"steps": wanted.queries} if "steps" in known else {}
+    fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
+    if kind == "laplace" and wanted.form == "groups":
+        fields["dimensions"] = groups_of(wanted).most
+    return StreamSpec(
+        stream="plan",
+        source="plan",
+        mechanism=_mechanisms.validate_python({"kind": kind, **fields}),
+        epsilon=wanted.epsilon or 1.0,
+        delta=wanted.delta,
+        expected_queries=_charged(wanted),
+        beta=wanted.beta,
+    )
+
+
+def _charged(wanted: Wanted) -> int:
+    """How many answers are charged where each is: one for each group of a window."""
+    return wanted.queries * (wanted.setting.universe or 1) if wanted.form == "running" else wanted.queries
+
+
+def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
+    """The ε that the wanted error takes; None if none does and there is one to be judged by."""
+    try:
+        return needed_epsilon(spec, wanted.setting, alpha, lambda one: form_alpha(one, spec.mechanism, wanted))
+    except PlanError:
+        if wanted.epsilon is None:
+            raise
+        return None
+
+
+def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
+    """What ε goes to, in words that tell it from the others."""
+    gaussian = ", with Gaussian noise" if "gaussian" in {chosen.method, getattr(chosen, "noise", None)} else ""
+    answers = _charged(wanted)
+    charged = f"each of {answers:,} answers is charged" if answers > 1 else "one answer is charged"
+    match mechanism:
+        case RunningCount():
+            most = chosen.nodes if isinstance(chosen, RunningCountCalibration) else 1
+            return f"charged once; the number so far adds up {_several(most, 'noisy sum')} at most{gaussian}"
+        case Laplace() if wanted.form == "running":
+            return f"{charged}, and the number so far adds up all of their noise{gaussian}"
+        case Laplace():
+            return f"{charged}{gaussian}"
+        case Histogram() if wanted.form == "cells" or (wanted.form == "groups" and groups_of(wanted).cells == 1):
+            return f"charged once, for all cells{gaussian}"
+        case Histogram():
+            cells = groups_of(wanted).cells if wanted.form == "groups" else wanted.setting.universe
+            what = "group" if wanted.form == "groups" else "count"
+            added = f"a {what} adds up the noise of up to {cells:,} cells{gaussian}"
+            return f"charged once; {added}; for questions fixed beforehand"
+        case AboveThreshold():
+            return f"charged for {_several(wanted.cutoff, 'above')}, not for questions; no numbers"
+        case NumericSparse():
+            return f"charged for {_several(wanted.cutoff, 'above')}; a part of ε goes to the number on each"
+        case Pmw() if isinstance(chosen, EstimateCalibration):
+            opening = f"{_several(chosen.starts, 'marginal')} and " if chosen.starts else ""
+            return (
+                f"charged for {opening}up to {_several(chosen.cutoff, 'measurement')}, not for questions{gaussian}"
+            )
+        case Pmw() | SparsePmw():
+            return f"charged for {_several(chosen.cutoff, 'update')}, enough for every table"
+        case LazyHistogram():
+            return f"charged once; only the cells asked for have noise{gaussian}"
+        case SparseProject():
+            return "charged once; the projection errs beside its noise"
+        case NoisyMax():
+            return f"{charged}; the least noise for a choice"
+        case Exponential():
+            return f"{charged}; an exact law, at a larger error"
+        case RandomizedResponse():
+            return "each person's category has noise before it is stored"
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"

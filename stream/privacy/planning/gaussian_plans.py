@@ -1,0 +1,220 @@
+"""The planner of streams that answer from an estimate and measure with Gaussian noise, where δ > 0 allows that.
+
+It starts from the plan with Laplace noise and brings down its promise, and the noise of its opening, by one common factor, the
+least that (ε, δ) pays for. Comparisons are pure, as there. Proofs are in docs/proofs/pmw.md; errors are counts of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from schemas import EstimateCalibration, Pmw, StreamSpec
+from stream.optional_packages import optimize
+from stream.privacy.accuracy.noise_laws import each_failure, normal_reach, one_sided_reach, reach, variance_of
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.gaussian_losses import gaussian_delta, least_multiple, rough_epsilon
+from stream.privacy.composition.losses import losses
+from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.planning import estimate_plans
+from stream.privacy.planning.estimate_plans import (
+    NOISES_OF_SLACK,
+    NUMBERS_PART,
+    THRESHOLD_PART,
+    Comparisons,
+    largest_pair,
+    wide_noises,
+)
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.measurement_accuracy import marginal_law, number_law, opening_law
+from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
+
+_PAIRS = 2
+_MOST_PAIRS = 120
+"""Pairs of up to sixteen attributes are tried."""
+_LEAST_FACTOR = 1e-2
+_HALVINGS = 16
+_WIDEST = 64.0
+"""Cells measured on a ⊤ have at most so many times the noise of the Laplace plan's, and at least so small a part of it."""
+_LAPLACE_SCALES = math.sqrt(0.5)
+"""The scale of Laplace noise in its own deviations: what slack is reckoned in."""
+_OVERDRAWN = 1e12
+_NEARLY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _GaussianDivision:
+    """ε for comparisons and how they are planned, and the deviations of all noise, in rows."""
+
+    decisions: float
+    comparisons: Comparisons
+    start: float
+    marginal: float
+    number: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class _GaussianTask:
+    """The plan with Laplace noise that is to be bettered, its noise's deviations, and what may be spent.
+
+    ``gap`` is the slack that was asked for, in rows. ``wide`` is the deviation of the noisiest sums of the opening's cells, in
+    theirs, where the threshold goes by that noise, else None.
+    """
+
+    known: EstimateCalibration
+    epsilon: float
+    delta: float
+    start: float
+    marginal: float
+    gap: float | None
+    wide: float | None = None
+
+    def divided(self, factor: float) -> _GaussianDivision:
+        """The best division with the opening's noise and the numbers' errors at so many times those that are known."""
+        known = self.known
+        failure = each_failure(NUMBERS_PART * known.beta, known.cutoff)
+        number = factor * known.alpha * (1.0 - _NEARLY) / normal_reach(failure)
+        start = factor * self.start
+        fixed = known.cutoff / number**2
+        if known.starts:
+            fixed += known.starts * known.marginal_sensitivity / start**2
+
+        def at(log_wider: float) -> _GaussianDivision:
+            marginal = self.marginal * math.exp(log_wider)
+            precision = fixed + known.cutoff * known.marginal_sensitivity / marginal**2
+            left = self.epsilon - known.epsilon_rows - rough_epsilon(precision, self.delta)
+            noise = marginal if self.wide is None else start
+            comparisons = Comparisons(
+                updates=known.cutoff,
+                queries=known.expected_queries,
+                beta=known.beta,
+                slack=NOISES_OF_SLACK * _LAPLACE_SCALES * noise if self.gap is None else self.gap,
+                wide=None if self.wide is None else self.wide * start,
+            )
+            # What is overdrawn is worse the more it is, so that a search finds its way out.
+            error = comparisons.divided(left)[2] if left > 0.0 else _OVERDRAWN * (1.0 - left)
+            return _GaussianDivision(left, comparisons, start, marginal, number, error)
+
+        if self.gap is not None or self.wide is not None:
+            # Nothing that is promised depends on the noise of cells measured on ⊤s.
+            return at(math.log(factor))
+        widest = math.log(_WIDEST)
+        found = optimize.minimize_scalar(
+            lambda log_wider: at(log_wider).error,
+            bounds=(-widest, widest),
+            method="bounded",
+            options={"xatol": 1e-3},
+        )
+        return at(float(found.x))
+
+    def kept(self, factor: float) -> bool:
+        """Whether the promise comes down as much."""
+        return self.divided(factor).error <= factor * self.known.alpha
+
+
+def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -> tuple[EstimateCalibration, ...]:
+    """The calibration with Gaussian noise, if there is one; ``known`` is that with Laplace noise.
+
+    Many measurements cost less than in proportion to their number: where the choice is the planner's, it also tries pairs of
+    more attributes than Laplace noise is spent on, and takes them if sums of their cells are not too noisy.
+    """
+    mechanism = spec.mechanism
+    # Of several rows a person the ℓ₂ norm is as large as the ℓ₁ norm, and Laplace noise as good for each measurement.
+    if spec.delta <= 0.0 or setting.contribution > 1 or not isinstance(mechanism, Pmw):
+        return ()
+    bases = [known]
+    if mechanism.warm_start == "auto" and 1 < math.comb(len(setting.sizes), 2) <= _MOST_PAIRS:
+        pairs = mechanism.model_copy(update={"warm_start": 2})
+        bases += estimate_plans.candidates(spec.model_copy(update={"mechanism": pairs}), setting)
+    tasks = [task for base in dict.fromkeys(bases) for task in _tasks(spec, setting, mechanism, base)]
+    found = [plan for one in tasks if one.kept(1.0) for plan in _bettered(spec, one)]
+    found = [plan for plan in found if plan.warm_start == known.warm_start or _quiet(plan, setting)]
+    return (min(found, key=lambda plan: plan.alpha),) if found else ()
+
+
+def _quiet(plan: EstimateCalibration, setting: Setting) -> bool:
+    """Whether the threshold lets off the noise of wide sums of measured pairs, which else would raise all ⊤s by itself."""
+    wide = plan.deviation_start * _LAPLACE_SCALES * math.sqrt(largest_pair(setting.sizes) / 2.0)
+    return wide <= plan.threshold * plan.grid
+
+
+def _tasks(spec: StreamSpec, setting: Setting, mechanism: Pmw, base: EstimateCalibration) -> list[_GaussianTask]:
+    gap = mechanism.gap
+    task = _GaussianTask(
+        base,
+        spec.epsilon,
+        spec.delta,
+        start=math.sqrt(variance_of(opening_law(base))) if base.starts else 0.0,
+        marginal=math.sqrt(variance_of(marginal_law(base, numbered=True))),
+        gap=None if gap is None else gap * max(1, setting.rows or 1),
+    )
+    if base.warm_start != _PAIRS or gap is not None:
+        return [task]
+    return [task, replace(task, wide=_LAPLACE_SCALES * wide_noises(setting.sizes))]
+
+
+def _bettered(spec: StreamSpec, task: _GaussianTask) -> tuple[EstimateCalibration, ...]:
+    low, high = math.log(_LEAST_FACTOR), 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if task.kept(math.exp(middle)) else (middle, high)
+    return _finished(spec, task.known, task.divided(math.exp(high)))
+
+
+def _finished(
+    spec: StreamSpec, known: EstimateCalibration, division: _GaussianDivision
+) -> tuple[EstimateCalibration, ...]:
+    """The calibration with exact errors, its noise as wide as (ε, δ) demands."""
+    threshold, _, _ = division.comparisons.divided(division.decisions)
+    query = rounded_down(Fraction(division.decisions) - Fraction(threshold))
+    vector = known.sparse_vector.model_copy(
+        update={"epsilon_threshold": threshold, "epsilon_query": query, "epsilon_answer": 0.0}
+    )
+    precision = division.marginal**-2.0 + division.number**-2.0 / known.marginal_sensitivity
+    draft = known.model_copy(
+        update={
+            "sparse_vector": vector,
+            "epsilon_start": 0.0,
+            "epsilon_number": 0.0,
+            "noise": "gaussian",
+            "deviation_start": division.start,
+            "deviation_answer": precision**-0.5,
+            "deviation_number": division.number,
+            "delta": spec.delta,
+        }
+    )
+    calibration = _private(draft)
+    if calibration is None or HEADROOM * calibration.deviation_number * WEIGHT_STEPS > LARGEST_NOISE:
+        return ()
+    return (_with_errors(calibration, division.comparisons),)
+
+
+def _private(draft: EstimateCalibration) -> EstimateCalibration | None:
+    """The draft with all its Gaussian noise widened, so that ε and δ hold; None if nothing of ε is left for it."""
+    parts = losses(draft)
+    left = Fraction(draft.epsilon) - parts.total
+    factor = least_multiple(parts.gaussian, left, Fraction(draft.delta))
+    while math.isfinite(factor):
+        names = ("deviation_start", "deviation_answer", "deviation_number")
+        found = draft.model_copy(update={name: getattr(draft, name) * factor for name in names})
+        if gaussian_delta(losses(found).gaussian, left) <= draft.delta:
+            return found
+        factor *= 1.0 + _NEARLY
+    return None
+
+
+def _with_errors(calibration: EstimateCalibration, comparisons: Comparisons) -> EstimateCalibration:
+    vector = calibration.sparse_vector
+    threshold = math.ceil(comparisons.raised(vector.epsilon_query) / vector.grid)
+    barrier = one_sided_reach(vector.epsilon_threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * calibration.beta)
+    numbers = reach(number_law(calibration, WEIGHT_STEPS), calibration.cutoff, NUMBERS_PART * calibration.beta)
+    errors = {"answer_alpha": numbers * vector.grid, "alpha": (threshold + barrier) * vector.grid}
+    return calibration.model_copy(
+        update={
+            "sparse_vector": vector.model_copy(update=errors),
+            "threshold": threshold,
+            "alpha": max(errors.values()),
+        }
+    )

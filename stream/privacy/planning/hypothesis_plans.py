@@ -1,0 +1,356 @@
+"""The planner of multiplicative weights: how many updates to pay for, and how to divide ε among all that they need.
+
+One ⊤ in the sparse vector stands for one update of the hypothesis. If every ⊤ means that the hypothesis is off by more than
+γ (as a fraction of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can ever happen: docs/proofs/pmw-weights.md proves it,
+and everything else that this module relies on. Errors are counts of rows; steps are 1/1024 of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from schemas import HypothesisCalibration, Pmw, SparsePmw, SparseVectorCalibration, StreamSpec
+from schemas.mechanisms import MAX_ANSWERS, MAX_UNIVERSE
+from stream.optional_packages import optimize
+from stream.privacy.accuracy.noise_laws import two_sided_reach
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
+from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.planning.noise_layouts import PlanError, PlanInputs, one_sided, one_sided_rounds, textbook
+
+WEIGHT_STEPS = 1024
+"""Steps that a row's full weight in a question is divided into."""
+
+RESOLUTION = 2.0**-20
+"""How far, as a fraction of the rows, a hypothesis in integers may be from the one that the update rule defines."""
+
+ROWS_SHARE = 0.1
+"""Share of β that a noisy number of rows may fail with."""
+
+TEXTBOOK_ROWS_SHARE = 0.01
+"""Share of ε that the textbook's calibration spends on the number of rows, which the textbook takes to be public."""
+
+_LEAST_SPLIT = 1e-4
+_LARGEST_SPLIT = 0.5
+_UPDATES_TOLERANCE = 0.04
+"""In ln c: the error is flat near its minimum, where 4 % of c move it by less than one part in a thousand."""
+
+_Make = Callable[[PlanInputs], SparseVectorCalibration]
+
+
+@dataclass(frozen=True, slots=True)
+class _HypothesisTask:
+    """The public parameters of a plan."""
+
+    epsilon: float
+    delta: float
+    beta: float
+    queries: int
+    rows: int
+    rows_public: bool
+    contribution: int
+    universe: int
+    sparsity: int | None
+    updates: int | None
+    gap: float | None
+
+    def log_universe(self, updates: int) -> float:
+        """ln of how many cells the hypothesis tells apart if it is corrected so often."""
+        return math.log(max(2, self.places(updates)))
+
+    def places(self, updates: int) -> int:
+        """How many cells the hypothesis tells apart if it is corrected so often."""
+        return self.universe if self.sparsity is None else places(self.universe, self.sparsity, updates, self.rows)
+
+    def problem(self, updates: int, **parameters: Any) -> PlanInputs:
+        """The sparse vector's part: |f(D) − rows·q(p̂)| against a threshold, with a number on each ⊤."""
+        whole: dict[str, Any] = {
+            "cutoff": updates,
+            "monotone": False,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "expected_queries": self.queries,
+            "beta": self.beta if self.rows_public else self.beta * (1.0 - ROWS_SHARE),
+            "sensitivity_steps": WEIGHT_STEPS * self.contribution,
+            "grid": 1.0 / WEIGHT_STEPS,
+        }
+        return PlanInputs(**(whole | parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class _HypothesisDivision:
+    """What part of ε goes to the noisy number of rows, how accurate numbers need be beside ⊤s, the error that follows."""
+
+    rows: float
+    answer_ratio: float
+    error: float
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
+    """Every calibration that applies: the textbook's, one threshold's, and with δ > 0 that of a round for each update.
+
+    ``alpha`` is in counts, for tables of at most ``rows`` rows. Cost and noise do not depend on the true number.
+
+    Raises:
+        PlanError: nothing fits; the message names the parameter to change.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Pmw | SparsePmw):
+        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
+    task = _task(spec, mechanism, setting)
+    makers: list[Callable[[], HypothesisCalibration]] = [
+        lambda: _textbook(task),
+        lambda: _calibrated(task, one_sided),
+    ]
+    if spec.delta > 0.0:
+        makers.append(lambda: _calibrated(task, one_sided_rounds))
+    return _fitting(makers)
+
+
+def textbook_candidate(spec: StreamSpec, setting: Setting) -> HypothesisCalibration:
+    """The textbook's calibration alone; PlanError where it has none."""
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Pmw | SparsePmw):
+        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
+    task = _task(spec, mechanism, setting)
+    return _fitting([lambda: _textbook(task)])[0]
+
+
+def _fitting(makers: Sequence[Callable[[], HypothesisCalibration]]) -> tuple[HypothesisCalibration, ...]:
+    """What can be made; the last reason of all where nothing can."""
+    found: list[HypothesisCalibration] = []
+    refusal: ValueError | None = None
+    for make in makers:
+        try:
+            found.append(make())
+        except (PlanError, AccuracyError) as error:
+            refusal = error
+    if not found:
+        raise PlanError(str(refusal)) from refusal
+    return tuple(found)
+
+
+def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
+    """Among how many cells a sparse hypothesis spreads the rows at first.
+
+    All there are, or so many that a question about cells never named is answered with one row at most, and at any rate
+    those that updates can name and one for all others: the bound on the number of updates holds with the logarithm of
+    as many or more (docs/proofs/sparse-pmw.md, Theorem 1).
+    """
+    return min(universe, max(sparsity * updates + 1, sparsity * rows))
+
+
+def guaranteed_gap(log_universe: float, updates: int) -> float:
+    """γ: the error, as a fraction of the rows, of which ``updates`` corrections by η = 4γ cannot all be needed."""
+    return math.sqrt(log_universe / (2.0 * updates))
+
+
+def updates_for(log_universe: float, gap: float) -> int:
+    """c = ⌈ln|X| / (2γ²)⌉: fewer than so many updates happen if each corrects an error above γ by η = 4γ."""
+    return max(1, math.ceil(log_universe / (2.0 * gap * gap)))
+
+
+def rows_reach(calibration: HypothesisCalibration) -> int:
+    """How far the noisy number of rows may be off, with the probability that the plan allows it to fail with.
+
+    At least 1 where there is noise, because the noisy number is never taken to be below 1.
+    """
+    if calibration.epsilon_rows == 0.0:
+        return 0
+    return max(1, two_sided_reach(float(rows_rate(calibration)), 1, ROWS_SHARE * calibration.beta))
+
+
+def rows_rate(calibration: HypothesisCalibration) -> Fraction:
+    """The rate of the noise on the number of rows, of which one person has as many as fit into what a person moves an answer by."""
+    return Fraction(calibration.epsilon_rows) / (calibration.sensitivity_steps // WEIGHT_STEPS)
+
+
+def hypothesis_reach(calibration: HypothesisCalibration) -> float:
+    """How far the hypothesis's answer may be off, in counts, from what the ideal hypothesis gives for the true rows.
+
+    The number of rows may be noisy, the hypothesis is held in integers, and its answer is rounded to a step; there is a
+    step more for the rounding of thresholds.
+    """
+    return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
+
+
+def _task(spec: StreamSpec, mechanism: Pmw | SparsePmw, setting: Setting) -> _HypothesisTask:
+    if setting.rows is None:
+        raise PlanError(
+            "mechanism.rows: give a public number that the table's rows do not exceed; the true number is private"
+        )
+    if setting.universe is None:
+        raise PlanError("mechanism.kind: a hypothesis is about a table's cells; open it on a table")
+    if isinstance(mechanism, Pmw) and setting.universe > MAX_UNIVERSE:
+        raise PlanError(
+            f"mechanism.attributes: they have more than {MAX_UNIVERSE} cells together; name fewer or smaller "
+            "attributes, or use sparse_pmw"
+        )
+    return _HypothesisTask(
+        epsilon=spec.epsilon,
+        delta=spec.delta,
+        beta=spec.beta,
+        queries=spec.expected_queries,
+        rows=max(1, setting.rows),
+        rows_public=setting.rows_public,
+        contribution=setting.contribution,
+        universe=setting.universe,
+        sparsity=mechanism.sparsity if isinstance(mechanism, SparsePmw) else None,
+        updates=mechanism.updates,
+        gap=mechanism.gap,
+    )
+
+
+def _calibrated(task: _HypothesisTask, make: _Make) -> HypothesisCalibration:
+    """The number of updates, unless it or the gap is given, and the division of ε that leave the least error."""
+    updates = task.updates
+    if updates is None:
+        updates = _best_updates(task, make) if task.gap is None else _affordable(updates_for, task)
+    division = _best_division(task, updates, make)
+    epsilon_rows, rest = _without_rows(task, division.rows)
+    vector = make(task.problem(updates, epsilon=rest, numbers="fresh", answer_ratio=division.answer_ratio))
+    gap = task.gap or guaranteed_gap(task.log_universe(updates), updates)
+    return _finished(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows, updates)
+
+
+def _affordable(updates_of: Callable[[float, float], int], task: _HypothesisTask) -> int:
+    """The updates that a given gap needs."""
+    gap = task.gap or 1.0
+    updates = updates_of(math.log(max(2, task.universe)), gap)
+    # Fewer updates name fewer cells, which need fewer updates: downwards from enough there is always enough.
+    while (fewer := updates_of(task.log_universe(updates), gap)) < updates:
+        updates = fewer
+    if updates > MAX_ANSWERS:
+        raise PlanError(
+            f"mechanism.gap: takes more than {MAX_ANSWERS} updates to be kept for certain; raise it, or give updates"
+        )
+    return updates
+
+
+def _best_updates(task: _HypothesisTask, make: _Make) -> int:
+    least = max(1, math.ceil(task.log_universe(1) / 2.0))
+    most = min(MAX_ANSWERS, max(least, math.ceil(task.log_universe(MAX_ANSWERS) * float(task.rows) ** 2)))
+
+    def error(log_updates: float) -> float:
+        try:
+            return _best_division(task, round(math.exp(log_updates)), make).error
+        except (PlanError, AccuracyError):
+            return math.inf
+
+    found = optimize.minimize_scalar(
+        error,
+        bounds=(math.log(least), math.log(most) + 1e-9),
+        method="bounded",
+        options={"xatol": _UPDATES_TOLERANCE},
+    )
+    return max(least, round(math.exp(found.x)))
+
+
+def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _HypothesisDivision:
+    """The division of ε with the least error, all noise scales being in proportion to 1/ε up to a step of the grid.
+
+    With A and B the errors of ⊤/⊥ and of numbers at all of ε, a part r for the rows and a part f of the rest for the
+    numbers, the error is 2A/((1−f)(1−r)) + max(γ·rows + R/r, B/(f(1−r))): either the numbers are just accurate enough to
+    tell the sign of an error above γ, or the sum of their error and that of ⊤/⊥ is least.
+    """
+    vector = make(task.problem(updates))
+    each = vector.epsilon_threshold + vector.epsilon_query
+    rate = each / ((1 if vector.fresh_threshold else updates) * vector.sensitivity_steps)
+    numbers = max(1, two_sided_reach(rate, updates, vector.beta)) * vector.grid
+    gap = (task.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
+    rows = -math.log(ROWS_SHARE * task.beta) * task.contribution / task.epsilon
+
+    def divided(part: float) -> _HypothesisDivision:
+        slack = gap + (rows / part if part else 0.0)
+        balanced = 1.0 / (1.0 + math.sqrt(2.0 * vector.alpha / numbers))
+        share = min(numbers / ((1.0 - part) * slack), balanced)
+        decisions = vector.alpha / ((1.0 - part) * (1.0 - share))
+        number = numbers / ((1.0 - part) * share)
+        return _HypothesisDivision(part, number / decisions, 2.0 * decisions + max(slack, number))
+
+    if task.rows_public:
+        return divided(0.0)
+    found = optimize.minimize_scalar(
+        lambda log_part: divided(math.exp(log_part)).error,
+        bounds=(math.log(_LEAST_SPLIT), math.log(_LARGEST_SPLIT)),
+        method="bounded",
+    )
+    return divided(math.exp(found.x))
+
+
+def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
+    """Dwork & Roth 2014, Algorithm 6: c = 4 ln|X|/γ², η = γ/2, and NumericSparse with its union bounds.
+
+    γ is the least for which NumericSparse keeps to γ·rows with the c that belongs to it; the error is then 3γ·rows
+    (their Theorem 4.14), and what a noisy number of rows adds.
+    """
+    epsilon_rows, rest = _without_rows(task, 0.0 if task.rows_public else TEXTBOOK_ROWS_SHARE)
+
+    def gap_of(updates: int) -> float:
+        return math.sqrt(4.0 * math.log(max(2, task.universe)) / updates)
+
+    def accurate(updates: int) -> bool:
+        try:
+            vector = textbook(task.problem(updates, epsilon=rest, numbers="fresh"))
+        except (PlanError, AccuracyError):
+            return False
+        return vector.alpha <= gap_of(updates) * task.rows
+
+    updates = task.updates
+    if updates is None and task.gap is not None:
+        updates = _affordable(_stated_updates, task)
+    elif updates is None:
+        updates, beyond = 1, MAX_ANSWERS
+        while beyond - updates > max(1, updates // 1000):
+            middle = min(max(round(math.sqrt(updates * beyond)), updates + 1), beyond - 1)
+            updates, beyond = (middle, beyond) if accurate(middle) else (updates, middle)
+    vector = textbook(task.problem(updates, epsilon=rest, numbers="fresh"))
+    gap = task.gap or gap_of(updates)
+    return _finished(task, "textbook", vector, gap, gap / 2.0, epsilon_rows, updates)
+
+
+def _stated_updates(log_universe: float, gap: float) -> int:
+    return max(1, math.ceil(4.0 * log_universe / (gap * gap)))
+
+
+def _without_rows(task: _HypothesisTask, part: float) -> tuple[float, float]:
+    """ε of the noisy number of rows, and what is left of ε, exactly."""
+    epsilon_rows = task.epsilon * part
+    return epsilon_rows, rounded_down(Fraction(task.epsilon) - Fraction(epsilon_rows))
+
+
+def _finished(
+    task: _HypothesisTask,
+    method: Literal["calibrated", "textbook"],
+    vector: SparseVectorCalibration,
+    gap: float,
+    learning_rate: float,
+    epsilon_rows: float,
+    updates: int,
+) -> HypothesisCalibration:
+    """The threshold above which a ⊤ means an error above γ and a right sign, and the error that follows."""
+    draft = HypothesisCalibration(
+        method=method,
+        sparse_vector=vector,
+        threshold=0,
+        learning_rate=learning_rate,
+        epsilon_rows=epsilon_rows,
+        rows=task.rows,
+        places=None if task.sparsity is None else task.places(updates),
+        epsilon=task.epsilon,
+        delta=vector.delta,
+        grid=vector.grid,
+        sensitivity_steps=vector.sensitivity_steps,
+        cutoff=vector.cutoff,
+        expected_queries=task.queries,
+        beta=task.beta,
+        alpha=0.0,
+    )
+    slack = max(gap * task.rows + hypothesis_reach(draft), vector.answer_alpha + vector.grid)
+    threshold = math.ceil((vector.alpha + slack) / vector.grid)
+    alpha = threshold * vector.grid + vector.alpha
+    return draft.model_copy(update={"threshold": threshold, "alpha": alpha})

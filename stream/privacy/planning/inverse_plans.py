@@ -1,0 +1,276 @@
+"""The planners turned round: what epsilon, how many charged answers or how many rows a wanted error takes.
+
+Each calculator searches among plans, so that it knows exactly what a stream would be promised and holds for every mechanism.
+What it returns does keep to the error; what is better by more than ``TOLERANCE`` does not. Formulas that the answers
+come from are in ``docs/calculators.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from pydantic import BaseModel
+
+from schemas import (
+    Calibration,
+    RandomizedResponse,
+    SparseVectorCalibration,
+    StreamSpec,
+)
+from schemas.mechanisms import MAX_ANSWERS
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.planning import plans
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import candidates
+
+FIELDS: Final = ("cutoff", "answers", "updates")
+"""The names that it has: ⊤s or measurements, noisy answers, updates of a hypothesis."""
+ANSWERED: Final = frozenset({"cutoff", "answers"})
+"""Those that count single answers."""
+
+
+def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | None:
+    """The field of a kind of mechanism and its model; None if the mechanism is charged once.
+
+    A histogram over a table is charged once, whatever it is asked; a ``standing`` one is charged for each window.
+    """
+    if kind == "histogram" and not standing:
+        return None
+    return next((name for name in FIELDS if name in model.model_fields), None)
+
+
+TOLERANCE = 1e-3
+"""How far, relatively, an answer may be from the best; errors themselves are optimised no finer."""
+
+LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1000.0
+LARGEST_ROWS = 10**12
+
+_FIRST_ROWS = 10_000
+_FAR = math.log(64.0)
+"""How far off an error counts that is infinite, or 0: the next guess is 64 times away."""
+
+
+def promised_alpha(calibration: Calibration) -> float:
+    """The error that everything a stream publishes keeps to: decisions, and numbers where there are any."""
+    if isinstance(calibration, SparseVectorCalibration):
+        return max(calibration.alpha, calibration.answer_alpha)
+    return calibration.alpha
+
+
+def needed_epsilon(
+    spec: StreamSpec, setting: Setting, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
+) -> float:
+    """The least ε, within ``TOLERANCE``, at which the stream is promised an error of at most ``alpha``.
+
+    ``spec.epsilon`` is only where the search begins; all else of the specification stands. ``alpha`` is in the unit of
+    the promise: that of the query, or a share for randomized response. ``measure`` is which error of a calibration is meant.
+
+    Raises:
+        PlanError: no ε up to 1000 will do, or the specification has no plan at all.
+    """
+    require_alpha(alpha)
+
+    def probe(epsilon: float) -> _Probe:
+        error = _error(spec.model_copy(update={"epsilon": epsilon}), setting, measure)
+        return _Probe(past=error <= alpha, distance=_distance(error, alpha))
+
+    found = _boundary(probe, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
+    if found is None:
+        least = measure(plans.choose(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), setting))
+        raise PlanError(
+            f"alpha: even epsilon = {LARGEST_EPSILON:g} leaves an error of {least:.4g}; ask for a larger alpha, a "
+            "finer grid or fewer charged answers"
+        )
+    return found[1]
+
+
+def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
+    """How many charged answers, within ``TOLERANCE``, the stream may give with an error of at most ``alpha``.
+
+    These are the ⊤s of above_threshold and numeric_sparse, the answers of laplace, noisy_max and exponential; at most
+    ``MAX_ANSWERS``. What the specification says of their number is not looked at.
+
+    Raises:
+        PlanError: a single answer has a larger error, or the mechanism does not charge single answers.
+    """
+    require_alpha(alpha)
+
+    def probe(cutoff: float) -> _Probe:
+        error = _error(_with_cutoff(spec, int(cutoff)), setting)
+        return _Probe(past=error > alpha, distance=_distance(error, alpha))
+
+    found = _boundary(probe, 1, (1, MAX_ANSWERS), whole=True)
+    if found is None:
+        return MAX_ANSWERS
+    if found[1] == 1:
+        least = promised_alpha(plans.choose(_with_cutoff(spec, 1), setting))
+        raise PlanError(
+            f"alpha: a single charged answer already has an error of {least:.4g}; ask for a larger alpha or raise epsilon"
+        )
+    return int(found[0])
+
+
+def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> int:
+    """How many rows, within ``TOLERANCE``, make the error at most ``alpha_fraction`` of them.
+
+    For mechanisms whose errors are counts of rows; for randomized response, whose error is a share already, the rows are
+    the stream's events. ``setting.rows`` is not looked at.
+
+    Raises:
+        PlanError: no number of rows up to 10^12 will do, or the specification has no plan at all.
+    """
+    require_alpha(alpha_fraction)
+
+    def probe(rows: float) -> _Probe:
+        if isinstance(spec.mechanism, RandomizedResponse):
+            fraction = _error(spec.model_copy(update={"expected_queries": int(rows)}), setting)
+        else:
+            fraction = _error(spec, replace(setting, rows=int(rows))) / rows
+        return _Probe(past=fraction <= alpha_fraction, distance=_distance(fraction, alpha_fraction))
+
+    found = _boundary(probe, _FIRST_ROWS, (1, LARGEST_ROWS), whole=True)
+    if found is None:
+        plans.choose(spec, replace(setting, rows=LARGEST_ROWS))
+        raise PlanError(
+            f"alpha: no table of up to 10^12 rows has an error of {alpha_fraction:g} of its rows; ask for a larger "
+            "fraction or raise epsilon"
+        )
+    return int(found[1])
+
+
+def require_alpha(alpha: float) -> None:
+    """PlanError for what is no error to aim at."""
+    if not 0.0 < alpha < math.inf:
+        raise PlanError(f"alpha: {alpha:g} is no error to aim at; give a positive finite number")
+
+
+def _error(spec: StreamSpec, setting: Setting, measure: Callable[[Calibration], float] = promised_alpha) -> float:
+    """The promised error, infinite where no plan fits."""
+    try:
+        return measure(plans.choose(spec, setting))
+    except PlanError:
+        return math.inf
+
+
+def _with_cutoff(spec: StreamSpec, cutoff: int) -> StreamSpec:
+    mechanism = spec.mechanism
+    field = cutoff_field(mechanism.kind, type(mechanism), standing=spec.standing is not None)
+    if field not in ANSWERED:
+        raise PlanError(
+            f"mechanism.kind: {mechanism.kind} does not charge single answers; ask for the epsilon it needs"
+        )
+    return spec.model_copy(update={"mechanism": mechanism.model_copy(update={field: cutoff})})
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Whether a point is past the boundary, and how far off its error is, as a logarithm."""
+
+    past: bool
+    distance: float
+
+
+def _distance(error: float, alpha: float) -> float:
+    return abs(math.log(error / alpha)) if 0.0 < error < math.inf else _FAR
+
+
+def _boundary(
+    probe: Callable[[float], _Probe], start: float, bounds: tuple[float, float], *, whole: bool
+) -> tuple[float, float] | None:
+    """Two neighbouring points, within ``TOLERANCE``, of which only the second is past the boundary.
+
+    None if no point is; the least point twice if all are. Errors are near powers of what is sought, so that the next
+    point is guessed on a line through the last two in logarithms; every third one halves what is left.
+    """
+    least, largest = bounds
+    below: float | None = None
+    above: float | None = None
+    point, slope = min(max(start, least), largest), 1.0
+    before: tuple[float, float] | None = None
+    turn = 0
+    while True:
+        turn += 1
+        found = probe(point)
+        below, above = (below, point) if found.past else (point, above)
+        if above == least:
+            return least, least
+        if below == largest:
+            return None
+        if below is not None and above is not None and above - below <= max(int(whole), TOLERANCE * below):
+            return below, above
+        signed = -found.distance if found.past else found.distance
+        if before is not None and before[0] != math.log(point) and found.distance < _FAR:
+            measured = (before[1] - signed) / (math.log(point) - before[0])
+            slope = min(max(measured, 0.1), 4.0)
+        before = (math.log(point), signed)
+        # A little further than the line says, so that the next point lies on the other side.
+        guess = point * math.exp(signed / slope + math.copysign(0.4 * TOLERANCE, signed))
+        low, high = below or least, above or largest
+        if below is not None and above is not None and (turn % 3 == 0 or not low < guess < high):
+            guess = math.sqrt(low * high)
+        point = min(max(guess, least), largest)
+        if whole:
+            point = min(max(round(point), low + (below is not None)), high - (above is not None))
+
+
+POINTS: Final = 25
+"""Points of a curve where nobody asks for another number of them."""
+
+
+class Against(StrEnum):
+    """What a curve varies."""
+
+    EPSILON = "epsilon"
+    CUTOFF = "cutoff"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPoint:
+    """What could be had at one ε or one cutoff; nothing where no calibration fits."""
+
+    value: float
+    calibrations: tuple[Calibration, ...]
+
+
+def curve(spec: StreamSpec, setting: Setting, against: Against, points: int = POINTS) -> Iterator[PlanPoint]:
+    """Every calibration at each of about so many places around the specification, which is one of them.
+
+    ε goes from a tenth to ten times the given one, a cutoff from 1 to ten times it. Each place is planned when it is asked
+    for: whoever has had enough stops.
+
+    Raises:
+        PlanError: the mechanism is charged once, and has no cutoff to vary.
+    """
+    for value, varied in variations(spec, against, points):
+        try:
+            found = candidates(varied, setting)
+        except PlanError:
+            found = ()
+        yield PlanPoint(value, found)
+
+
+def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list[tuple[float, StreamSpec]]:
+    """The specification at the places of a curve, in order."""
+    if against is Against.EPSILON:
+        arm = np.geomspace(1.0, 10.0, points // 2 + 1)[1:].tolist()
+        values = [
+            *(spec.epsilon / one for one in reversed(arm)),
+            spec.epsilon,
+            *(spec.epsilon * one for one in arm),
+        ]
+        return [(value, spec.model_copy(update={"epsilon": value})) for value in values]
+    mechanism = spec.mechanism
+    name = cutoff_field(mechanism.kind, type(mechanism), standing=spec.standing is not None)
+    if name is None:
+        raise PlanError(f"cutoff: {mechanism.kind} is charged once; vary epsilon")
+    given = getattr(mechanism, name)
+    cutoffs = {round(value) for value in np.geomspace(1, min(10 * (given or 10), MAX_ANSWERS), points)}
+    return [
+        (float(one), spec.model_copy(update={"mechanism": mechanism.model_copy(update={name: one})}))
+        for one in sorted(cutoffs | ({given} if given else set()))
+    ]

@@ -1,0 +1,89 @@
+"""How far answers that were read off measured marginals may be off, by the law of their noise alone.
+
+The bounds hold for whoever asks, also one who knows the noise: for every single cell at once, for every range of values of a
+marginal's attributes at once, and for sums of any cells by adding up the bound of single cells. Errors are counts of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from schemas import EstimateCalibration
+from stream.privacy.accuracy.noise_laws import reach, sum_alpha, variance_of
+from stream.privacy.noise import Symmetric, gaussian, sampler
+from stream.privacy.planning.estimate_plans import MEASURED_PART, NUMBERS_PART
+
+_HOPELESS = 1.5
+"""A sum whose standard deviation is beyond the promise already, by such a margin in the tail, is not looked at closer."""
+
+
+class Bounds:
+    """The error bounds of one stream; together they fail with no more than their parts of β."""
+
+    def __init__(self, calibration: EstimateCalibration) -> None:
+        self._calibration = calibration
+        self._measurements = calibration.starts + calibration.cutoff
+        self._number = calibration.sparse_vector.answer_alpha
+        self._promise = calibration.sparse_vector.alpha
+
+    def number(self) -> float:
+        """The error of every number told on a ⊤, in units of what one person moves it by."""
+        return self._number
+
+    def cells(
+        self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
+    ) -> float:
+        """The error of sums of ``summed`` cells of one marginal, all of them at once; infinite if beyond the promise.
+
+        A marginal that had so many ⊤s' ``charges`` has as much of β.
+        """
+        if summed == 0:
+            return 0.0
+        beta = 0.5 * MEASURED_PART * self._calibration.beta * charges / self._measurements
+        single = summed * reach(law, math.prod(sizes), beta)
+        if not ranges or summed == 1:
+            return single
+        count = math.prod(size * (size + 1) // 2 for size in sizes)
+        least = math.sqrt(2.0 * variance_of(law) * summed * math.log(2.0 * count / beta))
+        if least > _HOPELESS * self._promise:
+            return min(single, math.inf)
+        return min(single, sum_alpha(law, summed, count, beta, whole=True))
+
+    def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
+        """The error of numbers read off a marginal that their own ⊤ measured, in units of what one person moves them by.
+
+        Each adds up ``summed`` of its cells at most, in full where they are ``whole``.
+
+        The marginal's noise is independent of the question, so that no other sum needs to be reckoned with.
+        """
+        beta = NUMBERS_PART * self._calibration.beta / self._calibration.cutoff
+        return sum_alpha(law, summed, numbers, beta, whole=whole)
+
+
+def opening_law(calibration: EstimateCalibration) -> Symmetric:
+    """The noise of each cell that is measured with the first answer."""
+    if calibration.noise == "gaussian":
+        return gaussian(Fraction(calibration.deviation_start) ** 2)
+    return sampler("two_sided", Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity)
+
+
+def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:
+    """The noise of each cell of the marginal that a ⊤ measures, with a number beside it or without."""
+    if calibration.noise == "gaussian":
+        precision = 1 / Fraction(calibration.deviation_answer) ** 2
+        if numbered:
+            precision -= 1 / (Fraction(calibration.deviation_number) ** 2 * calibration.marginal_sensitivity)
+        return gaussian(1 / precision)
+    part = Fraction(calibration.sparse_vector.epsilon_answer) / calibration.cutoff
+    if numbered:
+        part -= Fraction(calibration.epsilon_number)
+    return sampler("two_sided", part / calibration.marginal_sensitivity)
+
+
+def number_law(calibration: EstimateCalibration, width: int) -> Symmetric:
+    """The noise of a number told on a ⊤, which one person moves by ``width`` steps."""
+    if calibration.noise == "gaussian":
+        return gaussian(Fraction(calibration.deviation_number) ** 2 * width**2)
+    return sampler("two_sided", Fraction(calibration.epsilon_number) / width)

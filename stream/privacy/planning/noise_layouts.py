@@ -1,0 +1,385 @@
+"""The layouts of noise that the planner chooses from, each as a calibration with its exact error filled in.
+
+Their privacy is proved in ``docs/proofs/above-threshold.md`` and ``docs/proofs/numeric-sparse.md``. Budgets are split with
+ε1 + ε2 + ε3 <= ε, or c rounds of ε1 + ε2 + ε3 <= ε (``tops_epsilon`` says where ε2 and ε3 count for less), in
+rational arithmetic on the doubles themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+from schemas import Method, SparseVectorCalibration
+from stream.optional_packages import np, optimize
+from stream.privacy.accuracy.sparse_vector_accuracy import (
+    RunLayout,
+    alpha_of,
+    failure_bound,
+    layout_of,
+    negligible,
+    rates_of,
+)
+from stream.privacy.composition.losses import answer_rate, tops_epsilon
+from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon, rounded_down
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How ε is divided: the fraction ``answers`` on fresh numbers, and of the rest the fraction ``threshold`` on ρ."""
+
+    threshold: float
+    answers: float = 0.0
+
+
+LayoutFor = Callable[[Split], RunLayout]
+"""The layout that divides ε so."""
+
+COARSEST_SCALE = 4096
+"""Noise scale in steps from which on the grid no longer shows in the choice of split and shift."""
+
+_BLOCKS = 192
+_RESOLUTION = 4096
+_PASSES = 3
+_EXTREME_LOGIT = 20.0
+
+
+def stated_split(width: int) -> float:
+    """The threshold's fraction of ε1 + ε2 in the split 1 : width^(2/3) of Lyu, Su & Li 2017, Section 4.2.
+
+    ``width`` is 2c in general and c for monotone queries.
+    """
+    return 1.0 / (1.0 + math.pow(width, 2.0 / 3.0))
+
+
+def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tuple[Split, int]:
+    """The split of ε (three significant digits) and the shift that minimise α.
+
+    Alternates between the least α at fixed (split, shift) and the least failure probability at fixed α; near the
+    optimum the two have the same minimiser. The noise of the layouts should span ``COARSEST_SCALE`` steps or more.
+    """
+    logits = [_logit(start.threshold)] + ([_logit(start.answers)] if start.answers > 0.0 else [])
+    layout = layout_for(start)
+    shift = _first_shift(layout, beta)
+    for turn in range(_PASSES):
+        alpha = alpha_of(layout, round(shift), beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+        shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=turn == 0)
+        layout = layout_for(_split_at(logits))
+    split = _split_at(logits)
+    return Split(_rounded(split.threshold), _rounded(split.answers)), round(shift)
+
+
+def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
+    """Where to begin: the numbers' share at which, each alone, decisions and numbers would have the same error."""
+    halves = layout_for(Split(threshold, 0.5))
+    decisions = replace(halves, numbers="none")
+    shift = round(_first_shift(decisions, beta))
+    error = alpha_of(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+    number_error = math.log(1.0 + halves.tops / beta) / (halves.answer_rate * halves.answer_ratio)
+    return Split(threshold, number_error / (error + number_error))
+
+
+def best_answers(layout_for: LayoutFor, start: Split, beta: float) -> Split:
+    """The numbers' share (three significant digits) that minimises α where the rest of the split and the shift 0 are given."""
+
+    def error(logit: float) -> float:
+        layout = layout_for(replace(start, answers=_fraction(logit)))
+        return alpha_of(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+
+    centre = _logit(start.answers)
+    found = optimize.minimize_scalar(
+        error, bounds=(centre - 2.0, centre + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
+    )
+    return replace(start, answers=_rounded(_fraction(float(found.x))))
+
+
+def _rounded(fraction: float) -> float:
+    return min(float(f"{fraction:.3g}"), 0.999)
+
+
+def _logit(fraction: float) -> float:
+    return math.log(fraction / (1.0 - fraction))
+
+
+def _fraction(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-max(-_EXTREME_LOGIT, min(_EXTREME_LOGIT, logit))))
+
+
+def _first_shift(layout: RunLayout, beta: float) -> float:
+    # Half of the failures for the largest of k query noises, half for what makes a high query fail.
+    low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
+    if layout.one_sided:
+        rounds = layout.tops if layout.fresh else 1
+        high_reach = math.log(1.0 + rounds / beta) / layout.threshold_rate
+    else:
+        high_reach = math.log(1.0 + layout.tops / beta) / layout.query_rate
+    return 0.5 * (low_reach - high_reach)
+
+
+def _least_failure(
+    layout_for: LayoutFor,
+    alpha: int,
+    start: Sequence[float],
+    beta: float,
+    *,
+    first: bool,
+) -> list[float]:
+    """The shift and the split's logits with the least failure at ``alpha``."""
+    shift, *logits = start
+    tail = negligible(layout_for(_split_at(logits)), beta)
+
+    def log_failure(point: NDArray[np.float64]) -> float:
+        lean, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
+        failure = failure_bound(layout, alpha, round(lean * alpha), blocks=_BLOCKS, tail=tail)
+        return math.log(max(failure, 1e-300))
+
+    logit_step, lean_step = (0.4, 0.1) if first else (0.1, 0.03)
+    begin = np.array([logits[0], shift / alpha, *logits[1:]])
+    steps = np.array([logit_step, lean_step, *[logit_step] * (len(logits) - 1)])
+    simplex = np.vstack([begin, begin + np.diag(steps)])
+    options = {"initial_simplex": simplex, "xatol": 2e-3, "fatol": 1e-4, "maxfev": 60 * len(begin)}
+    found = optimize.minimize(log_failure, simplex[0], method="Nelder-Mead", options=options)
+    return [float(found.x[1]) * alpha, *np.delete(found.x, 1).tolist()]
+
+
+def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> Split:
+    fractions = [_fraction(float(logit)) for logit in logits]
+    return Split(*fractions)
+
+
+HEADROOM = 64
+"""How many noise scales must fit ``LARGEST_NOISE``: noise beyond them has probability e^−64, below 2^−92."""
+
+LARGEST_NOISE = 2**52
+"""Noise is drawn in at most 52 binary digits, so that f + ν and T + ρ + s stay well inside 64 bits."""
+
+_COARSE_SCALE = 64.0
+
+
+class PlanError(ValueError):
+    """No calibration fits the parameters; the message says which one to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What a plan depends on, and nothing else: no name and no threshold.
+
+    Fresh numbers may be off by ``answer_ratio`` times the α of the decisions.
+    """
+
+    cutoff: int
+    monotone: bool
+    epsilon: float
+    delta: float
+    expected_queries: int
+    beta: float
+    sensitivity_steps: int
+    grid: float
+    numbers: Literal["none", "fresh", "gap"] = "none"
+    answer_ratio: float = 1.0
+
+
+def textbook(problem: PlanInputs) -> SparseVectorCalibration:
+    """Two-sided noise of scales σ and 2σ, a new threshold after each ⊤ (Kamath lecture 9, Figure 2).
+
+    σ = 2c/ε, or √(32 c ln(1/δ))/ε where that is smaller and where optimal composition confirms (ε, δ). ``alpha`` is
+    that of Theorems 2 and 4, 4σ(ln k + ln(2c/β))Δ, or the exact one where a coarse grid makes that larger. A promise
+    of monotone queries is not used. Fresh numbers take 1/9 of ε, or 1/(√512 + 1) of it with ln(2/δ) in σ, and α is
+    4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3 and Theorem 3.28).
+    """
+    cutoff, fresh = problem.cutoff, problem.numbers == "fresh"
+    per_round, delta, answers = optimal_round_epsilon(problem.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
+    if problem.delta > 0.0:
+        stated = (
+            2.0 * problem.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / problem.delta))
+        )
+        if stated > per_round and optimal_delta(stated, cutoff, problem.epsilon) <= problem.delta:
+            per_round, delta, answers = stated, problem.delta, 1.0 / (math.sqrt(512.0) + 1.0)
+    problem = replace(problem, monotone=False, answer_ratio=1.0)
+    parts = _divided(problem, per_round, Split(0.5, answers if fresh else 0.0))
+    result = _finished(problem, "textbook", parts, 0, delta=delta)
+    sigma = 1.0 / parts[0]
+    logs = math.log(problem.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / problem.beta)
+    alpha = max(4.0 * sigma * logs * problem.sensitivity_steps * problem.grid, result.alpha)
+    return result.model_copy(update={"alpha": alpha, "answer_alpha": 0.0 if problem.numbers == "none" else alpha})
+
+
+def two_sided(problem: PlanInputs) -> SparseVectorCalibration:
+    """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, no shift; the best share for fresh numbers."""
+    split = Split(stated_split(_width(problem, fresh=False)))
+    if problem.numbers == "fresh":
+        refinement = _refinement(problem, problem.epsilon)
+        layout_for = _layouts(problem, "two_sided", problem.epsilon, refinement)
+        split = best_answers(layout_for, _start(problem, layout_for, split.threshold, refinement), problem.beta)
+    return _finished(problem, "two_sided", _divided(problem, problem.epsilon, split), 0)
+
+
+def two_sided_shifted(problem: PlanInputs) -> SparseVectorCalibration:
+    """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, the best shift."""
+    return _optimised(
+        problem, "two_sided_shifted", problem.epsilon, threshold=stated_split(_width(problem, fresh=False))
+    )
+
+
+def one_sided(problem: PlanInputs) -> SparseVectorCalibration:
+    """One threshold, one-sided noise, the best split and shift."""
+    return _optimised(problem, "one_sided", problem.epsilon)
+
+
+def one_sided_rounds(problem: PlanInputs) -> SparseVectorCalibration:
+    """A new round of cutoff 1 for each ⊤, one-sided noise, the best split and shift.
+
+    ε0 per round is the largest that optimal composition allows (Kairouz, Oh & Viswanath 2015).
+    """
+    per_round = optimal_round_epsilon(problem.epsilon, problem.delta, problem.cutoff)
+    return _optimised(problem, "one_sided_rounds", per_round, delta=problem.delta)
+
+
+def _optimised(
+    problem: PlanInputs,
+    method: Method,
+    epsilon: float,
+    *,
+    delta: float = 0.0,
+    threshold: float | None = None,
+) -> SparseVectorCalibration:
+    """The best shift, and the best split as well, but for the threshold's fraction where one is given."""
+    width = _width(problem, fresh=_is_fresh(method))
+    refinement = _refinement(problem, epsilon)
+    layout_for = _layouts(problem, method, epsilon, refinement, threshold=threshold)
+    start = _start(problem, layout_for, stated_split(width), refinement)
+    best, fine_shift = best_split_and_shift(layout_for, start, problem.beta)
+    split = best if threshold is None else replace(best, threshold=threshold)
+    parts = _divided(problem, epsilon, split)
+    shift = round(fine_shift / refinement)
+    scale = 1.0 / (layout_for(split).query_rate * refinement)
+    nearby = (0, 1, -1, 2, -2) if scale < _COARSE_SCALE else (0,)
+    options = [_finished(problem, method, parts, shift + offset, delta=delta) for offset in nearby]
+    return min(options, key=lambda option: option.alpha)
+
+
+def _start(problem: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
+    """Where the search for a split begins; refused at once if no noise could fit."""
+    start = Split(threshold)
+    decisions = layout_for(start)
+    _check_scale(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
+    return start_split(layout_for, threshold, problem.beta) if problem.numbers == "fresh" else start
+
+
+def _refinement(problem: PlanInputs, epsilon: float) -> int:
+    # Split and shift are sought on a grid too fine to matter, so that a coarse one cannot mislead the search.
+    return max(1, math.ceil(COARSEST_SCALE * epsilon / problem.sensitivity_steps))
+
+
+def _layouts(
+    problem: PlanInputs, method: Method, epsilon: float, refinement: int, *, threshold: float | None = None
+) -> LayoutFor:
+    """The layouts among which a method's split is sought, on a grid finer by ``refinement``."""
+    fresh = _is_fresh(method)
+    width = _width(problem, fresh=fresh)
+    fine_steps = problem.sensitivity_steps * refinement
+    tops = min(problem.cutoff, problem.expected_queries)
+
+    def layout_for(split: Split) -> RunLayout:
+        split = split if threshold is None else replace(split, threshold=threshold)
+        fraction = split.threshold
+        whole = epsilon * _gain(problem, split)
+        decisions = whole * (1.0 - split.answers)
+        return RunLayout(
+            one_sided=_is_one_sided(method),
+            threshold_rate=decisions * fraction / fine_steps,
+            query_rate=decisions * (1.0 - fraction) / (width * fine_steps),
+            fresh=fresh and tops > 1,
+            tops=tops,
+            queries=problem.expected_queries,
+            numbers=problem.numbers,
+            answer_rate=whole * split.answers / ((1 if fresh else problem.cutoff) * fine_steps),
+            answer_ratio=problem.answer_ratio,
+        )
+
+    return layout_for
+
+
+def _finished(
+    problem: PlanInputs,
+    method: Method,
+    parts: tuple[float, float, float],
+    shift: int,
+    *,
+    delta: float = 0.0,
+) -> SparseVectorCalibration:
+    """The calibration with budget parts (ε1, ε2, ε3), its exact errors filled in."""
+    draft = SparseVectorCalibration(
+        method=method,
+        noise="one_sided" if _is_one_sided(method) else "two_sided",
+        fresh_threshold=_is_fresh(method),
+        epsilon_threshold=parts[0],
+        epsilon_query=parts[1],
+        shift=shift,
+        sensitivity_steps=problem.sensitivity_steps,
+        grid=problem.grid,
+        cutoff=problem.cutoff,
+        monotone=problem.monotone,
+        epsilon=problem.epsilon,
+        delta=delta,
+        expected_queries=problem.expected_queries,
+        beta=problem.beta,
+        alpha=0.0,
+        numbers=problem.numbers,
+        epsilon_answer=parts[2],
+    )
+    rates = (*rates_of(draft), answer_rate(draft)) if problem.numbers == "fresh" else rates_of(draft)
+    _check_scale(problem, min(rates))
+    error = alpha_of(layout_of(draft, problem.answer_ratio), shift, problem.beta)
+    number_error = {"none": 0, "fresh": math.floor(problem.answer_ratio * error), "gap": error}[problem.numbers]
+    return draft.model_copy(update={"alpha": error * problem.grid, "answer_alpha": number_error * problem.grid})
+
+
+def _check_scale(problem: PlanInputs, rate: float) -> None:
+    needed = HEADROOM / rate
+    if needed > LARGEST_NOISE:
+        raise PlanError(
+            f"noise of scale {1.0 / rate:.3g} grid steps does not fit 52 binary digits; raise epsilon, lower the cutoff, "
+            f"or use a grid {needed / LARGEST_NOISE:.2g} times coarser than {problem.grid:g}"
+        )
+
+
+def _gain(problem: PlanInputs, split: Split) -> float:
+    """How many times ε the parts may add up to: more than once where they are never lost together."""
+    if not (problem.monotone and problem.numbers == "fresh"):
+        return 1.0
+    threshold = (1.0 - split.answers) * split.threshold
+    query = 1.0 - split.answers - threshold
+    return 1.0 / (threshold + tops_epsilon(threshold, query, split.answers, monotone=True))
+
+
+def _divided(problem: PlanInputs, epsilon: float, split: Split) -> tuple[float, float, float]:
+    """(ε1, ε2, ε3) with ε1 + ``tops_epsilon`` <= ε exactly."""
+    whole = epsilon * _gain(problem, split)
+    answers = whole * split.answers
+    threshold = whole * (1.0 - split.answers) * split.threshold
+    if whole == epsilon:
+        return threshold, rounded_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
+    threshold = min(threshold, rounded_down(Fraction(epsilon) - Fraction(answers)))
+    query = rounded_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
+    return threshold, min(query, whole * (1.0 - split.answers) * (1.0 - split.threshold)), answers
+
+
+def _width(problem: PlanInputs, *, fresh: bool) -> int:
+    """The query noise's scale in units of Δ/ε2: 2c, or c for monotone queries."""
+    tops = 1 if fresh else problem.cutoff
+    return tops if problem.monotone else 2 * tops
+
+
+def _is_fresh(method: Method) -> bool:
+    return method in ("textbook", "one_sided_rounds")
+
+
+def _is_one_sided(method: Method) -> bool:
+    return method in ("one_sided", "one_sided_rounds")

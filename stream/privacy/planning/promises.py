@@ -1,0 +1,203 @@
+"""What a stream's α bounds, in one set of words for the command line, the monitor's page and the documents.
+
+An answer's own ``alpha`` bounds the error of each of its numbers. What is said of a stream before it answers is here: of
+what, over how many, with which probability. Whatever is told of accuracy is told from these parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from schemas import (
+    AboveThreshold,
+    AnswersCalibration,
+    Calibration,
+    EstimateCalibration,
+    Exponential,
+    Extensions,
+    Histogram,
+    Laplace,
+    LazyHistogram,
+    NoisyMax,
+    NumericSparse,
+    Pmw,
+    RandomizedResponse,
+    ReleaseCalibration,
+    RunningCount,
+    RunningCountCalibration,
+    SparsePmw,
+    SparseProject,
+    SparseVectorCalibration,
+    StreamSpec,
+)
+from schemas.queries import MAX_CANDIDATES
+from stream.formatting import bound
+from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
+from stream.privacy.composition.costs import charged_answers, extended_beta
+from stream.privacy.planning.answer_plans import promised_answers
+
+VACUOUS = "vacuous: it says no more than the number of rows does"
+"""What is said of a promise that a constant answer would keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One bound of a stream: ``before`` α ``after``, with a probability ``over`` so many, and what else there is to say.
+    ``warning`` is empty, or ``VACUOUS``.
+
+    All promises of a stream hold together with the same ``probability``.
+    """
+
+    before: str
+    alpha: float
+    after: str
+    over: str
+    probability: float
+    remark: str
+    warning: str
+
+    def __str__(self) -> str:
+        """The promise as a sentence, without its full stop."""
+        told = f"{self.before}{bound(self.alpha, grouped=True)}{self.after} with probability {self.probability:g} {self.over}"
+        return "; ".join(part for part in (told, self.remark, self.warning) if part)
+
+
+def promises(
+    spec: StreamSpec, calibration: Calibration, extensions: Extensions = (), counted: str = ""
+) -> tuple[Promise, ...]:
+    """What a stream promises of its accuracy, from its public definition alone.
+
+    Extensions change nothing for the charged answers that it was opened with; those that were added may fail as well. ``counted``
+    says how many rows of one person count, where the source bounds them (``rows_counted``); streams about people count all people.
+    """
+    found = _opened(spec, calibration)
+    if counted and not getattr(spec.mechanism, "people", False):
+        found = tuple(_remarked(one, counted) for one in found)
+    # Where fewer answers are promised than are paid for, extensions come after all of them.
+    beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
+    if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
+        return found
+    count, beta = charged_answers(calibration, extensions), extended_beta(calibration, extensions)
+    extended = f"for its first {calibration.cutoff:,} charged answers"
+    extended += f", with probability {1.0 - beta:.4g} for all {count:,}" if beta < 1.0 else f" of {count:,}"
+    return tuple(_remarked(one, extended) for one in found)
+
+
+def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911 - one for each mechanism
+    mechanism, asked = spec.mechanism, _first(calibration.expected_queries, "answer")
+    match mechanism:
+        case AboveThreshold() | NumericSparse():
+            decided = _promise(
+                calibration,
+                "each 'above' and 'below' is right about values further than ",
+                " from the threshold",
+                asked,
+            )
+            if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
+                return (decided,)
+            lean = lean_of(calibration) if calibration.numbers == "gap" else 0.0
+            remark = (
+                f"of values far above the threshold they are {bound(lean, grouped=True)} too low on average"
+                if lean > 0.0
+                else ""
+            )
+            number = _promise(
+                calibration,
+                "each number beside an 'above' is within ±",
+                "",
+                asked,
+                remark,
+                calibration.answer_alpha,
+            )
+            return decided, number
+        case Laplace(dimensions=dimensions):
+            several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
+            table = "on a table: each count, and what moves by more carries an alpha of its own"
+            remark = "" if spec.standing is not None else table
+            return (_promise(calibration, f"each number{several} is within ±", "", _charged(calibration), remark),)
+        case NoisyMax() | Exponential():
+            before = f"each choice among up to {MAX_CANDIDATES} candidates is at most "
+            remark = "fewer candidates carry a smaller alpha"
+            return (_promise(calibration, before, " below the best", _charged(calibration), remark),)
+        case RandomizedResponse():
+            over = _first(calibration.expected_queries, "event")
+            return (_promise(calibration, "each category's estimated share is within ±", "", over),)
+        case Histogram() if isinstance(calibration, AnswersCalibration):
+            over = _first(promised_answers(calibration), "window")
+            return (_promise(calibration, "each number of a window is within ±", "", over),)
+        case Histogram():
+            remark = "sums of cells carry an alpha of their own"
+            return (
+                _promise(calibration, "each cell is within ±", "", "over all cells, however often asked", remark),
+            )
+        case LazyHistogram(sparsity=sparsity) | SparseProject(sparsity=sparsity):
+            worst = "for the worst table, all of its rows in one cell; each answer carries its own, which is smaller for others"
+            whole = worst if isinstance(mechanism, SparseProject) else ""
+            cells = f"answer about up to {sparsity:,} cells" if sparsity > 1 else "answer about a cell"
+            if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
+                remark = "each answer carries its whole error, which depends on the table"
+                return (_promise(calibration, f"the noise in each {cells} is within ±", "", asked, remark),)
+            return (_promise(calibration, f"each {cells} is within ±", "", asked, whole),)
+        case RunningCount(steps=steps):
+            groups = calibration.groups if isinstance(calibration, RunningCountCalibration) else 1
+            over = f"over all {steps:,} windows" if steps > 1 else "over the one window"
+            over += f" and {groups:,} groups" if groups > 1 else ""
+            remark = "an answer made of fewer sums carries a smaller alpha"
+            return (_promise(calibration, "each number so far is within ±", "", over, remark),)
+        case Pmw() if isinstance(calibration, EstimateCalibration):
+            remark = "while its measurements last; sums, means, shares and groups carry their own"
+            return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)
+        case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
+            remarks = [f"for a table of at most {rows:,} rows"] if rows else []
+            remarks += ["while its updates last"] if updates and gap else []
+            return (_promise(calibration, "each count is within ±", "", asked, ", ".join(remarks)),)
+
+
+def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
+    """Whether a constant would keep a promise about a table of so many rows, a public number; half of the rows, say.
+
+    A share's range is 1. A decision or a choice is never further off than the number of rows.
+    """
+    least = least_vacuous(spec, rows)
+    return least is not None and calibration.alpha >= least
+
+
+def least_vacuous(spec: StreamSpec, rows: int | None) -> float | None:
+    """The least α that a constant keeps to; None where the number of rows is not public, or sums may be asked for."""
+    if isinstance(spec.mechanism, RandomizedResponse):
+        return 0.5
+    sums: tuple[str, ...] = getattr(spec.mechanism, "sums", ())
+    if rows is None or sums:
+        return None
+    if isinstance(spec.mechanism, AboveThreshold | NumericSparse | NoisyMax | Exponential):
+        return float(rows)
+    return 0.5 * rows
+
+
+def _promise(
+    calibration: Calibration, before: str, after: str, over: str, remark: str = "", alpha: float | None = None
+) -> Promise:
+    return Promise(
+        before=before,
+        alpha=calibration.alpha if alpha is None else alpha,
+        after=after,
+        over=over,
+        probability=1.0 - calibration.beta,
+        remark=remark,
+        warning=VACUOUS if calibration.vacuous else "",
+    )
+
+
+def _remarked(promise: Promise, remark: str) -> Promise:
+    return replace(promise, remark="; ".join(part for part in (promise.remark, remark) if part))
+
+
+def _charged(calibration: Calibration) -> str:
+    """Over the answers that share β, where each is charged."""
+    if not isinstance(calibration, AnswersCalibration):
+        raise TypeError(f"a {calibration.kind} calibration does not charge each answer")
+    return _first(promised_answers(calibration), "answer")
+
+
+def _first(count: int, what: str) -> str:
+    return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"

@@ -1,0 +1,282 @@
+"""Randomized response: its exact probabilities, its planner, and the unbiased estimator of shares.
+
+Each event is one person's category out of k; the answer is that category with probability e^ε/(e^ε + k − 1), else one of
+the others, each as likely. Proofs are in docs/proofs/randomized-response.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from schemas import Answer, GrantRecord, RandomizedResponse, ReleaseCalibration, StreamSpec
+from stream.privacy.accuracy.binomial import at_least, at_most
+from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.composition.pure_rounds import optimal_round_epsilon
+from stream.privacy.planning.answer_plans import stated_epsilon
+
+RESPONSE_BITS = 128
+"""Probabilities are out of 2^128, as the uniform words that are compared with them."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """The law of one answer: ``epsilon`` is the event's, exact; ``categories`` is k."""
+
+    epsilon: Fraction
+    categories: int
+
+    @cached_property
+    def other(self) -> int:
+        """How likely each category is that is not the person's own, out of 2^128.
+
+        1/(e^ε + k − 1) rounded up: then P(own)/P(other) = 2^128/other − (k − 1) ≤ e^ε holds exactly.
+        """
+        with localcontext(prec=80):
+            # e^ε is rounded down by more than the quotient and ``exp`` are off, hence the probability up.
+            power = (Decimal(self.epsilon.numerator) / Decimal(self.epsilon.denominator)).exp()
+            below = power * (1 - Decimal(10) ** -60)
+            exact = Decimal(1 << RESPONSE_BITS) / (below + self.categories - 1)
+            return int(exact.to_integral_value(rounding=ROUND_CEILING))
+
+    @property
+    def own(self) -> int:
+        """How likely the person's own category is, out of 2^128."""
+        return (1 << RESPONSE_BITS) - (self.categories - 1) * self.other
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The two probabilities (own, other) as doubles."""
+        return self.own / (1 << RESPONSE_BITS), self.other / (1 << RESPONSE_BITS)
+
+    @property
+    def slope(self) -> float:
+        """How much more likely the own category is than another: p − q, which an answer keeps of the truth."""
+        return (self.own - self.other) / (1 << RESPONSE_BITS)
+
+
+@lru_cache(maxsize=4096)
+def response(epsilon: Fraction, categories: int) -> Response:
+    """The law of an answer; the same object for the same parameters."""
+    return Response(epsilon, categories)
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedShare:
+    """The estimated share of one category: unbiased, hence possibly below 0 or above 1; the interval is within [0, 1]."""
+
+    category: str
+    answers: int
+    estimate: float
+    low: float
+    high: float
+    deviation: float
+
+
+def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
+    """Every calibration that applies: the notes' own, adding up a person's events, and with δ > 0 optimal composition.
+
+    The stream's (ε, δ) protects a person with up to ``contributions`` events; each event gets ε0 of it. ``alpha`` bounds
+    the error of every category's estimated share after ``expected_queries`` events; the textbook's is Hoeffding's.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, RandomizedResponse):
+        raise TypeError(f"{mechanism.kind} is no randomized response")
+    parts, categories = setting.contributions, len(mechanism.categories)
+    stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, parts)
+    found = [
+        _finished(spec, categories, parts, "textbook", stated, stated_delta),
+        _finished(spec, categories, parts, "basic", optimal_round_epsilon(spec.epsilon, 0.0, parts), 0.0),
+    ]
+    if spec.delta > 0.0 and parts > 1:
+        part = optimal_round_epsilon(spec.epsilon, spec.delta, parts)
+        found.append(_finished(spec, categories, parts, "optimal", part, spec.delta))
+    return tuple(found)
+
+
+def hoeffding_alpha(law: Response, events: int, beta: float) -> float:
+    """The error of all shares that Hoeffding's inequality allows after so many events: √(ln(2k/β)/2n) / (p − q)."""
+    return math.sqrt(math.log(2.0 * law.categories / beta) / (2.0 * events)) / law.slope
+
+
+def share_alpha(law: Response, events: int, beta: float) -> float:
+    """The error of all shares that the Chernoff bound allows after so many events, whatever the true shares.
+
+    The count of a category is a sum of independent trials with mean nθ, θ between q and p; each of its two tails beyond
+    t·n is at most e^{−n·KL(θ ± t ‖ θ)} (Hoeffding 1963, Theorem 1). The worst θ and the least t are found by bisection.
+    """
+    own, other = law.rates
+    allowed = math.log(2.0 * law.categories / beta) / events
+
+    def holds(distance: float) -> bool:
+        return all(_least_divergence(other, own, step) >= allowed for step in (distance, -distance))
+
+    low, high = 0.0, math.sqrt(allowed / 2.0)
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high / law.slope
+
+
+def estimate_shares(
+    counts: Sequence[int],
+    categories: Sequence[str],
+    law: Response,
+    beta: float,
+) -> tuple[EstimatedShare, ...]:
+    """Unbiased shares of all categories from how often each was answered.
+
+    π̂ = (y/n − q)/(p − q). With probability 1 − ``beta`` all intervals hold the shares among those who answered, and also
+    those of a population that they were drawn from independently: Clopper-Pearson, β/k for each category.
+    ``deviation`` is the estimate's standard deviation over the noise, at the estimated share.
+
+    Raises:
+        ValueError: there are no answers, or not one count for each category.
+    """
+    events = sum(counts)
+    if len(counts) != len(categories) or len(categories) != law.categories:
+        raise ValueError(f"counts: {len(counts)} for {law.categories} categories; give one for each")
+    if events == 0 or min(counts) < 0:
+        raise ValueError("counts: no answers yet; collect some first")
+    own, other = law.rates
+    slope = law.slope
+    shares = []
+    for category, count in zip(categories, counts, strict=True):
+        estimate = (count / events - other) / slope
+        low, high = ((end - other) / slope for end in binomial_interval(count, events, beta / len(categories)))
+        inside = min(max(estimate, 0.0), 1.0)
+        variance = inside * own * (1.0 - own) + (1.0 - inside) * other * (1.0 - other)
+        shares.append(
+            EstimatedShare(
+                category=category,
+                answers=count,
+                estimate=estimate,
+                low=min(max(low, 0.0), 1.0),
+                high=min(max(high, 0.0), 1.0),
+                deviation=math.sqrt(variance / events) / slope,
+            )
+        )
+    return tuple(shares)
+
+
+def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, float]:
+    """Clopper and Pearson's interval for the mean of independent trials, β at most 1/2.
+
+    It is made for trials of equal probability, and holds as often for unequal ones (Hoeffding 1956, Theorem 4).
+    """
+    return float(at_least(successes, trials, 0.5 * beta)), float(at_most(successes, trials, 0.5 * beta))
+
+
+def _finished(
+    spec: StreamSpec,
+    categories: int,
+    parts: int,
+    method: Literal["basic", "optimal", "textbook"],
+    epsilon_part: float,
+    delta: float,
+) -> ReleaseCalibration:
+    law = response(Fraction(epsilon_part), categories)
+    bound = hoeffding_alpha if method == "textbook" else share_alpha
+    return ReleaseCalibration(
+        method=method,
+        parts=parts,
+        epsilon_part=epsilon_part,
+        sensitivity_steps=1,
+        grid=1.0,
+        cutoff=0,
+        epsilon=spec.epsilon,
+        delta=delta,
+        expected_queries=spec.expected_queries,
+        beta=spec.beta,
+        alpha=bound(law, spec.expected_queries, spec.beta),
+    )
+
+
+def _least_divergence(low: float, high: float, step: float) -> float:
+    """min KL(θ + step ‖ θ) over θ in [low, high] with θ + step in [0, 1], rounded down; infinite if there is none.
+
+    Relative entropy is convex in both arguments together, hence in θ.
+    """
+    low, high = max(low, -step), min(high, 1.0 - step)
+    if low > high:
+        return math.inf
+    for _ in range(200):
+        third = (high - low) / 3.0
+        if third <= 1e-12 * high:
+            break
+        if _divergence(low + third, step) <= _divergence(high - third, step):
+            high -= third
+        else:
+            low += third
+    return _divergence(0.5 * (low + high), step) * (1.0 - 1e-8)
+
+
+def _divergence(theta: float, step: float) -> float:
+    """KL(θ + step ‖ θ) of two coins, θ strictly between 0 and 1, without cancellation where they are close."""
+    total = 0.0
+    for weight, change in ((theta, step), (1.0 - theta, -step)):
+        if weight + change > 0.0:
+            total += (weight + change) * math.log1p(change / weight)
+    return total
+
+
+class EstimateError(ValueError):
+    """There is nothing to estimate; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Unbiased shares of all categories; with probability 1 − ``beta`` every interval holds the true share."""
+
+    stream: str
+    events: int
+    beta: float
+    shares: tuple[EstimatedShare, ...]
+
+
+def shares_of(grant: GrantRecord, answers: Iterable[Answer], beta: float | None = None) -> Estimate:
+    """The shares behind a stream's answers, as far as they have been collected.
+
+    Answers of other streams, and those that are halted or rejected, are passed over; one that comes twice counts once.
+    The intervals hold the shares among those whose answers are here, and of a population that they were drawn from
+    independently. ``beta`` is the stream's own where it is not given.
+
+    Raises:
+        EstimateError: the stream is no randomized response, two answers contradict each other, or there is none.
+    """
+    mechanism, calibration, stream = grant.spec.mechanism, grant.calibration, grant.spec.stream
+    if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):
+        raise EstimateError(f"stream '{stream}' runs {mechanism.kind}; estimates are for randomized_response")
+    beta = grant.spec.beta if beta is None else beta
+    if not 0.0 < beta < 1.0:
+        raise EstimateError(f"beta: {beta:g} is no probability between 0 and 1; give one, such as 0.05")
+    counts = dict.fromkeys(mechanism.categories, 0)
+    seen: dict[int, str] = {}
+    taken = 0
+    for answer in answers:
+        if answer.stream != stream or answer.index is None or answer.choice is None:
+            continue
+        before = seen.setdefault(answer.index, answer.choice)
+        if before != answer.choice:
+            raise EstimateError(
+                f"answers: two differ at index {answer.index} of stream '{stream}'; give those of one installation"
+            )
+        if len(seen) == taken:
+            continue
+        taken += 1
+        if answer.choice not in counts:
+            raise EstimateError(f"answers: one of stream '{stream}' has a category that the stream does not have")
+        counts[answer.choice] += 1
+    if taken == 0:
+        raise EstimateError(f"answers: none of stream '{stream}' among them; collect some first")
+    law = response(Fraction(calibration.epsilon_part), len(counts))
+    shares = estimate_shares(list(counts.values()), list(counts), law, beta)
+    return Estimate(stream=stream, events=taken, beta=beta, shares=shares)

@@ -1,0 +1,1 @@
+"""What the processors of all roles have in common."""

@@ -1,0 +1,120 @@
+"""The private numbers of a query as they were written: decimals of any length and size, which doubles are only near."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+
+import msgspec
+
+from schemas.json_limits import STRING
+from stream.privacy.composition.refusals import RefusedError
+from stream.privacy.mechanisms.grid import Written
+from stream.privacy.mechanisms.ranges import written
+
+_BEYOND = {True: b"-1e300", False: b"1e300"}
+"""Stand for numbers that no double holds, beyond every range, private or public; by whether they are negative."""
+
+_LONGEST = 1024
+"""Longer numbers are given by their nearest double; some parsers count digits."""
+
+_STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
+
+
+class _Value(msgspec.Struct, gc=False):
+    value: Decimal
+
+
+_NOTHING = msgspec.Raw(b"null")
+
+
+class _RawValue(msgspec.Struct, gc=False):
+    value: msgspec.Raw = _NOTHING
+
+
+class _RawValues(msgspec.Struct, gc=False):
+    values: list[msgspec.Raw] | None = None
+
+
+class _RawScores(msgspec.Struct, gc=False):
+    candidates: list[_RawValue] | None = None
+
+
+class _RawFeed(msgspec.Struct, gc=False):
+    sensitivity: msgspec.Raw = _NOTHING
+    grid: msgspec.Raw = _NOTHING
+    minimum: msgspec.Raw = _NOTHING
+    maximum: msgspec.Raw = _NOTHING
+
+
+class _RawRegistration(msgspec.Struct, gc=False):
+    source: _RawFeed
+
+
+_decode_raw_registration: Callable[[bytes], _RawRegistration] = msgspec.json.Decoder(_RawRegistration).decode
+_decode_value: Callable[[bytes], _Value] = msgspec.json.Decoder(_Value).decode
+_decode_raw_values: Callable[[bytes], _RawValues] = msgspec.json.Decoder(_RawValues).decode
+_decode_raw_scores: Callable[[bytes], _RawScores] = msgspec.json.Decoder(_RawScores).decode
+
+
+def value_of(payload: bytes) -> Decimal:
+    """The ``value`` of a query that was read as a number within the range of doubles."""
+    return _decode_value(payload).value
+
+
+def values_of(payload: bytes) -> Written:
+    """The ``values`` of a query, one by one, of those that were read as numbers within the range of doubles."""
+    return _lazily(lambda: _decode_raw_values(payload).values or [])
+
+
+def scores_of(payload: bytes) -> Written:
+    """The ``value`` of each candidate of a query, likewise."""
+    return _lazily(lambda: [one.value for one in _decode_raw_scores(payload).candidates or []])
+
+
+def _lazily(read: Callable[[], list[msgspec.Raw]]) -> Written:
+    texts: list[msgspec.Raw] = []
+
+    def at(place: int) -> Decimal:
+        if not texts:
+            texts.extend(read())
+        return _decimal(texts[place])
+
+    return at
+
+
+def require_kept_digits(request: bytes) -> None:
+    """Refuse a registration of numbers that are kept otherwise than they are written: the promise is about those kept."""
+    source = _decode_raw_registration(request).source
+    for name in _RawFeed.__struct_fields__:
+        text = str(getattr(source, name), "ascii")
+        try:
+            kept = text == "null" or Decimal(text) == written(float(text))
+        except InvalidOperation:
+            kept = False
+        if not kept:
+            raise RefusedError(f"source.{name}: has more digits than are kept; write it with at most 15")
+
+
+def readable(payload: bytes) -> bytes:
+    """A query with numbers that every parser takes in place of those that are too large or too long for some.
+
+    JSON has numbers of any size. Those of moderate length and size, strings and all that is no JSON stay as they are.
+    """
+    return _STRING_OR_NUMBER.sub(_readable, payload)
+
+
+def _readable(match: re.Match[bytes]) -> bytes:
+    text = match[0]
+    if text.startswith(b'"'):
+        return text
+    nearest = float(text)
+    if math.isinf(nearest):
+        return _BEYOND[nearest < 0.0]
+    return repr(nearest).encode() if len(text) > _LONGEST else text
+
+
+def _decimal(raw: msgspec.Raw) -> Decimal:
+    return Decimal(str(raw, "ascii"))

@@ -1,0 +1,171 @@
+"""Records and messages by the thousand, in columns; each is made when somebody looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.kernel import Column, Spans, joined
+from stream.processing.protocol import Message, Record, RecordLike
+
+_NO_HEADERS: Final = ()
+
+
+class RecordColumns(Sequence[Record]):
+    """Records of one partition without headers, in order of their offsets.
+
+    ``timestamp_type`` is Kafka's word for who stamped them, all alike: 0 for their writers, 1 for the broker, None outside Kafka.
+    """
+
+    all_are_read: Final = True
+    __slots__ = ("keys", "offsets", "partition", "timestamp_type", "timestamps", "topic", "values")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offsets: Column,
+        timestamps: Column,
+        keys: Spans,
+        values: Spans,
+        timestamp_type: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offsets = offsets
+        self.timestamps = timestamps
+        self.keys = keys
+        self.values = values
+        self.timestamp_type = timestamp_type
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> RecordColumns: ...
+    def __getitem__(self, place: int | slice) -> Record | RecordColumns:
+        if isinstance(place, slice):
+            return RecordColumns(
+                self.topic,
+                self.partition,
+                offsets=self.offsets[place],
+                timestamps=self.timestamps[place],
+                keys=self.keys[place],
+                values=self.values[place],
+                timestamp_type=self.timestamp_type,
+            )
+        return Record(
+            self.topic,
+            self.partition,
+            int(self.offsets[place]),
+            int(self.timestamps[place]),
+            _text(self.keys, place),
+            _text(self.values, place),
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        topic, partition = self.topic, self.partition
+        columns = (self.offsets.tolist(), self.timestamps.tolist(), _texts(self.keys), _texts(self.values))
+        for offset, timestamp, key, value in zip(*columns, strict=True):
+            yield Record(topic, partition, offset, timestamp, key, value)
+
+    def picked(self, places: npt.NDArray[Any]) -> RecordColumns:
+        """Those at some places."""
+        return RecordColumns(
+            self.topic,
+            self.partition,
+            offsets=self.offsets[places],
+            timestamps=self.timestamps[places],
+            keys=self.keys.picked(places),
+            values=self.values.picked(places),
+            timestamp_type=self.timestamp_type,
+        )
+
+    def are(self, others: Sequence[Any]) -> bool:
+        """Whether these are the same records, of the same fetch."""
+        return (
+            isinstance(others, RecordColumns)
+            and others.values.data is self.values.data
+            and np.array_equal(others.values.at, self.values.at)
+        )
+
+
+def picked(records: Sequence[RecordLike], places: npt.NDArray[Any]) -> Iterable[RecordLike]:
+    """The records at some places."""
+    if isinstance(records, RecordColumns):
+        return records.picked(places)
+    return [records[place] for place in places.tolist()]
+
+
+def size_of(records: Sequence[Any]) -> int:
+    """How many bytes of keys, values and headers some records have."""
+    if isinstance(records, RecordColumns):
+        return int(records.keys.size.sum() + records.values.size.sum())
+    return sum(
+        len(one.key or b"")
+        + len(one.value or b"")
+        + sum(len(name) + len(text or b"") for name, text in one.headers)  # a header may have no value
+        for one in records
+    )
+
+
+def are_alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two fetches of a partition can make one batch."""
+    if isinstance(some, RecordColumns):
+        return isinstance(others, RecordColumns) and some.timestamp_type == others.timestamp_type
+    return not isinstance(others, RecordColumns)
+
+
+def one_behind_another(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Fetches of a partition that are alike, as one batch."""
+    columns = [part for part in parts if isinstance(part, RecordColumns)]
+    if not columns:
+        return [record for part in parts for record in part]
+    return RecordColumns(
+        columns[0].topic,
+        columns[0].partition,
+        offsets=np.concatenate([part.offsets for part in columns]),
+        timestamps=np.concatenate([part.timestamps for part in columns]),
+        keys=joined([part.keys for part in columns]),
+        values=joined([part.values for part in columns]),
+        timestamp_type=columns[0].timestamp_type,
+    )
+
+
+class MessageColumns(Sequence[Message]):
+    """Messages without headers, each with a key and a value."""
+
+    __slots__ = ("keys", "values")
+
+    def __init__(self, keys: Spans, values: Spans) -> None:
+        self.keys = keys
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> MessageColumns: ...
+    def __getitem__(self, place: int | slice) -> Message | MessageColumns:
+        if isinstance(place, slice):
+            return MessageColumns(self.keys[place], self.values[place])
+        return (self.keys[place], self.values[place], _NO_HEADERS)
+
+    def __iter__(self) -> Iterator[Message]:
+        return ((key, value, _NO_HEADERS) for key, value in zip(self.keys, self.values, strict=True))
+
+
+def _text(texts: Spans, place: int) -> bytes | None:
+    return None if texts.size[place] < 0 else texts[place]
+
+
+def _texts(texts: Spans) -> Iterator[bytes | None]:
+    return (None if size < 0 else text for text, size in zip(texts, texts.size.tolist(), strict=True))

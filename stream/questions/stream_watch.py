@@ -1,0 +1,256 @@
+"""Watching streams: which of their answers are told, and their ends, once each. Told nothing of Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from schemas import EventsSource, Source, StandingQuery, StreamState, registered_as
+from schemas.wire import UNREADABLE
+from stream.errors import Unknown
+from stream.formatting import bounded_words, counted_words, did_you_mean
+from stream.questions.alert_states import ABOVE, Notice, matches
+from stream.questions.question_forms import as_names
+from stream.questions.results import Result
+
+
+class StreamOpening(NamedTuple):
+    """One opening of a stream, and whether it goes on; ``reason`` is why it does not.
+
+    ``time`` is Kafka's stamp of the ledger's record of it, in seconds since the epoch.
+    """
+
+    stream: str
+    source: str
+    incarnation: str
+    state: StreamState
+    reason: str | None
+    time: float
+
+    @property
+    def end(self) -> str | None:
+        """That it has ended and why, in words; None while it has not."""
+        if self.state == "open":
+            return None
+        if not self.reason or self.reason.startswith(f"{self.state}:"):
+            return self.reason or self.state
+        return f"{self.state}: {self.reason}"
+
+
+def source_of(key: bytes | None) -> str | None:
+    """The source that a record of the ledger registers; None if it is about something else."""
+    kind, _, name = (key or b"").partition(b"|")
+    return name.decode(errors="replace") if kind == b"source" else None
+
+
+def counted_of(value: bytes | None) -> str:
+    """How many rows or events of one person count, by a source's record; empty if it bounds none, or is a later version's."""
+    try:
+        source = _source_decoder.decode(value or b"").source
+    except UNREADABLE:
+        return ""
+    return "" if source.person is None else bounded_words(source.kind, source.person, source.contribution)
+
+
+def opening_of(
+    key: bytes | None, value: bytes | None, stamp: int, wanted: Callable[[str, str], bool]
+) -> StreamOpening | None:
+    """The opening that a record of the ledger tells of; None if it tells of none that is ``wanted`` by source and stream."""
+    kind, _, rest = (key or b"").partition(b"|")
+    if kind != b"grant" or value is None:
+        return None
+    source, _, stream = rest.decode(errors="replace").partition("|")
+    if not wanted(source, stream):
+        return None
+    try:
+        told = _decoder.decode(value)
+    except UNREADABLE:
+        return None  # a later version's
+    state = told.state if told.state != "open" or told.ending is None else told.ending
+    return StreamOpening(stream, source, told.identity.incarnation, state, told.reason, stamp / 1000)
+
+
+def is_news(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
+    """Whether an opening is another than the one that is known by its name; if so it is known from now on.
+
+    The ledger writes a stream's record for other reasons as well: what says no more keeps the time at which it was said first.
+    """
+    before = known.get(opening.stream)
+    if before is not None and before._replace(time=opening.time) == opening:
+        return False
+    known[opening.stream] = opening
+    return True
+
+
+class _Identity(msgspec.Struct, gc=False):
+    incarnation: str
+
+
+class _Grant(msgspec.Struct, gc=False):
+    """The fields of a GrantRecord that say which opening it is, and whether it goes on."""
+
+    identity: _Identity
+    state: StreamState
+    ending: Literal["halted", "closed"] | None = None
+    reason: str | None = None
+
+
+class _LedgerSource(msgspec.Struct, gc=False):
+    kind: str
+    person: str | None = None
+    contribution: int = 1
+
+
+class _SourceRecord(msgspec.Struct, gc=False):
+    """The fields of a SourceRecord that bound what one person contributes."""
+
+    source: _LedgerSource
+
+
+_decoder = msgspec.json.Decoder(_Grant)
+_source_decoder = msgspec.json.Decoder(_SourceRecord)
+
+
+_HALTED: Final = b'"halted"'
+
+
+class AnswerRecord(Protocol):
+    """What is read of an answer's record."""
+
+    @property
+    def timestamp(self) -> int: ...  # noqa: D102
+    @property
+    def key(self) -> bytes | None: ...  # noqa: D102
+    @property
+    def value(self) -> bytes | None: ...  # noqa: D102
+
+
+class Watch:
+    """The streams of these names, which may hold ``*``, and of this source: their alerts, with ``quiet`` all their answers.
+
+    A stream with periods is followed through all of them, by the name that it was opened under.
+    """
+
+    def __init__(
+        self,
+        patterns: tuple[str, ...],
+        source: str | None,
+        *,
+        quiet: bool,
+    ) -> None:
+        self._patterns = tuple(as_names("streams", patterns))
+        self._source = source
+        self._quiet = quiet
+        self._ended: set[str] = set()
+
+    def wants(self, source: str, stream: str) -> bool:
+        """Whether a stream is watched."""
+        return self._source in {None, source, registered_as(source)} and matches(stream, self._patterns)
+
+    def begin(
+        self, openings: Iterable[StreamOpening], sources: AbstractSet[str], *, from_beginning: bool
+    ) -> list[Notice]:
+        """What is told first: which of the streams that are named in full have ended.
+
+        From the beginning on nothing is: their ends come behind their answers.
+
+        Raises:
+            Unknown: such a stream, or the source, is not there.
+        """
+        if self._source is not None and self._source not in sources:
+            hint = did_you_mean(self._source, sources) or "; see 'sotto source list'"
+            raise Unknown(f"source '{self._source}' is not registered{hint}")
+        known = {opening.stream: opening for opening in openings}
+        for name in self._patterns:
+            if name not in known and not any(sign in name for sign in "*?["):
+                raise Unknown(
+                    f"stream '{name}' is not known{f' to source {self._source}' if self._source else ''}; see 'sotto "
+                    f"source list', or watch '{name}*' for streams that are still to be opened"
+                )
+        return [] if from_beginning else self.ended(known[name] for name in self._patterns if name in known)
+
+    def ended(self, openings: Iterable[StreamOpening]) -> list[Notice]:
+        """What is told of the ends of streams by the ledger, the earliest first."""
+        return sorted((one for opening in openings for one in self._changed(opening)), key=lambda one: one.time)
+
+    def _changed(self, opening: StreamOpening) -> list[Notice]:
+        """What is told when the ledger has something new of a stream; that a period is over is nothing new."""
+        if opening.end is None:
+            self._ended.discard(opening.stream)
+            return []
+        if opening.state == "closed" and registered_as(opening.stream) != opening.stream:
+            return []
+        return self._end(opening, opening.end, opening.time)
+
+    def may_matter(self, record: AnswerRecord) -> bool:
+        """Whether an answer could be told, by its bytes: most are passed over unread."""
+        value = record.value or b""
+        return (self._quiet or ABOVE in value or _HALTED in value) and matches(
+            (record.key or b"").decode(errors="replace"), self._patterns
+        )
+
+    def told(self, record: AnswerRecord, opening: StreamOpening, counted: str = "") -> list[Notice]:
+        """What is told of an answer of a stream that is watched; ``counted`` is what its source says of one person's rows."""
+        answer = Result.read(record.value)
+        notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted)
+        if answer.outcome == "halted":
+            # The ledger may have told of it before the stream was asked again.
+            ends = (
+                self._end(opening, f"halted: {answer.reason}", notice.time)
+                if opening.end is None
+                else self._end(opening, opening.end, min(notice.time, opening.time))
+            )
+            return ends or ([notice] if self._quiet else [])
+        if answer.outcome != "rejected" and opening.end is None:
+            self._ended.discard(opening.stream)
+        return [notice] if self._quiet or notice.is_alert else []
+
+    def _end(self, opening: StreamOpening, end: str, when: float) -> list[Notice]:
+        if opening.stream in self._ended:
+            return []
+        self._ended.add(opening.stream)
+        return [Notice(when, opening.stream, opening.source, ended=end)]
+
+
+def declared_topic(source: EventsSource) -> str:
+    """What a live topic is, whose events it has, and how many of them count."""
+    of_period = "" if source.period is None else " in one period"
+    total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
+    period = ""
+    if source.period is not None:
+        period = f"; what a person does in one period of {source.period} is protected"
+    clock = "marks in the topic"
+    if source.clock == "broker":
+        clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
+    return (
+        f"topic {source.topic}: {counted_words(source)} of a stream{total}; windows close by {clock}; "
+        f"events more than {source.ahead} ahead are refused{period}"
+    )
+
+
+def standing_words(standing: StandingQuery) -> str:
+    """What is asked of each window, of which windows, and when."""
+    counted = (
+        f"how many {standing.count}" if isinstance(standing.count, str) else f"the sum of '{standing.count.sum}'"
+    )
+    where = f" with {standing.where}" if standing.where is not None else ""
+    by = f" for each {' and '.join(standing.by)}" if standing.by else ""
+    window = standing.window
+    every = f", one every {window.every}" if window.every is not None and window.overlap > 1 else ""
+    begins = f", from {standing.begins} on" if standing.begins is not None else ""
+    after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
+    return f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+
+
+def windows_words(windows: int, period: str | None) -> str:
+    """Over how many windows a promise holds, of a source with such periods or none."""
+    anew = "" if period is None else f", in each period of {period} anew"
+    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{anew}"
+
+
+def period_of(source: Source) -> str | None:
+    """The length of a source's periods, if it has some."""
+    return source.period if isinstance(source, EventsSource) else None

@@ -1,0 +1,1 @@
+"""The services: workers, the budget service and feeds, ready to run."""

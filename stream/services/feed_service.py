@@ -1,0 +1,389 @@
+"""The feed service: an engine for each live topic that a standing stream asks of, and one that merges."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter as Counts
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from schemas import EventsSource
+from stream.engine.group_engine import Engine
+from stream.engine.health import ServiceHealth
+from stream.engine.restore import readable, reader
+from stream.engine.task_status import EngineRole
+from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.feed_definitions import FeedDefinitions
+from stream.feeds.merge_processor import MergeProcessor
+from stream.kafka.client.adapter import KAFKA, Clients, Consumer, Offsets
+from stream.kafka.topics.layouts import TopicsError, feed_groups, merging_group
+from stream.kafka.topics.live_topics import another_source, find_live_topic
+from stream.log import get_logger
+from stream.processing.topic_names import Topics
+from stream.settings import Settings
+
+WAIT_MS: Final = 200
+CONTROL_RETRY: Final = 1.0
+"""Seconds before control is read anew after an error."""
+
+log = get_logger("feed")
+
+
+class ControlFollower:
+    """Keeps definitions up to date. ``heard`` is set once all that control had told at the start is among them."""
+
+    def __init__(
+        self, settings: Settings, topics: Topics, definitions: FeedDefinitions, clients: Clients = KAFKA
+    ) -> None:
+        self.heard = asyncio.Event()
+        self.on_news: Callable[[], None] = lambda: None
+        """Called after anything was taken in."""
+        self._settings = settings
+        self._places = [TopicPartition(topics.control, number) for number in range(topics.partitions)]
+        self._definitions = definitions
+        self._clients = clients
+
+    async def run(self) -> None:
+        """Follow until cancelled; after an error all is read again, which takes nothing back."""
+        while True:
+            try:
+                async with reader(self._settings, self._clients, fetch_max_wait_ms=WAIT_MS) as consumer:
+                    await self._follow(consumer)
+            except (KafkaError, OSError) as error:
+                log.warning("cannot follow control", error=type(error).__name__)
+            await asyncio.sleep(CONTROL_RETRY)
+
+    async def _follow(self, consumer: Consumer) -> None:
+        consumer.assign(self._places)
+        await consumer.seek_to_beginning(*self._places)
+        ends = await consumer.end_offsets(self._places)
+        while True:
+            fetched = await consumer.getmany(
+                *self._places, timeout_ms=WAIT_MS, max_records=self._settings.batch_events
+            )
+            for records in fetched.values():
+                await asyncio.to_thread(self._definitions.take, readable(records))
+            if not self.heard.is_set() and await self._reached(consumer, ends):
+                self.heard.set()
+            if fetched and self.heard.is_set():
+                self.on_news()
+
+    async def _reached(self, consumer: Consumer, ends: Offsets) -> bool:
+
+        return all([await consumer.position(place) >= ends[place] for place in self._places])
+
+
+CODES: Final = (
+    *("ahead", "before", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
+    *("unknown category", "unreadable"),
+)
+"""Why events of live topics are set aside."""
+
+
+class FeedFigures:
+    """Counters and gauges of all live topics of a process, brought up to date at each look."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counters = {
+            "counted": Counter(
+                "sotto_feed_counted", "Events that count, once for each window.", registry=registry
+            ),
+            "late": Counter(
+                "sotto_feed_late", "Events that came too late, once for each window.", registry=registry
+            ),
+            "left_out": Counter(
+                "sotto_feed_left_out",
+                "Events beyond what one person may contribute, once for each window.",
+                registry=registry,
+            ),
+        }
+        self._rejected = Counter(
+            "sotto_feed_dead_letters", "Events set aside, by the reason's code.", ["code"], registry=registry
+        )
+        for code in CODES:  # to Prometheus a series that begins at 1 has not grown
+            self._rejected.labels(code)
+        self._windows = Gauge(
+            "sotto_feed_open_windows", "Windows in which something was counted.", registry=registry
+        )
+        self._people = Gauge(
+            "sotto_feed_people", "People counted in open windows, once for each.", registry=registry
+        )
+        self._lag_events = Gauge(
+            "sotto_feed_lag_events",
+            "Events of a live topic that are not read yet, in partitions of this process.",
+            ["source"],
+            registry=registry,
+        )
+        self._lag_seconds = Gauge(
+            "sotto_feed_lag_seconds",
+            "How far the slowest partition's clock is behind: behind the time, or, where marks tell it, the foremost's.",
+            ["source"],
+            registry=registry,
+        )
+        self._seen: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
+
+    def look(self, engines: Mapping[str, Engine], sources: Mapping[str, EventsSource], now: float) -> None:
+        """Add what the processors have counted since the last look; engines stand under their sources' names.
+
+        ``now`` is in seconds since 1970.
+        """
+        windows = people = 0
+        for name, engine in engines.items():
+            processors = [one for one in engine.processors() if isinstance(one, FeedProcessor)]
+            for processor in processors:
+                self._add(processor)
+                windows += processor.open_windows
+                people += processor.people
+            if (source := sources.get(name)) is not None:
+                self._lag_events.labels(name).set(engine.unread())
+                self._lag_seconds.labels(name).set(seconds_behind(source, processors, now))
+        self._windows.set(windows)
+        self._people.set(people)
+
+    def drop(self, source: str) -> None:
+        """Forget the lag of a source that is not served any more."""
+        for gauge in (self._lag_events, self._lag_seconds):
+            with suppress(KeyError):  # it was never shown
+                gauge.remove(source)
+
+    def _add(self, processor: FeedProcessor) -> None:
+        now = Counts({name: getattr(processor, name) for name in self._counters})
+        now.update({f"code {code}": count for code, count in processor.rejected.items()})
+        before = self._seen.get(processor, Counts())
+        self._seen[processor] = now
+        for name, count in (now - before).items():
+            if name in self._counters:
+                self._counters[name].inc(count)
+            else:
+                self._rejected.labels(name.removeprefix("code ")).inc(count)
+
+
+def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
+    """How far the slowest clock is behind; where nothing has come for a while that is about the source's ``idle``.
+
+    A clock that has not begun holds up its first window, for as long as the foremost is beyond that.
+    """
+    moments = [one.moment for one in processors if one.moment >= 0]
+    foremost = now * 1000 if source.clock == "broker" else max(moments, default=0)
+    held_up = [reading for one in processors if one.moment < 0 and (reading := one.next_close) is not None]
+    return max(0.0, foremost - min([*moments, *held_up], default=foremost)) / 1000
+
+
+RETRY: Final = 5.0
+"""Seconds before a live topic that was not there is looked for again."""
+
+PATIENCE: Final = 0.25
+"""Seconds that counts may wait for their transaction while no window closes."""
+
+MERGING: Final = ""
+"""Where merging stands among the sources: none of them has an empty name."""
+
+
+FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
+
+
+def feed_group(settings: Settings, topics: Topics, source: str) -> str:
+    """The consumer group of the tasks of one live topic."""
+    return f"{feed_groups(settings)}{topics.feed_state(source).removeprefix(topics.feed_states())}"
+
+
+class FeedService:
+    """Runs until stopped or until one of its engines ends by itself; live topics are taken up as streams on them are opened."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        topics: Topics,
+        health: ServiceHealth,
+        clients: Clients = KAFKA,
+        *,
+        find: FindTopic = find_live_topic,
+        clock: Callable[[], float] = time.time,
+        process: str = "",
+    ) -> None:
+        """Take what finds a live topic and makes its changelog, the clock, and the process's name if it has one."""
+        self.definitions = FeedDefinitions()
+        self.role = EngineRole(
+            "feed",
+            merging_group(settings),
+            topics.status,
+            lambda number: MergeProcessor(topics, number, self.definitions),
+            patience=PATIENCE,
+            process=process,
+        )
+        self._find = find
+        self._clock = clock
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when ``run`` is about to raise."""
+        self._settings = settings
+        self._topics = topics
+        self._health = health
+        self._clients = clients
+        self._hearing = ControlFollower(settings, topics, self.definitions, clients)
+        self._figures = FeedFigures(health.metrics.registry)
+        self._engines: dict[str, Engine] = {}
+        self._served: dict[str, EventsSource] = {}
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._retired: set[str] = set()
+        """Sources whose engines end because their standing streams are all closed."""
+        self._news = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Finish the batches in hand, leave all groups, and return from ``run``."""
+        self._stopping.set()
+        for engine in self._engines.values():
+            engine.stop()
+
+    async def run(self) -> None:
+        """Merge, and count every live topic that is asked of.
+
+        Raises:
+            MembershipLostError, StalledError: as engines do.
+            Exception: whatever ends the following of control, without which no stream would be begun or closed.
+        """
+        self._hearing.on_news = self._news.set
+        hearing = asyncio.create_task(self._hearing.run())
+        beside = [hearing, asyncio.create_task(self._show())]
+        try:
+            self._health.part("control").tell("has not been read yet")
+            await self._first(self._hearing.heard.wait(), hearing)
+            self._health.drop("control")
+            if not self._stopping.is_set():
+                self._serving[MERGING] = asyncio.create_task(self._merge())
+                await self._follow(hearing)
+            await asyncio.gather(*self._serving.values())
+        finally:
+            for task in (*beside, *self._serving.values()):
+                task.cancel()
+            await asyncio.gather(*beside, *self._serving.values(), return_exceptions=True)
+
+    async def _follow(self, hearing: asyncio.Task[None]) -> None:
+        """Begin with each source once a stream asks of it, until told to stop; raise what ends an engine, or the hearing."""
+        while not self._stopping.is_set():
+            self._news.clear()
+            sources = self.definitions.sources()
+            for name, source in sources.items():
+                if name not in self._serving:
+                    self._serving[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
+            for name in self._serving.keys() - sources.keys() - {MERGING}:
+                if all(one.kind == "closed" for one in self.definitions.of(name)):
+                    self._retire(name)
+            await self._first(self._news.wait(), hearing, *self._serving.values())
+            for name in [one for one in self._retired if self._has_left(one)]:
+                self._forget(name)
+            for task in (hearing, *self._serving.values()):
+                if task.done() and not self._stopping.is_set():
+                    self.on_failure()
+                    task.result()
+                    raise RuntimeError("an engine ended without an order to stop")
+
+    def _retire(self, name: str) -> None:
+        """Stop reading a live topic whose standing streams are all closed; a later stream starts again where it was left."""
+        self._retired.add(name)
+        if (engine := self._engines.get(name)) is not None:
+            engine.stop()
+
+    def _has_left(self, name: str) -> bool:
+        task = self._serving[name]
+        return task.done() and not task.cancelled() and task.exception() is None
+
+    def _forget(self, name: str) -> None:
+        self._retired.discard(name)
+        del self._serving[name]
+        self._engines.pop(name, None)
+        if self._served.pop(name, None) is not None:
+            self._figures.drop(name)
+        self._health.drop(f"source {name}")
+        log.info("source left: its standing streams are closed", source=name)
+
+    async def _merge(self) -> None:
+        topics = self._topics
+        await self._run(
+            MERGING,
+            Engine(
+                self.role,
+                self._settings,
+                [topics.partials, topics.control],
+                self._clients,
+                partitions=topics.partitions,
+                health=self._health.part("merging"),
+            ),
+        )
+
+    async def _serve(self, source: EventsSource) -> None:
+        """Count one live topic, as soon as it is there."""
+        health = self._health.part(f"source {source.source}")
+        while not self._stopping.is_set() and source.source not in self._retired:
+            try:
+                partitions = await self._find(self._settings, self._topics, source.source, source.topic)
+            except (TopicsError, KafkaError, OSError) as error:
+                reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
+                log.warning("live topic not served", source=source.source, reason=reason)
+                health.tell(reason)
+                await self._first(asyncio.sleep(RETRY))
+                continue
+            engine = Engine(
+                self._role_of(source, partitions),
+                self._settings,
+                [source.topic],
+                self._clients,
+                partitions=partitions,
+                remedy=another_source(source.source),
+                health=health,
+                clock=self._clock,
+            )
+            log.info("serving", source=source.source, topic=source.topic, partitions=partitions)
+            self._served[source.source] = source
+            await self._run(source.source, engine)
+            return
+
+    def _role_of(self, source: EventsSource, partitions: int) -> EngineRole:
+        topics, definitions = self._topics, self.definitions
+
+        def make(number: int) -> FeedProcessor:
+            return FeedProcessor(topics, source, number, partitions, definitions)
+
+        group = feed_group(self._settings, topics, source.source)
+        return EngineRole(
+            "feed",
+            group,
+            topics.status,
+            make,
+            reports=False,
+            patience=PATIENCE,
+            labels={"source": source.source},
+            process=self.role.process,
+        )
+
+    async def _run(self, name: str, engine: Engine) -> None:
+        self._engines[name] = engine
+        engine.on_failure = self.on_failure
+        if self._stopping.is_set() or name in self._retired:
+            engine.stop()
+        await engine.run()
+
+    async def _first(self, *awaited: object) -> None:
+        """Wait for the first of these, or the order to stop."""
+        given = [asyncio.ensure_future(one) for one in awaited]  # type: ignore[call-overload]
+        mine = [task for task, one in zip(given, awaited, strict=True) if task is not one]
+        mine.append(asyncio.ensure_future(self._stopping.wait()))
+        try:
+            await asyncio.wait({*given, *mine}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in mine:
+                task.cancel()
+            await asyncio.gather(*mine, return_exceptions=True)
+
+    async def _show(self) -> None:
+        """Take figures once a second."""
+        while True:
+            self._figures.look(self._engines, self._served, self._clock())
+            await asyncio.sleep(1.0)

@@ -1,0 +1,68 @@
+"""The services that have the noise key, as engines: workers and the budget service. Feeds need nothing of what is imported here."""
+
+from __future__ import annotations
+
+import secrets
+
+from stream.budget import BudgetProcessor
+from stream.engine.group_engine import Engine
+from stream.engine.health import ServiceHealth
+from stream.engine.task_status import EngineRole
+from stream.kafka.topics.layouts import budget_group, worker_group
+from stream.privacy.noise import NoiseKey
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
+from stream.settings import Settings
+from stream.tables import GuardedReader, ReadingLimits, TableStore
+from stream.worker import QueryProcessor
+from stream.worker.fair_shares import Limits
+
+
+def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> TableStore:
+    """The tables that this deployment lets its services read; those that it ``keeps`` stay in memory."""
+    limits = ReadingLimits.parse(
+        settings.table_roots,
+        table_bytes=settings.table_bytes,
+        reading_bytes=settings.table_reading_bytes,
+        seconds=settings.table_reading_seconds,
+        names_causes=settings.table_causes,
+    )
+    reader = GuardedReader(limits)
+    return TableStore.keyed_by(key, reader, reader.stamp, keeps=keeps)
+
+
+def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
+    """An engine that answers queries."""
+    tables = table_store(settings, key)
+    limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    role = EngineRole(
+        name="worker",
+        group=worker_group(settings),
+        status=topics.status,
+        make=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
+    )
+    return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
+
+
+def budget(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
+    """An engine that grants, records and halts."""
+    tables = table_store(settings, key, keeps=False)
+    role = EngineRole(
+        name="budget",
+        group=budget_group(settings),
+        status=topics.status,
+        make=lambda partition: BudgetProcessor(
+            topics,
+            partition,
+            key_id=key.key_id,
+            tables=tables,
+            mint=lambda _: secrets.token_bytes(16),
+        ),
+    )
+    return Engine(
+        role,
+        settings,
+        [topics.requests, topics.charges],
+        partitions=LEDGER_PARTITIONS,
+        copies=False,
+        health=health,
+    )

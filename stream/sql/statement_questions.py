@@ -1,0 +1,295 @@
+"""What a statement asks of one source: queries for a stream, and where their answers belong in the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from math import prod
+from typing import Any, Final
+
+from schemas import (
+    MAX_CATEGORIES,
+    MAX_UNIVERSE,
+    AnswersCalibration,
+    Bins,
+    Categories,
+    Domain,
+    GrantRecord,
+    Integers,
+    Pmw,
+    TableSource,
+)
+from stream.formatting import did_you_mean
+from stream.privacy.noise import scales
+from stream.questions.results import Group, groups_of
+from stream.sql.aggregates import AnswerColumn, StatementError, distinct
+from stream.sql.statements import Column, Grouped, SelectStatement
+from stream.tables import PredicateError, PredicateParser, attributes_of, total_sensitivity, within
+from stream.tables.table_errors import listed, one_line, shown
+
+_BY_WEIGHTS: Final = frozenset({"where", "fraction"})
+"""What the questions to a stream of pmw by multiplicative weights consist of."""
+
+_SUMMED: Final = ("sum", "mean")
+
+
+class StreamCheck:
+    """What one stream answers, from public definitions alone."""
+
+    def __init__(
+        self, source: TableSource, grant: GrantRecord, conditions: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._conditions = conditions
+        self._source = source
+        self._attributes = source.attributes
+        self._calibration = grant.calibration
+        self._parser = PredicateParser(source.attributes)
+        self._stream = grant.spec.stream
+        self._pmw = grant.spec.mechanism if isinstance(grant.spec.mechanism, Pmw) else None
+        self._by_weights = grant.calibration.kind == "hypothesis"
+
+    def groups(self, names: Sequence[str]) -> None:
+        """Refuse groups that no stream answers."""
+        if len(set(names)) < len(names):
+            raise StatementError("GROUP BY: an attribute stands there twice; name it once")
+        if self._cells(names) > MAX_CATEGORIES:
+            raise StatementError(
+                f"GROUP BY: there are {self._cells(names):,} groups; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
+            )
+
+    def question(self, column: str, query: Mapping[str, Any]) -> None:
+        """Refuse a question; StatementError names the column that asks it, or quotes the condition that is none."""
+        named = {*query.get("group_by", ()), *(query[form] for form in _SUMMED if form in query)}
+        if (where := query.get("where")) is not None:
+            try:
+                named |= attributes_of(self._parser.parse(where))
+            except PredicateError as error:
+                told = self._told() or f"column '{one_line(column)}', where {one_line(where)}: {error}"
+                raise StatementError(told) from None
+        if not self._is_hidden(query):
+            raise StatementError(f"column '{one_line(column)}': {scales.too_wide('answers')}")
+        if self._pmw is not None:
+            self._on_pmw(column, query, named, self._pmw)
+
+    def _told(self) -> str | None:
+        """What is wrong with the first condition of the statement that is no predicate, as it is written there."""
+        for written, alone in self._conditions:
+            try:
+                self._parser.parse(alone)
+            except PredicateError as error:
+                return f"where {one_line(written)}: {error}"
+        return None
+
+    def _is_hidden(self, query: Mapping[str, Any]) -> bool:
+        """Whether a stream of laplace has noise for a sum, or for the sum within a mean, whose ε is shared with its count."""
+        form = next((form for form in _SUMMED if form in query), None)
+        domain = None if form is None else self._attributes[query[form]]
+        if (
+            form is None
+            or not isinstance(domain, Integers)
+            or not isinstance(self._calibration, AnswersCalibration)
+        ):
+            return True
+        if (where := query.get("where")) is not None:
+            domain = within(domain, query[form], self._parser.parse(where))
+        numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
+        width = numbers * max(1, total_sensitivity(self._source, domain, centre))
+        return scales.hides(self._calibration, width, numbers)
+
+    def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
+        if "people" in query:
+            raise StatementError(
+                f"column '{column}': stream '{self._stream}' is one of pmw, which counts rows and no people; name one of laplace"
+            )
+        if self._by_weights and not query.keys() <= _BY_WEIGHTS:
+            raise StatementError(
+                f"column '{column}': stream '{self._stream}' answers by multiplicative weights, which take counts and shares without "
+                "GROUP BY; name one of laplace, or of pmw that is planned neither for the worst case nor by the textbook"
+            )
+        if lacking := sorted(named - {*mechanism.attributes}):
+            raise StatementError(
+                f"column '{column}': attribute '{lacking[0]}' is none of the mechanism.attributes of stream '{self._stream}'; ask about "
+                + ", ".join(mechanism.attributes[:8])
+            )
+        if not self._by_weights and self._cells(named) > MAX_UNIVERSE:
+            raise StatementError(
+                f"column '{column}': the attributes named have more than {MAX_UNIVERSE:,} cells together; ask about fewer of them, or "
+                "smaller ones"
+            )
+
+    def _cells(self, names: set[str] | Sequence[str]) -> int:
+        return prod(self._attributes[name].size for name in names)
+
+
+MAX_QUESTIONS: Final = 256
+"""Most questions that one statement asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatementQuestion:
+    """One query, without stream and id, for the column at a place; ``row`` is that of its group, None if it asks for all rows."""
+
+    column: int
+    row: int | None
+    query: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPlan:
+    """A statement's columns, the attributes grouped by, the group that each row is about (all of them, without a GROUP BY), and the
+    questions.
+    """
+
+    columns: tuple[Column, ...]
+    groups: tuple[str, ...]
+    rows: tuple[Group, ...]
+    questions: tuple[StatementQuestion, ...]
+
+
+def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
+    """What to ask of a stream on the source.
+
+    Counts by groups are one question for all groups. Sums, means and counts of people are one for each, of at most 256.
+    Whatever a worker would refuse is refused here: none is charged beside one that cannot be answered.
+
+    Raises:
+        StatementError: the source has no such attribute, a condition is none, the stream does not answer such questions, or too much is asked at once.
+    """
+    named = _Attributes(source)
+    columns = tuple(_resolved(column, named) for column in statement.columns)
+    for column in columns:
+        if isinstance(column, AnswerColumn):
+            _require_columns(column, named, source)
+    groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
+    _require_groups(statement, columns, groups, named)
+    check = StreamCheck(source, grant, statement.conditions)
+    check.groups(groups)
+    rows = groups_of(source, groups) or ()
+    questions: list[StatementQuestion] = []
+    for place, column in enumerate(columns):
+        if isinstance(column, AnswerColumn):
+            questions += _questions(place, column, source, groups)
+    if len(questions) > MAX_QUESTIONS:
+        raise StatementError(
+            f"{len(questions):,} questions are asked, one for each sum, mean or count of people of each group; ask at most {MAX_QUESTIONS} at once: "
+            "take fewer groups, or COUNT(*), which is one question for all groups"
+        )
+    for question in questions:
+        check.question(columns[question.column].name, question.query)
+    return StatementPlan(columns, groups, rows, tuple(questions))
+
+
+class _Attributes:
+    """A source's attributes by the names that people write."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._names = tuple(source.attributes)
+        self._folded: dict[str, list[str]] = {}
+        for name in self._names:
+            self._folded.setdefault(name.casefold(), []).append(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name.casefold() in self._folded
+
+    def find(self, name: str, where: str) -> str:
+        """The declared name; letters may be of the other case where that is clear."""
+        if name in self._names:
+            return name
+        if len(alike := self._folded.get(name.casefold(), [])) == 1:
+            return alike[0]
+        hint = did_you_mean(name, self._names) or f"; there are {listed(self._names)}"
+        raise StatementError(f"{where}: no attribute is called {shown(name)}{hint}")
+
+
+def _require_columns(column: AnswerColumn, named: _Attributes, source: TableSource) -> None:
+    """Refuse a count of columns that are not there."""
+    if column.person is not None:
+        _require_person(column.person, source)
+    for name in column.counted:
+        if source.person is None or name.casefold() != source.person.casefold():
+            named.find(name, "COUNT")
+
+
+def _require_groups(
+    statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
+) -> None:
+    """Refuse a group that might be two things, and a column of what is not grouped by."""
+    if both := next((name for name in statement.renamed if name in named), None):
+        raise StatementError(
+            f"GROUP BY: '{both}' is an attribute and what another one's column is called; give the column another name with AS"
+        )
+    for column in columns:
+        if isinstance(column, Grouped) and column.attribute not in groups:
+            raise StatementError(
+                f"'{column.attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
+            )
+
+
+def _require_person(column: str, source: TableSource) -> None:
+    if source.person is None:
+        raise StatementError(distinct(" (this one declares none: one row is one person)"))
+    if column.casefold() != source.person.casefold():
+        raise StatementError(distinct(f", '{source.person}'"))
+
+
+def _resolved(column: Column, named: _Attributes) -> Column:
+    if isinstance(column, Grouped):
+        return Grouped(column.name, named.find(column.attribute, "SELECT"))
+    if column.attribute is None:
+        return column
+    return replace(column, attribute=named.find(column.attribute, column.form.upper()))
+
+
+def _questions(
+    place: int, column: AnswerColumn, source: TableSource, groups: tuple[str, ...]
+) -> Iterator[StatementQuestion]:
+    if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers):
+        raise StatementError(
+            f"'{column.attribute}' is not declared as integers, so that it cannot be added up; ask COUNT(*) … GROUP BY it"
+        )
+    if not groups:
+        yield StatementQuestion(place, None, _query(column, column.where))
+        return
+    if column.form == "count":
+        beside = {} if column.where is None else {"where": column.where}
+        yield StatementQuestion(place, None, {"group_by": groups, **beside})
+        return
+    domains = [source.attributes[name] for name in groups]
+    if prod(domain.size for domain in domains) > MAX_QUESTIONS:
+        raise StatementError(
+            f"the groups are {prod(domain.size for domain in domains):,}, and each sum, mean or count of people is a question of its own; "
+            f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
+        )
+    for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
+        parts = [*([] if column.where is None else [f"({column.where})"]), *cell]
+        yield StatementQuestion(place, row, _query(column, " AND ".join(parts)))
+
+
+def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
+    match column.form:
+        case "count":
+            return {"where": where or "TRUE"}
+        case "people":
+            return {"people": True} | ({} if where is None else {"where": where})
+        case "fraction":
+            return {"where": where, "fraction": True}
+        case form:
+            return {form: column.attribute} | ({} if where is None else {"where": where})
+
+
+def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
+    """A predicate for each value of a domain; values outside are in the bins at its ends."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    match domain:
+        case Categories(values=values):
+            return tuple(f"{quoted} = '{value.replace(chr(39), chr(39) * 2)}'" for value in values)
+        case Integers(minimum=minimum, maximum=maximum):
+            return tuple(f"{quoted} = {value}" for value in range(minimum, maximum + 1))
+        case Bins(edges=edges):
+            last = len(edges) - 2
+            found = []
+            for place, (low, high) in enumerate(pairwise(edges)):
+                sides = [f"{quoted} >= {low!r}"] * (place > 0) + [f"{quoted} < {high!r}"] * (place < last)
+                found.append(" AND ".join(sides) or "TRUE")
+            return tuple(found)

@@ -1,0 +1,84 @@
+"""Tables with declared attributes, predicates over them, and exact private counts and sums.
+
+Its names are brought in when they are first asked for: a process that reads one table waits for no parser of predicates.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from stream.tables.columns_table import PrivateTable
+    from stream.tables.expressions import Predicate, attributes_of
+    from stream.tables.fingerprints import fingerprint
+    from stream.tables.masks import cells
+    from stream.tables.predicates import PredicateParser, parse
+    from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
+    from stream.tables.rows import Rows
+    from stream.tables.store import TableStore
+    from stream.tables.sums import (
+        count_sensitivity,
+        groups_sensitivity,
+        rows_are_public,
+        sum_sensitivity,
+        total_sensitivity,
+        within,
+    )
+    from stream.tables.table_errors import DataError, PredicateError, UnreadableError
+    from stream.tables.universe import Cell, CellReader, cell_codes
+
+__all__ = [
+    "Cell",
+    "CellReader",
+    "DataError",
+    "GuardedReader",
+    "Predicate",
+    "PredicateError",
+    "PredicateParser",
+    "PrivateTable",
+    "ReadingLimits",
+    "Rows",
+    "TableStore",
+    "UnreadableError",
+    "attributes_of",
+    "cell_codes",
+    "cells",
+    "count_sensitivity",
+    "fingerprint",
+    "groups_sensitivity",
+    "parse",
+    "rows_are_public",
+    "sum_sensitivity",
+    "total_sensitivity",
+    "within",
+]
+
+_HOMES: Final = {
+    "table_errors": ("DataError", "PredicateError", "UnreadableError"),
+    "expressions": ("Predicate", "attributes_of"),
+    "fingerprints": ("fingerprint",),
+    "masks": ("cells",),
+    "predicates": ("PredicateParser", "parse"),
+    "readers.table_reading": ("GuardedReader", "ReadingLimits"),
+    "rows": ("Rows",),
+    "store": ("TableStore",),
+    "sums": (
+        "count_sensitivity",
+        "groups_sensitivity",
+        "rows_are_public",
+        "sum_sensitivity",
+        "total_sensitivity",
+        "within",
+    ),
+    "columns_table": ("PrivateTable",),
+    "universe": ("Cell", "CellReader", "cell_codes"),
+}
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'stream.tables' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module(f"stream.tables.{_HOME_OF[name]}"), name)
+    return value

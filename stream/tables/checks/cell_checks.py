@@ -1,0 +1,186 @@
+"""Which cells of an attribute do not fit its domain, in what way, and what becomes of them.
+
+The rules are ``stream.tables.encoding``'s, and so is the word on which rows are left out. Here the cells are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, assert_never, get_args
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from schemas import Bins, Categories, Domain, Integers
+from stream.tables.checks.check_report import Fate, FoundValue, Misfit, What
+from stream.tables.encoding import Mask, as_numbers, as_text, encode
+
+SHOWN_VALUES: Final = 5
+MAX_VALUES: Final = 10_000
+"""Most different values that are told apart; beyond, the rarer half is forgotten."""
+
+_SHOWN_LENGTH: Final = 60
+
+
+class Commonest:
+    """Counts values, each cut to 60 characters; exactly, as long as there are no more than ``MAX_VALUES``."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._all = True
+
+    def __iter__(self) -> Iterator[str]:
+        """The values that are told apart, in no order."""
+        return iter(self._rows)
+
+    def add(self, values: pl.Series) -> None:
+        """Count a batch of texts; missing ones are not counted."""
+        counted = values.drop_nulls().str.head(_SHOWN_LENGTH).alias("value").value_counts(name="rows")
+        for value, rows in counted.iter_rows():
+            self._rows[value] = self._rows.get(value, 0) + rows
+        if len(self._rows) > MAX_VALUES:
+            self._all = False
+            self._rows = {one.value: one.rows for one in self._sorted()[: MAX_VALUES // 2]}
+
+    def shown(self) -> tuple[FoundValue, ...]:
+        """The values that came most often."""
+        return tuple(self._sorted()[:SHOWN_VALUES])
+
+    def different(self) -> int | None:
+        """How many different values there were; None if they were too many."""
+        return len(self._rows) if self._all else None
+
+    def _sorted(self) -> list[FoundValue]:
+        return sorted((FoundValue(*one) for one in self._rows.items()), key=lambda one: (-one.rows, one.value))
+
+
+_LARGEST_WHOLE: Final = 1e15
+
+
+@dataclass
+class _Misfits:
+    """Cells that do not fit in one way, so far."""
+
+    rows: int = 0
+    values: Commonest = field(default_factory=Commonest)
+    farthest: float | None = None
+    sum_moved: float = 0.0
+
+
+class CellCheck:
+    """One attribute's cells, batch by batch."""
+
+    def __init__(self, name: str, domain: Domain) -> None:
+        self.name = name
+        self.domain = domain
+        self._misfits: dict[What, _Misfits] = {}
+
+    def add(self, column: pl.Series) -> tuple[Mask, Mask]:
+        """Look at a batch of cells: which have a code, and which of these have another than their own value's.
+
+        DataError if the column's type is none that is read.
+        """
+        _codes, known = encode(self.name, self.domain, column)
+        match self.domain:
+            case Categories():
+                misfits = self._add_categories(self.domain, column)
+            case Integers() | Bins():
+                misfits = self._add_numbers(self.domain, column)
+            case _:
+                assert_never(self.domain)
+        return known, known & misfits
+
+    def misfits(self) -> tuple[Misfit, ...]:
+        """What did not fit, in the order in which cells are judged."""
+        return tuple(self._told(what, self._misfits[what]) for what in get_args(What) if what in self._misfits)
+
+    def undeclared(self) -> Commonest:
+        """The values that are none of the declared categories."""
+        return self._misfits["undeclared"].values if "undeclared" in self._misfits else Commonest()
+
+    def _add_categories(self, domain: Categories, column: pl.Series) -> Mask:
+        texts = as_text(self.name, column)
+        undeclared = texts.cast(pl.Enum(domain.values), strict=False).is_null()
+        missing = undeclared & (texts.is_null() | (texts == "")).fill_null(value=True)
+        self._count("missing", missing.to_numpy())
+        self._count("undeclared", (undeclared & ~missing).to_numpy(), texts)
+        return undeclared.to_numpy()
+
+    def _add_numbers(self, domain: Integers | Bins, column: pl.Series) -> Mask:
+        numbers = as_numbers(self.name, column)
+        missing = _missing(column)
+        unread = np.isnan(numbers) & ~missing
+        whole = numbers == np.floor(numbers) if isinstance(domain, Integers) else ~np.isnan(numbers)
+        low, high = _range(domain)
+        below, above = whole & (numbers < low), whole & (numbers > high)
+        broken = ~whole & ~missing & ~unread
+        self._count("missing", missing)
+        self._count("not a number", unread, column)
+        self._count("not whole", broken, column)
+        self._measure(self._count("below", below), numbers[below], low)
+        self._measure(self._count("above", above), numbers[above], high)
+        return missing | unread | broken | below | above
+
+    def _count(self, what: What, rows: Mask, cells: pl.Series | None = None) -> _Misfits | None:
+        number = int(np.count_nonzero(rows))
+        if not number:
+            return None
+        found = self._misfits.setdefault(what, _Misfits())
+        found.rows += number
+        if cells is not None:
+            found.values.add(cells.filter(pl.Series(rows)).cast(pl.String))
+        return found
+
+    @staticmethod
+    def _measure(found: _Misfits | None, outside: npt.NDArray[np.float64], end: float) -> None:
+        if found is None:
+            return
+        known = [] if found.farthest is None else [found.farthest]
+        found.farthest = max([float(outside.min()), float(outside.max()), *known], key=lambda one: abs(one - end))
+        found.sum_moved += float(np.sum(end - outside[np.isfinite(outside)]))
+
+    def _told(self, what: What, found: _Misfits) -> Misfit:
+        fate, becomes = self._fate(what)
+        named = what in {"undeclared", "not a number", "not whole"}
+        return Misfit(
+            attribute=self.name,
+            what=what,
+            rows=found.rows,
+            fate=fate,
+            becomes=becomes,
+            found=found.values.shown(),
+            different=found.values.different() if named else None,
+            farthest=None if found.farthest is None else _number(found.farthest),
+            sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Integers) else None,
+        )
+
+    def _fate(self, what: What) -> tuple[Fate, str | None]:
+        if isinstance(self.domain, Categories):
+            return ("left out", None) if self.domain.other is None else ("other", self.domain.other)
+        if what not in {"below", "above"} or self.domain.outside == "reject":
+            return "left out", None
+        if isinstance(self.domain, Integers):
+            return "clamped", str(self.domain.minimum if what == "below" else self.domain.maximum)
+        edges = self.domain.edges[:2] if what == "below" else self.domain.edges[-2:]
+        return "clamped", f"{_number(edges[0])} … {_number(edges[1])}"
+
+
+def _missing(column: pl.Series) -> Mask:
+    empty = column.is_null()
+    if column.dtype.is_float():
+        empty |= column.is_nan().fill_null(value=True)
+    elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
+        empty |= (column.cast(pl.String).str.strip_chars() == "").fill_null(value=True)
+    return empty.to_numpy()
+
+
+def _range(domain: Integers | Bins) -> tuple[float, float]:
+    if isinstance(domain, Integers):
+        return domain.minimum, domain.maximum
+    return domain.edges[0], domain.edges[-1]
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() and abs(value) < _LARGEST_WHOLE else repr(value)

@@ -1,0 +1,182 @@
+"""How many rows belong to one person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from schemas.sources import MAX_CONTRIBUTION
+from stream.tables.checks.check_report import Bound, PersonRows
+from stream.tables.people import named
+from stream.tables.readers.csv_files import SURPLUS
+from stream.tables.readers.sheets import sheets_of
+
+
+@dataclass(frozen=True)
+class TableScan:
+    """A table that is there and has columns. Cells are read as services read them."""
+
+    path: str
+    types: Mapping[str, pl.DataType]
+    """The columns that all of its parts have, in order, by the types of the first; those of CSV are text."""
+
+    kinds: Mapping[str, Mapping[pl.DataType, str]]
+    """The types that these columns have in parts, each with the name of the first part."""
+
+    lacking: Mapping[str, Sequence[str]]
+    """Columns that some of its parts have, with the names of those that do not."""
+
+    repeated: tuple[str, ...]
+    """Names that several columns of one part have."""
+
+    has_lines: bool
+    """Whether lines may have too many cells, in some part."""
+
+    @classmethod
+    def open(cls, path: str) -> TableScan:
+        """UnreadableError if there is no table to be read at the path."""
+        sheets = list(sheets_of(path))
+        types = {
+            name: kind for name, kind in sheets[0].types.items() if all(name in sheet.types for sheet in sheets)
+        }
+        lacking = {
+            name: [sheet.name for sheet in sheets if name not in sheet.types]
+            for name in dict.fromkeys(name for sheet in sheets for name in sheet.types)
+            if name not in types
+        }
+        kinds: dict[str, dict[pl.DataType, str]] = {name: {} for name in types}
+        for name, found in kinds.items():
+            for sheet in sheets:
+                found.setdefault(sheet.types[name], sheet.name)
+        repeated = dict.fromkeys(name for sheet in sheets for name in sheet.repeated)
+        return cls(path, types, kinds, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
+
+    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """The named columns, some rows at a time and in order, with ``SURPLUS`` beside them where they are lines of CSV.
+
+        Memory does not grow with the number of rows. UnreadableError if a part turns out to be malformed.
+        """
+        for sheet in sheets_of(self.path):
+            yield from sheet.batches([*names, SURPLUS] if sheet.is_csv else names)
+
+
+_ROWS_A_PASS: Final = 1 << 23
+_SHOWN_PEOPLE: Final = 3
+_DOUBLINGS: Final = 21
+_SHOWN_SPELLINGS: Final = 4
+
+_Digests = npt.NDArray[np.uint64]
+
+
+def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> PersonRows:
+    """Count each person's rows by 64-bit digests of the names in a column, and those beyond ``most`` a person.
+
+    The file is read once more for every eight million rows, so that memory does not grow with them: each pass counts
+    the people whose digests fall to it. Two people in a hundred million share a digest with a chance of 0.03 %.
+    """
+    passes = -(-rows // _ROWS_A_PASS)
+    people = most_rows = several = somebody = beyond = alike = 0
+    examples: list[int] = []
+    doubled = np.array([most << step for step in range(_DOUBLINGS)], dtype=np.int64)
+    left_out = np.zeros(_DOUBLINGS, dtype=np.int64)
+    for number in range(passes):
+        counted = _Counted()
+        for batch in file.batches([column]):
+            names, folded = _digests(_names(column, batch[column]))
+            mine = folded % np.uint64(passes) == number
+            counted.add(names[mine], folded[mine])
+        several_forms = counted.forms_of_several()
+        alike += len(several_forms)
+        examples += several_forms[: _SHOWN_PEOPLE - len(examples)].tolist()
+        people += len(counted.rows)
+        most_rows = max(most_rows, int(counted.rows.max(initial=0)))
+        beyond += int(np.maximum(counted.rows - most, 0).sum())
+        left_out += [int(np.maximum(counted.rows - bound, 0).sum()) for bound in doubled]
+        several += int(np.count_nonzero(counted.rows > 1))
+        somebody += int(counted.rows.sum())
+    return PersonRows(
+        column=column,
+        people=people,
+        most_rows=most_rows,
+        with_several=several,
+        contribution=most,
+        rows_beyond=beyond,
+        rows_without=rows - somebody,
+        bounds=_bounds(doubled.tolist(), left_out.tolist(), somebody, most_rows),
+        alike=alike,
+        spellings=_spellings(file, column, examples) if examples else (),
+    )
+
+
+def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows: int) -> tuple[Bound, ...]:
+    """Return what larger contributions leave out, to the first that leaves out at most one row in a hundred."""
+    found: list[Bound] = []
+    if left_out[0] == 0:
+        return ()
+    for contribution, beyond in zip(contributions[1:], left_out[1:], strict=True):
+        if contribution > MAX_CONTRIBUTION:
+            break
+        found.append(Bound(min(contribution, most_rows), beyond))
+        if 100 * beyond <= rows:
+            break
+    return tuple(found)
+
+
+class _Counted:
+    """How many rows have each name, by digests, and the digest of each name's folded form."""
+
+    def __init__(self) -> None:
+        self._names: _Digests = np.empty(0, dtype=np.uint64)
+        self._folded: _Digests = np.empty(0, dtype=np.uint64)
+        self.rows: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def add(self, names: _Digests, folded: _Digests) -> None:
+        found, first, rows = np.unique(names, return_index=True, return_counts=True)
+        places = np.searchsorted(self._names, found)
+        known = np.zeros(len(found), dtype=np.bool_)
+        inside = places < len(self._names)
+        known[inside] = self._names[places[inside]] == found[inside]
+        self.rows[places[known]] += rows[known]
+        self._names = np.insert(self._names, places[~known], found[~known])
+        self._folded = np.insert(self._folded, places[~known], folded[first[~known]])
+        self.rows = np.insert(self.rows, places[~known], rows[~known])
+
+    def forms_of_several(self) -> _Digests:
+        """Return the folded forms that several names have."""
+        forms, names = np.unique(self._folded, return_counts=True)
+        return forms[names > 1]
+
+
+def _names(column: str, cells: pl.Series) -> pl.Series:
+    """Return the name of each row that names somebody."""
+    texts, nobody = named(column, cells)
+    return texts.filter(pl.Series(~nobody))
+
+
+def _digests(names: pl.Series) -> tuple[_Digests, _Digests]:
+    """Return a digest of each name, and one of its form without case, spaces, leading zeros and Unicode's composition."""
+    folded = (
+        names.str.normalize("NFKC")
+        .str.to_lowercase()
+        .str.replace_all(r"\s+", "")
+        .str.replace(r"^0+([0-9])", "${1}")
+    )
+    return names.hash().to_numpy(), folded.hash().to_numpy()
+
+
+def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[str, ...], ...]:
+    """Return the first names of each of these folded forms."""
+    found: dict[int, dict[str, None]] = {form: {} for form in forms}
+    for batch in file.batches([column]):
+        names = _names(column, batch[column])
+        _, folded = _digests(names)
+        these = pl.DataFrame({"form": folded, "name": names}).filter(pl.col("form").is_in(forms))
+        for form, name in these.unique(maintain_order=True).iter_rows():
+            found[form][name] = None
+    return tuple(tuple(islice(names, _SHOWN_SPELLINGS)) for names in found.values())

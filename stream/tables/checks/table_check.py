@@ -1,0 +1,243 @@
+"""A table beside its declaration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from schemas import Categories, TableSource
+from stream.tables.checks.cell_checks import CellCheck
+from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows
+from stream.tables.checks.row_counts import TableScan, count_people
+from stream.tables.encoding import encode
+from stream.tables.people import named
+from stream.tables.readers.csv_files import SEPARATORS, SURPLUS
+from stream.tables.table_errors import ColumnError, DataError, normal, shown
+
+_MOST_ALIKE: Final = 3
+_DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+|\d{1,3}([. '’\u00a0\u202f]\d{3})+),\d+\s*")
+_THOUSANDS: Final = re.compile(r"\s*[-+]?[1-9]\d{0,2}((,\d{3})+|([ '’\u00a0\u202f]\d{3})+)(\.\d+)?\s*")
+_UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
+_NOT_UTF8: Final = "\ufffd"
+
+
+def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
+    """The sign that seems to stand between a header's names in the place of a comma; None if none does."""
+    wanted, line = set(declared), ",".join(header)
+    named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in SEPARATORS}
+    best = max(named, key=lambda sign: named[sign])
+    return best if named[best] > len(wanted.intersection(header)) else None
+
+
+def about_columns(columns: ColumnMatch) -> Iterator[str]:
+    """What to do about columns that are missing."""
+    if columns.separator is not None:
+        yield (
+            f"the columns seem to be separated by {SEPARATORS[columns.separator]}; services read commas only: write the "
+            "file with commas"
+        )
+        return
+    alike = {_folded(name): name for name in columns.undeclared}
+    for name in columns.missing:
+        if (files := columns.lacking.get(name)) is not None:
+            more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+            yield f"some files have column {shown(name)}, and {shown(files[0])}{more} do not; write it to each, empty if unknown"
+            continue
+        found = alike.get(_folded(name))
+        near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
+        if near:
+            normalised = " (they differ in Unicode normalisation)" if normal(near[0]) == normal(name) else ""
+            yield (
+                f"column {shown(near[0])} may be what is declared as {shown(name)}: names must be equal, sign by sign{normalised}"
+            )
+    if len(columns.undeclared) == len(columns.found):
+        yield "no declared column is there; see that the first line of a CSV file names the columns"
+    for name in columns.repeated:
+        yield f"several columns are called {shown(name)}; the first one is read"
+
+
+def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
+    """What to do about cells that do not fit."""
+    clamped = False
+    for check in checks:
+        for misfit in check.misfits():
+            yield from _about_misfit(check, misfit)
+            clamped |= misfit.fate == "clamped"
+    if clamped:
+        yield (
+            "a declaration is public: take ranges from what is known without the table, since one that was fitted to the "
+            "rows tells of them"
+        )
+
+
+def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: PersonRows | None) -> Iterator[str]:
+    """What to do about whole rows."""
+    if surplus_lines:
+        yield "lines with too many cells: put cells that hold commas in quotes, or their rows are read shifted"
+    if left_out and source.neighbors == "replace":
+        yield (
+            "with neighbors 'replace' the number of rows in the file is public, those left out among them; mechanisms that "
+            "build on it promise their accuracy only where no row is left out: declare 'other', clamp, and fill in numbers"
+        )
+    if people is not None and people.alike:
+        some = "; ".join(" and ".join(map(shown, names)) for names in people.spellings)
+        yield (
+            f"{people.alike:,} names in {shown(people.column)} have several spellings, each of which is a person to services: "
+            f"{some}; write each person in one way"
+        )
+    if people is not None and source.person == people.column:
+        if people.rows_beyond:
+            yield f"contribution: {bound_words(people)}"
+        if people.rows_without:
+            yield f"rows without {shown(people.column)} are left out: nobody can tell whose they are; name their person"
+        return
+    if people is not None and people.with_several:
+        yield (
+            f"every promise is for one row a person: for whoever has {people.most_rows:,} rows the loss is up to "
+            f"{_group_loss(source, people.most_rows)}; declare person {shown(people.column)} and a contribution, or make one row of "
+            "each person's rows"
+        )
+    if people is not None and people.rows_without:
+        yield f"rows without {shown(people.column)}: nobody can tell whose they are; name their person or drop them"
+
+
+def bound_words(people: PersonRows) -> str:
+    """How many rows a contribution leaves out, what larger ones would, and what they cost."""
+    larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
+    return (
+        f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do, so counts and sums are too small by "
+        f"what they hold, which no ± covers; {larger}; a larger one has as many times the noise, and is public: choose it by what is known "
+        "without the table"
+    )
+
+
+def _group_loss(source: TableSource, rows: int) -> str:
+    if source.accountant == "zcdp":
+        return f"{rows**2:,} times the ρ"
+    return f"{rows:,} times the ε" + (" and more than as many times the δ" if source.delta else "")
+
+
+def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
+    name, domain = shown(check.name), check.domain
+    values = [one.value for one in misfit.found]
+    if isinstance(domain, Categories):
+        alike = {_folded(value): value for value in domain.values}
+        pairs = ((value, alike.get(_folded(value))) for value in sorted(check.undeclared()))
+        for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MOST_ALIKE):
+            if misfit.what == "undeclared":
+                yield f"{name}: {shown(value)} is the declared {shown(declared)} but for {_apart(value, declared)}; write it so"
+        if misfit.fate == "left out":
+            yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
+    elif any(_DECIMAL_COMMA.fullmatch(value) and not _THOUSANDS.fullmatch(value) for value in values):
+        yield f"{name}: numbers have a decimal comma; write a decimal point, and nothing between thousands"
+    elif found := next((value for value in values if _THOUSANDS.fullmatch(value)), None):
+        plain = re.sub(r"[^\d.+-]", "", found)
+        yield f"{name}: numbers have thousands separators; write {shown(found)} as {plain}"
+    elif any(_UNIT.fullmatch(value) for value in values):
+        yield f"{name}: numbers have a unit; write the number alone"
+    elif misfit.what == "not whole":
+        yield f"{name}: round the numbers in the file, or declare bins"
+    if any(_NOT_UTF8 in value for value in values):
+        yield f"{name}: some cells are not UTF-8; write the file as UTF-8"
+
+
+def _folded(text: str) -> str:
+    return normal("".join(normal(text).casefold().split()))
+
+
+def _apart(found: str, declared: str) -> str:
+    """In what two texts differ that are alike when folded."""
+    if normal(found) == normal(declared):
+        return "Unicode normalisation"
+    plain = "".join(found.casefold().split()) == "".join(declared.casefold().split())
+    return "spaces or case" if plain else "spaces, case or Unicode normalisation"
+
+
+def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> CheckReport:
+    """Compare a source's table, or another file, with the source's declaration, as services would read it.
+
+    ``person`` names a column that says whose row it is, if not the one that the source declares; each person's rows are counted
+    then. The report is private.
+    Memory does not grow with the number of rows. UnreadableError if there is no table at the path, DataError if it has
+    no column of the person's.
+    """
+    file = TableScan.open(source.path if path is None else str(path))
+    declared = person in {None, source.person}
+    person = source.person if person is None else person
+    if person is not None and person not in file.types:
+        field = "person" if declared else "--person"
+        raise DataError(f"{field}: the table has no column {shown(person)}; name one of {_listed(file)}")
+    if person is not None:
+        for kind, part in file.kinds[person].items():
+            try:
+                named(person, pl.Series(person, [], dtype=kind))
+            except ColumnError as error:
+                raise error.in_file(part) from None
+    columns = _columns(source, file, person)
+    checks = [
+        CellCheck(name, domain)
+        for name, domain in source.attributes.items()
+        if name in file.types and name not in columns.unusable
+    ]
+    rows = left_out = changed = surplus_lines = 0
+    for batch in file.batches([check.name for check in checks] or list(file.types)[:1]):
+        kept, altered = np.ones(batch.height, dtype=np.bool_), np.zeros(batch.height, dtype=np.bool_)
+        for check in checks:
+            known, misread = check.add(batch[check.name])
+            kept &= known
+            altered |= misread
+        rows += batch.height
+        left_out += int(np.count_nonzero(~kept))
+        changed += int(np.count_nonzero(kept & altered))
+        if SURPLUS in batch.columns:
+            surplus_lines += int((batch[SURPLUS] != "").sum())
+    # Of a column that is not the declared one, each row beyond a person's first is beyond what is promised.
+    people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
+    return CheckReport(
+        source=source.source,
+        path=file.path,
+        rows=rows,
+        as_declared=rows - left_out - changed if columns.usable else None,
+        changed=changed if columns.usable else None,
+        left_out=left_out if columns.usable else None,
+        surplus_lines=surplus_lines,
+        columns=columns,
+        misfits=tuple(misfit for check in checks for misfit in check.misfits()),
+        people=people,
+        suggestions=(
+            *about_columns(columns),
+            *about_cells(checks),
+            *about_rows(source, left_out, surplus_lines, people),
+        ),
+    )
+
+
+def _columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
+    unusable: dict[str, str] = {}
+    for name, domain in source.attributes.items():
+        for kind, part in file.kinds.get(name, {}).items():
+            try:
+                encode(name, domain, pl.Series(name, [], dtype=kind))
+            except ColumnError as error:
+                unusable.setdefault(name, str(error.in_file(part)))
+    missing = tuple(name for name in source.attributes if name not in file.types)
+    return ColumnMatch(
+        found=tuple(file.types),
+        missing=missing,
+        lacking={name: tuple(file.lacking[name]) for name in missing if name in file.lacking},
+        unusable=unusable,
+        undeclared=tuple(name for name in file.types if name not in source.attributes and name != person),
+        repeated=file.repeated,
+        separator=separator_of(list(file.types), source.attributes) if file.has_lines and missing else None,
+    )
+
+
+def _listed(file: TableScan) -> str:
+    return ", ".join(shown(name) for name in file.types)

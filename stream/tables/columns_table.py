@@ -1,0 +1,308 @@
+"""Tables of private rows, and exact counts and sums over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import MAX_UNIVERSE, Domain, TableSource
+from stream.tables.cache import BoundedCache
+from stream.tables.encoding import CodeArray
+from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
+from stream.tables.masks import membership
+from stream.tables.people import RowOwners, choose, contribution_key
+from stream.tables.rows import Frame, Rows
+from stream.tables.sums import summable
+from stream.tables.table_errors import DataError, no_attribute, shown
+from stream.tables.universe import Cell, CellIndex
+
+Bitmap = npt.NDArray[np.uint64]
+"""One bit a row, 64 rows a word; the bits after the last row are 0."""
+
+BITMAP_CACHE_BYTES: Final = 64 << 20
+GROUP_CACHE_BYTES: Final = 64 << 20
+COUNT_CACHE_SIZE: Final = 1 << 14
+INDEX_CACHE_SIZE: Final = 8
+"""Most indexes of cells that are kept; each takes as much memory as the codes of its attributes."""
+
+_MOST_AXES: Final = 64
+_WORD_BITS: Final = 64
+_MOST_CUTS_BY_BITMAP: Final = 8
+_BLOCK_ROWS: Final = 1 << 20
+"""Rows that are looked at together: a multiple of 64, so that arrays wider than codes are never as long as a table."""
+
+UNKEYED: Final = bytes(32)
+"""The key of tables that are public, or made up: it chooses as well as any, and is no secret."""
+
+_BitmapKey = (
+    tuple[str, Literal["below"], int] | tuple[str, Literal["bit"], int] | tuple[str, Literal["among"], Cuts]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Everyone:
+    """All rows of all people, those first of which ``contribution`` a person count; ``person`` is the column that names them."""
+
+    person: str
+    contribution: int
+    private_codes: Mapping[str, CodeArray]
+    people: RowOwners
+
+
+class PrivateTable:
+    """The rows of a table that count, as codes of its declared attributes, with exact counts and sums.
+
+    Everything that starts with ``private`` and every count and total is private data: it may meet noise and nothing
+    else. Adding or removing one row that counts moves every count by at most 1, and of a group-by or of distinct
+    cells one count at most; totals move by at most ``sum_sensitivity``. One person is one row of the file or, where the rows have
+    persons, at most ``contribution`` of them (``stream.tables.people``); ``people_count`` moves by at most 1 whatever that is. No count or
+    total is cut short by what the rows hold. ``public_size`` is the number of the file's rows, those that the domains' rules left
+    out among them, or of the people that it names and of its rows without a name: it alone is the same for all neighbours where
+    these replace a person.
+    """
+
+    def __init__(
+        self,
+        attributes: Mapping[str, Domain],
+        private_codes: Mapping[str, CodeArray],
+        bitmap_cache_bytes: int = BITMAP_CACHE_BYTES,
+        public_size: int | None = None,
+        everyone: Everyone | None = None,
+    ) -> None:
+        self.attributes: Final = dict(attributes)
+        self.private_codes: Final = dict(private_codes)
+        self.private_row_count: Final = len(next(iter(self.private_codes.values())))
+        self.public_size: Final = self.private_row_count if public_size is None else public_size
+        self.everyone: Final = everyone
+        for column in self.private_codes.values():
+            column.setflags(write=False)
+        self._everyone = self._packed(lambda block: np.ones(block.stop - block.start, dtype=np.bool_))
+        self._nobody = np.zeros_like(self._everyone)
+        self._bitmaps: BoundedCache[_BitmapKey, Bitmap] = BoundedCache(
+            bitmap_cache_bytes,
+            lambda bitmap: bitmap.nbytes,
+        )
+        self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._people_counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._every_row: PrivateTable | None = None
+        self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], npt.NDArray[np.int64]] = BoundedCache(
+            GROUP_CACHE_BYTES,
+            lambda group: group.nbytes,
+        )
+        self._indexes: BoundedCache[tuple[str, ...], CellIndex] = BoundedCache(INDEX_CACHE_SIZE)
+
+    @classmethod
+    def of(cls, rows: Rows, source: TableSource, key: bytes = UNKEYED) -> PrivateTable:
+        """The table of a source's rows; which of a person's rows count is decided by ``key``, one that the deployment holds."""
+        if rows.people is None:
+            return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count)
+        found = choose(rows.private_codes, rows.people, source.contribution, contribution_key(key, source.source))
+        codes = {name: column[found.private_order] for name, column in rows.private_codes.items()}
+        everyone = Everyone(source.person or "", source.contribution, codes, found.people)
+        counted = {name: column[: found.private_counted] for name, column in codes.items()}
+        return cls(rows.attributes, counted, public_size=found.people.public_size, everyone=everyone)
+
+    @classmethod
+    def load(cls, source: TableSource, frame: Frame | None = None, key: bytes = UNKEYED) -> PrivateTable:
+        """Read a source's table from its file, or from ``frame`` instead, as ``Rows.load`` does."""
+        return cls.of(Rows.load(source, frame), source, key)
+
+    def rows(self) -> Rows:
+        """All rows, those among them that do not count."""
+        if self.everyone is None:
+            return Rows(self.attributes, self.private_codes, self.public_size)
+        return Rows(self.attributes, self.everyone.private_codes, self.public_size, self.everyone.people)
+
+    def is_of(self, source: TableSource) -> bool:
+        """Whether the table was made by a source's declaration."""
+        bound = (None, 1) if self.everyone is None else (self.everyone.person, self.everyone.contribution)
+        return self.attributes == source.attributes and bound == (source.person, source.contribution)
+
+    def __repr__(self) -> str:
+        return f"Table(attributes={list(self.attributes)})"
+
+    def count(self, predicate: Predicate) -> int:
+        """How many rows satisfy the predicate, exactly. The number is private.
+
+        The predicate must have been parsed for this table's attributes; DataError if the table lacks one of its
+        attributes or declares it with another number of values.
+        """
+        known = self._counts.get(predicate)
+        if known is None:
+            known = _ones(self._bits(predicate))
+            self._counts.put(predicate, known)
+        return known
+
+    def people_count(self, predicate: Predicate) -> int:
+        """How many people have a row that satisfies the predicate, exactly, rows that do not count among them. Private.
+
+        Errors as from ``count``. Without persons each row is one.
+        """
+        if self.everyone is None:
+            return self.count(predicate)
+        known = self._people_counts.get(predicate)
+        if known is None:
+            if self._every_row is None:
+                self._every_row = PrivateTable(self.attributes, self.everyone.private_codes)
+            whose, count = self.everyone.people.private_numbers, self.everyone.people.count
+            # Rows outside mark one person more, instead of being left out: how many they are would show in the time.
+            found = np.zeros(count + 1, dtype=np.bool_)
+            for block, inside in self._every_row.private_inside(predicate):
+                found[np.where(inside, whose[block], count)] = True
+            known = int(np.count_nonzero(found[:count]))
+            self._people_counts.put(predicate, known)
+        return known
+
+    def counts(self, predicates: Sequence[Predicate]) -> npt.NDArray[np.int64]:
+        """How many rows satisfy each predicate, exactly. The numbers are private."""
+        return np.fromiter(map(self.count, predicates), dtype=np.int64, count=len(predicates))
+
+    def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
+        """The exact sum of value − centre over the rows that satisfy the predicate. The number is private.
+
+        The values are those that the declared rule left, so that ``sum_sensitivity`` of the attribute's domain and
+        the same centre bounds what one row does. DataError if the attribute is not declared as integers, and as
+        from ``count``.
+        """
+        [(name, domain)] = self._declared((attribute,)).items()
+        integers = summable(domain, f"attribute {shown(name)}")
+        known = self._code_totals.get((name, predicate))
+        if known is None:
+            rows = self._bits(predicate)
+            bits = range((integers.size - 1).bit_length())
+            known = sum(_ones(rows & self._bit(name, bit)) << bit for bit in bits)
+            self._code_totals.put((name, predicate), known)
+        return known + self.count(predicate) * (integers.minimum - centre)
+
+    def group_counts(
+        self,
+        attributes: Sequence[str],
+        predicate: Predicate,
+        max_cells: int = MAX_UNIVERSE,
+    ) -> npt.NDArray[np.int64]:
+        """How many rows that satisfy the predicate lie in each cell, exactly. The numbers are private.
+
+        One axis an attribute, in the order given, along the codes of its domain; in memory in row-major order, and
+        read-only. DataError if an attribute is unknown or named twice, if the product of the domains' sizes exceeds
+        ``max_cells``, and as from ``count``.
+        """
+        shape = tuple(domain.size for domain in self._declared(attributes).values())
+        size = math.prod(shape)
+        if size > max_cells or len(shape) > _MOST_AXES:
+            raise DataError(
+                f"grouping has more than {max_cells} cells or {_MOST_AXES} attributes; group by fewer or smaller ones"
+            )
+        key = (tuple(attributes), predicate)
+        known = self._groups.get(key)
+        if known is None:
+            counted = np.zeros(size + 1, dtype=np.int64)
+            for block, inside in self.private_inside(predicate):
+                cell = np.zeros(len(inside), dtype=np.int64)
+                for name, length in zip(attributes, shape, strict=True):
+                    cell *= length
+                    cell += self.private_codes[name][block]
+                # Rows outside take one cell more, instead of being left out: how many they are would show in the time.
+                counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
+            known = counted[:size].reshape(shape)
+            known.setflags(write=False)
+            self._groups.put(key, known)
+        return known
+
+    def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
+        """How many rows lie in each cell of the attributes' product, exactly. The numbers are private.
+
+        A cell has one code an attribute, in the order given, as ``cell_codes`` reads them; the product may be of any
+        size. DataError if an attribute is unknown or named twice, or a cell is none of theirs.
+        """
+        return self._index(attributes).counts(cells)
+
+    def private_inside(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
+        """Yield blocks of rows, with which of them satisfy the predicate. Errors as from ``count``."""
+        bits = self._bits(predicate).view(np.uint8)
+        for block in self._blocks():
+            rows = block.stop - block.start
+            yield block, np.unpackbits(bits[block.start // 8 : -(-block.stop // 8)], count=rows)
+
+    def _blocks(self) -> Iterator[slice]:
+        for start in range(0, self.private_row_count, _BLOCK_ROWS):
+            yield slice(start, min(start + _BLOCK_ROWS, self.private_row_count))
+
+    def _declared(self, attributes: Sequence[str]) -> dict[str, Domain]:
+        if not attributes:
+            raise DataError("no attribute is named; name at least one")
+        for place, name in enumerate(attributes):
+            if name not in self.attributes:
+                raise DataError(no_attribute(place, name, self.attributes, "the table, which has"))
+            if name in attributes[:place]:
+                raise DataError(f"attribute {shown(name)} is named twice; name it once")
+        return {name: self.attributes[name] for name in attributes}
+
+    def _index(self, attributes: Sequence[str]) -> CellIndex:
+        key = tuple(attributes)
+        index = self._indexes.get(key)
+        if index is None:
+            sizes = {name: domain.size for name, domain in self._declared(attributes).items()}
+            index = CellIndex(self.private_codes, sizes)
+            self._indexes.put(key, index)
+        return index
+
+    def _bits(self, predicate: Predicate) -> Bitmap:
+        # Nothing is cut short when a part is empty or full: the time taken would tell of the rows.
+        return evaluate(
+            predicate,
+            lambda holds: self._everyone if holds else self._nobody,
+            self._leaf,
+            np.bitwise_and,
+            np.bitwise_or,
+        )
+
+    def _leaf(self, leaf: Codes) -> Bitmap:
+        domain = self.attributes.get(leaf.attribute)
+        if domain is None or domain.size != leaf.size:
+            raise DataError(
+                f"the table declares {shown(leaf.attribute)} otherwise; parse the predicate for this table"
+            )
+        if len(leaf.cuts) > _MOST_CUTS_BY_BITMAP:
+            return self._among(leaf)
+        # The rows below each cut hold those below the one before, so that their differences are the ranges.
+        return reduce(np.bitwise_xor, [self._below(leaf.attribute, leaf.size, cut) for cut in leaf.cuts])
+
+    def _below(self, attribute: str, size: int, cut: int) -> Bitmap:
+        if cut == 0:
+            return self._nobody
+        if cut == size:
+            return self._everyone
+        return self._kept((attribute, "below", cut), lambda codes: codes < cut)
+
+    def _among(self, leaf: Codes) -> Bitmap:
+        key: _BitmapKey = (leaf.attribute, "among", leaf.cuts)
+        return self._kept(key, lambda codes: membership(leaf.cuts, leaf.size)[codes])
+
+    def _bit(self, attribute: str, bit: int) -> Bitmap:
+        return self._kept((attribute, "bit", bit), lambda codes: (codes & (1 << bit)).astype(np.bool_))
+
+    def _kept(self, key: _BitmapKey, rows: Callable[[CodeArray], npt.NDArray[np.bool_]]) -> Bitmap:
+        bitmap = self._bitmaps.get(key)
+        if bitmap is None:
+            codes = self.private_codes[key[0]]
+            bitmap = self._packed(lambda block: rows(codes[block]))
+            self._bitmaps.put(key, bitmap)
+        return bitmap
+
+    def _packed(self, rows: Callable[[slice], npt.NDArray[np.bool_]]) -> Bitmap:
+        bitmap = np.zeros(-(-self.private_row_count // _WORD_BITS), dtype=np.uint64)
+        for block in self._blocks():
+            bitmap.view(np.uint8)[block.start // 8 : -(-block.stop // 8)] = np.packbits(rows(block))
+        bitmap.setflags(write=False)
+        return bitmap
+
+
+def _ones(bitmap: Bitmap) -> int:
+    return int(np.bitwise_count(bitmap).sum(dtype=np.int64))

@@ -1,0 +1,306 @@
+"""What a value and a comparison mean for an attribute: its code, and the codes that satisfy it, exactly."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Final, Literal, TypeGuard
+
+from schemas import Bins, Categories, Domain, Integers
+from stream.formatting import in_other_case
+from stream.tables.expressions import (
+    FALSE,
+    TRUE,
+    AllOf,
+    Codes,
+    Predicate,
+    codes,
+    conjunction,
+    disjunction,
+    negation,
+)
+from stream.tables.table_errors import PredicateError, listed, normal, shown
+
+Operator = Literal["=", "<>", "<", "<=", ">", ">="]
+Constant = str | Decimal
+"""A literal of a predicate: a string, or a number as it was written."""
+
+MAX_DECIMAL_EXPONENT = 30
+
+
+def number(text: str) -> Decimal:
+    """Read a number literal exactly; its decimal exponent is at most 30 either way."""
+    try:
+        value = Decimal(text)
+    except ArithmeticError:
+        raise PredicateError("a number cannot be read; write it in digits", text) from None
+    if not value:
+        return Decimal(0)
+    if not value.is_finite() or abs(value.adjusted()) > MAX_DECIMAL_EXPONENT:
+        raise PredicateError(f"a number is beyond 1e±{MAX_DECIMAL_EXPONENT}; write one within", text)
+    return value
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A declared attribute, as comparisons see it."""
+
+    name: str
+    domain: Domain
+
+    def compare(self, operator: Operator, literal: Constant) -> Predicate:
+        """The rows whose value stands in the given relation to the literal."""
+        match self.domain:
+            case Categories():
+                return self._compare_category(operator, literal)
+            case Integers() as integers:
+                return self._compare_integer(integers, operator, self._number(literal))
+            case Bins() as bins:
+                return self._compare_bin(bins, operator, self._number(literal))
+
+    def between(self, low: Constant, high: Constant) -> Predicate:
+        """The rows whose value lies between the literals, both included; none if they are the wrong way round."""
+        return conjunction((self.compare(">=", low), self.compare("<=", high)))
+
+    def among(self, literals: Iterable[Constant]) -> Predicate:
+        """The rows whose value is one of the literals."""
+        return disjunction([self.compare("=", literal) for literal in literals])
+
+    def code(self, value: str | float) -> int:
+        """The code that a row of this value has; PredicateError for a value that is not in the domain.
+
+        Values of rows that do not fit are clamped, taken for ``other`` or left out. Here they are refused, so that
+        nobody is answered about another cell than the one that was named.
+        """
+        match self.domain:
+            case Categories():
+                if not isinstance(value, str):
+                    raise PredicateError(f"{shown(self.name)} holds categories; give one as a string")
+                return self._category_code(value)
+            case Integers(minimum=minimum, maximum=maximum):
+                if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
+                    raise PredicateError(
+                        f"{shown(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them",
+                    )
+                return int(value) - minimum
+            case Bins(edges=edges, size=size):
+                if not _is_number(value) or not edges[0] <= value <= edges[-1]:
+                    raise PredicateError(
+                        f"{shown(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them",
+                    )
+                return min(bisect_right(edges, float(value)), size) - 1
+
+    def refusal_of_truth(self, *, truth: bool) -> str:
+        """Say what to write in place of TRUE or FALSE."""
+        word = str(truth)
+        if not isinstance(self.domain, Categories):
+            return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
+        value = in_other_case(word, self.domain.values)
+        instead = f"declared are {listed(self.domain.values)}" if value is None else f"write {shown(value)}"
+        return (
+            f"{shown(self.name)} holds categories, which stand in single quotes, and not {word.upper()}; {instead}"
+        )
+
+    @cached_property
+    def _code_of(self) -> dict[str, int]:
+        values = self.domain.values if isinstance(self.domain, Categories) else ()
+        return {value: code for code, value in enumerate(values)}
+
+    def _number(self, literal: Constant) -> Decimal:
+        if isinstance(literal, str):
+            raise PredicateError(f"{shown(self.name)} is numeric; write numbers without quotes", literal)
+        return literal
+
+    def _compare_category(self, operator: Operator, literal: Constant) -> Predicate:
+        if operator not in {"=", "<>"}:
+            raise PredicateError(f"categories of {shown(self.name)} have no order; compare with =, <> or IN")
+        if not isinstance(literal, str):
+            raise PredicateError(f"{shown(self.name)} holds categories; put them in single quotes", str(literal))
+        code = self._category_code(literal)
+        equal = codes(self.name, self.domain.size, (code, code + 1))
+        return equal if operator == "=" else negation(equal)
+
+    def _category_code(self, category: str) -> int:
+        code = self._code_of.get(category)
+        if code is None:
+            same = [value for value in self._code_of if normal(value) == normal(category)]
+            declared = (
+                f"it is the declared {shown(same[0])} but for Unicode normalisation: write it so"
+                if same
+                else f"declared are {listed(self._code_of)}"
+            )
+            raise PredicateError(
+                f"what is given is no declared value of {shown(self.name)}; {declared}",
+                category,
+            )
+        return code
+
+    def _compare_integer(self, domain: Integers, operator: Operator, literal: Decimal) -> Predicate:
+        floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
+        match operator:
+            case "<" | ">=":
+                below = codes(self.name, domain.size, (0, ceiling))
+                return below if operator == "<" else negation(below)
+            case "<=" | ">":
+                up_to = codes(self.name, domain.size, (0, floor + 1))
+                return up_to if operator == "<=" else negation(up_to)
+            case "=" | "<>":
+                equal = codes(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
+                return equal if operator == "=" else negation(equal)
+
+    def _compare_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
+        edge = bisect_left(domain.edges, float(literal))
+        if edge == len(domain.edges) or domain.edges[edge] != float(literal):
+            nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
+            raise PredicateError(f"a number is no bin edge of {shown(self.name)}; use {nearest}", str(literal))
+        # The last bin holds its upper edge, so that edge can be told from what lies above, but not from below.
+        is_last = edge == domain.size
+        if operator in {"<=", ">"} and is_last:
+            return TRUE if operator == "<=" else FALSE
+        if operator in {"<", ">="} and not is_last:
+            below = codes(self.name, domain.size, (0, edge))
+            return below if operator == "<" else negation(below)
+        remedy = "use <= or > with the last edge" if is_last else "use < or >= with an edge"
+        raise PredicateError(f"bins of {shown(self.name)} cannot tell {operator} here; {remedy}", str(literal))
+
+
+def _is_number(value: str | float) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+MOST_SHAPES: Final = 1 << 12
+LONGEST: Final = 512
+"""Longer texts have shapes that hardly come again."""
+
+Ranges = tuple[tuple[str, int, int, int], ...]
+"""For each attribute, by name: its size and the half-open range of its codes, neither empty nor all."""
+
+_Ends = tuple[tuple[int, int], ...]
+"""Which numbers of the text cut a range, each with what is taken from it."""
+_Range = tuple[str, int, int, int, _Ends, _Ends]
+"""An attribute, its size, the range of it that constants leave, and what cuts that from below and from above."""
+_Shape = tuple[_Range, ...]
+
+_HOLE: Final = "\0"
+_numbers = re.compile(r"""(?<![\w.'"])(0|[1-9][0-9]{0,8})(?![\w.'"])""")
+_item = re.compile(
+    r"""\s*([A-Za-z_]\w*|"[^"\0]+")(?:\s*(>=|<=|=|>|<)\s*(?:\0|('[^'\0]*'))|\s+BETWEEN\s+\0\s+AND\s+\0)""",
+    re.IGNORECASE | re.ASCII,
+)
+_and = re.compile(r"\s+AND\s", re.IGNORECASE | re.ASCII)
+
+
+def predicate_of(ranges: Ranges) -> Predicate:
+    """The predicate in normal form of which these are the ranges."""
+    leaves = [Codes(attribute, size, (low, high)) for attribute, size, low, high in ranges]
+    if len(leaves) > 1:
+        return AllOf(tuple(leaves))
+    return leaves[0] if leaves else TRUE
+
+
+class Shapes:
+    """The shapes that were met; safe to use from several threads."""
+
+    def __init__(self, find: Callable[[str], Attribute | None], parse: Callable[[str], Predicate]) -> None:
+        """Take what finds an attribute by its name, and what reads a text of any shape."""
+        self._find = find
+        self._parse = parse
+        self._known: dict[tuple[str, ...], _Shape] = {}
+
+    def ranges(self, text: str) -> Ranges | None:
+        """The ranges that a text says; None if its shape is another or has not been met, or no row can be within them all."""
+        if len(text) > LONGEST:
+            return None
+        parts = _numbers.split(text)
+        known = self._known.get(tuple(parts[::2]))
+        return None if known is None else _cut(known, parts)
+
+    def parse(self, text: str) -> Predicate:
+        """What a text says, which the parser reads if its shape does not tell; errors are the parser's."""
+        if (ranges := self.ranges(text)) is not None:
+            return predicate_of(ranges)
+        predicate = self._parse(text)
+        if len(text) <= LONGEST:
+            self._learn(text, predicate)
+        return predicate
+
+    def _learn(self, text: str, predicate: Predicate) -> None:
+        parts = _numbers.split(text)
+        shape = tuple(parts[::2])
+        if (
+            shape in self._known
+            or _HOLE in text
+            or (found := self._read(shape)) is None
+            or (ranges := _cut(found, parts)) is None
+        ):
+            return
+        if predicate_of(ranges) == predicate:
+            if len(self._known) >= MOST_SHAPES:
+                self._known = {}
+            self._known[shape] = found
+
+    def _read(self, shape: tuple[str, ...]) -> _Shape | None:
+        """The meaning of a shape, if it has one here."""
+        text = _HOLE.join(shape)
+        ranges: dict[str, _Range] = {}
+        at, place = 0, 1
+        while (item := _item.match(text, at)) is not None:
+            name, operator, constant = item.groups()
+            if (attribute := self._find(name.strip('"'))) is None:
+                return None
+            known = ranges.get(attribute.name) or _all_of(attribute)
+            if (cut := _held(attribute, known, operator, constant, place)) is None:
+                return None
+            ranges[attribute.name] = cut
+            place += 2 * item[0].count(_HOLE)
+            if not text[item.end() :].strip():
+                return tuple(ranges[name] for name in sorted(ranges))
+            if (word := _and.match(text, item.end())) is None:
+                return None
+            at = word.end()
+        return None
+
+
+def _all_of(attribute: Attribute) -> _Range:
+    size = attribute.domain.size
+    return (attribute.name, size, 0, size, (), ())
+
+
+def _held(
+    attribute: Attribute, known: _Range, operator: str | None, constant: str | None, place: int
+) -> _Range | None:
+    """A range that one more comparison cuts: with the number at a place, or with a constant; no operator is BETWEEN."""
+    name, size, low, high, lows, highs = known
+    domain = attribute.domain
+    if constant is not None:
+        if operator != "=" or not isinstance(domain, Categories) or constant[1:-1] not in domain.values:
+            return None
+        code = attribute.code(constant[1:-1])
+        return (name, size, max(low, code), min(high, code + 1), lows, highs)
+    if not isinstance(domain, Integers):
+        return None
+    if operator in {None, ">=", "=", ">"}:
+        lows += ((place, domain.minimum - (operator == ">")),)
+    if operator in {None, "<=", "=", "<"}:
+        highs += ((place if operator else place + 2, domain.minimum - (operator != "<")),)
+    return (name, size, low, high, lows, highs)
+
+
+def _cut(shape: _Shape, parts: Sequence[str]) -> Ranges | None:
+    found = []
+    for attribute, size, least, most, lows, highs in shape:
+        low, high = least, most
+        for place, less in lows:
+            low = max(low, int(parts[place]) - less)
+        for place, less in highs:
+            high = min(high, int(parts[place]) - less)
+        if low >= high:
+            return None
+        if low > 0 or high < size:
+            found.append((attribute, size, low, high))
+    return tuple(found)

@@ -1,0 +1,203 @@
+"""From cells to codes, one row at a time.
+
+Each cell is judged by itself against the declared domain, never against other cells: otherwise one person's row
+could change how another's is read, and a count could move by more than 1.
+
+- A category that is not declared, or is missing, becomes ``other``, or its row is left out if there is none.
+- A number outside is clamped to the nearer end, or its row is left out (``reject``); infinities are outside.
+- A number that is missing, is not a number, or is not whole where whole numbers are declared has no nearer end:
+  its row is left out, under either rule.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Bins, Categories, Domain, Integers
+from stream.optional_packages import pl
+from stream.tables.table_errors import ColumnError
+
+CodeArray = npt.NDArray[np.unsignedinteger[Any]]
+Mask = npt.NDArray[np.bool_]
+
+_LARGEST_EXACT: Final = 2.0**53
+_FEW_EDGES: Final = 32
+"""So many edges are sooner compared with one by one than searched."""
+_WHOLE: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"})
+
+
+def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The narrowest unsigned integer that holds codes 0 … size − 1, in little-endian order."""
+    if size <= 1 << 8:
+        return np.dtype("<u1")
+    return np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
+
+
+class Encoder:
+    """Encodes the cells of one attribute, batch by batch, each cell by itself."""
+
+    def __init__(self, name: str, domain: Domain) -> None:
+        self._name = name
+        self._domain = domain
+        self._type = code_type(domain.size)
+        self._enum = pl.Enum(domain.values if isinstance(domain, Categories) else ())
+
+    def __call__(self, column: pl.Series) -> tuple[CodeArray, Mask]:
+        """The code of each row, and which rows have one; the code of a row that has none means nothing.
+
+        DataError if the column's type, which the file declares for all rows, is neither text nor numbers.
+        """
+        found: npt.NDArray[Any]
+        match self._domain:
+            case Categories():
+                found, known = self._category_codes(self._domain, as_text(self._name, column))
+            case Integers():
+                if (
+                    str(column.dtype) in _WHOLE
+                    and -_LARGEST_EXACT < self._domain.minimum <= self._domain.maximum < _LARGEST_EXACT
+                ):
+                    found, known = _whole_codes(self._domain, column)
+                else:
+                    found, known = integer_codes(self._domain, as_numbers(self._name, column))
+            case Bins():
+                found, known = bin_codes(self._domain, as_numbers(self._name, column))
+        return found.astype(self._type), known
+
+    def _category_codes(self, domain: Categories, cells: pl.Series) -> tuple[npt.NDArray[Any], Mask]:
+        matched = cells.cast(self._enum, strict=False).to_physical()
+        if domain.other is not None:
+            matched = matched.fill_null(domain.values.index(domain.other))
+        return matched.fill_null(0).to_numpy(), matched.is_not_null().to_numpy()
+
+
+def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mask]:
+    """What ``Encoder`` gives for a column that stands alone."""
+    return Encoder(name, domain)(column)
+
+
+def _whole_codes(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
+    """What ``integer_codes`` gives, for cells that are whole numbers by their type."""
+    known = column.is_not_null().to_numpy()
+    cells = column.cast(pl.Int64).fill_null(domain.minimum).to_numpy()
+    if domain.outside == "reject":
+        known = known & (cells >= domain.minimum) & (cells <= domain.maximum)
+    return np.clip(cells, domain.minimum, domain.maximum) - domain.minimum, known
+
+
+def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
+    """The code of each number, and which have one; NaN has none."""
+    known = cells == np.floor(cells)
+    if domain.outside == "reject":
+        known &= (cells >= domain.minimum) & (cells <= domain.maximum)
+    inside = np.clip(np.where(known, cells, domain.minimum), domain.minimum, domain.maximum)
+    return (inside - domain.minimum).astype(np.int64), known
+
+
+def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], Mask]:
+    """The bin of each number, and which have one; NaN has none."""
+    edges = np.array(domain.edges, dtype=np.float64)
+    known = ~np.isnan(cells)
+    if domain.outside == "reject":
+        known &= (cells >= edges[0]) & (cells <= edges[-1])
+    inner = edges[1:-1]
+    if len(inner) > _FEW_EDGES:
+        return np.searchsorted(inner, cells, side="right").clip(0, len(inner)), known
+    found = np.zeros(len(cells), dtype=np.uint8)
+    for edge in inner:
+        found += cells >= edge
+    return found, known
+
+
+def as_text(name: str, column: pl.Series) -> pl.Series:
+    """A column's cells as categories are read from them."""
+    kind = column.dtype
+    if kind.is_float():
+        # Some writers turn whole numbers into floats as soon as one row has none: 1.0 is still the category '1'.
+        whole = (column == column.floor()) & (column.abs() <= _LARGEST_EXACT)
+        return (
+            column.cast(pl.Int64, strict=False)
+            .cast(pl.String)
+            .zip_with(whole.fill_null(value=False), column.cast(pl.String))
+        )
+    if kind in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null) or kind.is_integer():
+        return column.cast(pl.String)
+    raise ColumnError("no text", name, _told(kind))
+
+
+def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
+    """A column's cells as numbers are read from them; NaN where a cell is missing or no number."""
+    kind = column.dtype
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        column = column.cast(pl.String).str.strip_chars()
+    elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
+        raise ColumnError("no numbers", name, _told(kind))
+    if kind.is_float() and kind != pl.Float64:
+        # The decimal that was written, as in CSV and as categories are read: 0.7 is not below an edge 0.7.
+        column = column.cast(pl.String)
+    return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
+
+
+def _told(kind: pl.DataType) -> str:
+    """A type's name alone: what is inside may hold categories or names of fields, which are from the file."""
+    return str(kind.base_type())
+
+
+Words = npt.NDArray[np.uint64]
+
+_START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+_BLOCK: Final = 1 << 14
+"""Messages that are hashed at a time: few enough to stay in a core's cache."""
+_END: Final = 0xFF
+
+
+def siphash(keys: Words, messages: Words) -> Words:
+    """The hash of each row of ``messages``, which has one column for each 64-bit word, under the same row of ``keys`` or the only one."""
+    found = np.empty(len(messages), dtype=np.uint64)
+    for start in range(0, len(messages), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        found[block] = _hashed(keys if len(keys) == 1 else keys[block], messages[block])
+    return found
+
+
+def _hashed(keys: Words, messages: Words) -> Words:
+    state = [np.full(len(messages), word, dtype=np.uint64) for word in _START]
+    for place in range(4):
+        state[place] ^= keys[:, place % 2]
+    length = np.full(len(messages), (8 * messages.shape[1] & 0xFF) << 56, dtype=np.uint64)
+    for word in (*np.ascontiguousarray(messages.T), length):
+        state[3] ^= word
+        _rounds(state, 2)
+        state[0] ^= word
+    state[2] ^= np.uint64(_END)
+    _rounds(state, 4)
+    found: Words = state[0] ^ state[1] ^ state[2] ^ state[3]
+    return found
+
+
+def _rounds(state: list[Words], count: int) -> None:
+    """Rounds of the hash, in place; sums are modulo 2⁶⁴."""
+    v0, v1, v2, v3 = state
+    for _ in range(count):
+        v0 += v1
+        _rotate(v1, 13)
+        v1 ^= v0
+        _rotate(v0, 32)
+        v2 += v3
+        _rotate(v3, 16)
+        v3 ^= v2
+        v0 += v3
+        _rotate(v3, 21)
+        v3 ^= v0
+        v2 += v1
+        _rotate(v1, 17)
+        v1 ^= v2
+        _rotate(v2, 32)
+
+
+def _rotate(word: Words, by: int) -> None:
+    low = word >> np.uint64(64 - by)
+    word <<= np.uint64(by)
+    word |= low

@@ -1,0 +1,93 @@
+"""By what a table is recognised: a keyed digest of its schema and of its rows' codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from schemas import FIRST_VERSION, Address, TableSource
+from stream.tables.columns_table import PrivateTable
+from stream.tables.encoding import CodeArray, siphash
+from stream.tables.people import words_of
+from stream.tables.sums import rows_are_public
+from stream.tables.table_errors import DataError, shown
+
+_TAG: Final = b"sotto table fingerprint v1"
+_UNORDERED_TAG: Final = b"sotto table fingerprint of rows in no order v1"
+_BLOCK_ROWS: Final = 1 << 16
+
+
+def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
+    """A digest of the source's name and schema and of the table's rows in their order: 64 hexadecimal digits.
+
+    Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
+    persons it covers whose each row is and which of them count. Their order makes no difference then, nor where they come from a
+    database, which keeps none. Where the number of the file's rows or people is public it covers that. Equal data of two versions have two digests: whether anything changed is as private as what did.
+    """
+    if not table.is_of(source):
+        raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
+    schema = {name: domain.model_dump(mode="json") for name, domain in source.attributes.items()}
+    digest = blake3(key=key)
+
+    def add(part: bytes | memoryview) -> None:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+
+    def add_column(column: npt.NDArray[np.unsignedinteger[Any]]) -> None:
+        add(column.dtype.str.encode())
+        add(np.ascontiguousarray(column).view(np.uint8).data)
+
+    rows = table.rows()
+    is_ordered = rows.people is not None or not _is_in_database(source)
+    add(_TAG if is_ordered else _UNORDERED_TAG)
+    add(source.source.encode())
+    add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
+    if is_ordered:
+        for name in sorted(rows.private_codes):
+            add(name.encode())
+            add_column(rows.private_codes[name])
+    else:
+        add(_multiset(rows.private_codes, rows.private_row_count, key))
+    if rows.people is not None:
+        add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
+        add_column(rows.people.private_numbers)
+        add_column(rows.people.private_names)
+        if rows_are_public(source) and rows.people.private_unnamed:
+            # Without such rows the names say as much.
+            add(b"people of the file")
+            add(table.public_size.to_bytes(8, "little"))
+    elif source.neighbors == "replace" and table.public_size != table.private_row_count:
+        # Where no row is left out the codes say as much.
+        add(b"rows of the file")
+        add(table.public_size.to_bytes(8, "little"))
+    if version != FIRST_VERSION:
+        add(b"version")
+        add(version.to_bytes(8, "little"))
+    return digest.hexdigest()
+
+
+def _is_in_database(source: TableSource) -> bool:
+    address = Address.of_table(source.path)
+    return address is not None and address.scheme == "postgresql"
+
+
+def _multiset(codes: Mapping[str, CodeArray], rows: int, key: bytes) -> bytes:
+    """The number of rows and two sums of keyed hashes of them, modulo 2⁶⁴: the same for the same rows in any order.
+
+    Without the key nobody finds two tables that agree but by chance. What it gives is private, for the digest alone.
+    """
+    keys = (
+        np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)
+    )
+    sums = np.zeros(2, dtype=np.uint64)
+    for start in range(0, rows, _BLOCK_ROWS):
+        block = {name: column[start : start + _BLOCK_ROWS] for name, column in codes.items()}
+        words = words_of(block, min(_BLOCK_ROWS, rows - start))
+        for place in range(2):
+            sums[place : place + 1] += siphash(keys[place], words).sum(dtype=np.uint64)
+    return rows.to_bytes(8, "little") + sums.astype("<u8").tobytes()

@@ -1,0 +1,369 @@
+"""Reading predicates: the condition of an SQL WHERE, held to a short list of what is allowed.
+
+Allowed are AND, OR, NOT, parentheses, TRUE, FALSE, attribute names (bare or in double quotes), strings in single
+quotes, numbers, and between one attribute and literals the comparisons = <> != < <= > >=, BETWEEN and IN.
+The list is kept twice: tokens are checked before anything is parsed, and the syntax tree after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ParseError
+
+from schemas import MAX_PREDICATE_LENGTH, Domain
+from stream.tables.comparisons import Attribute, Constant, Operator, Ranges, Shapes, number
+from stream.tables.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
+from stream.tables.table_errors import PredicateError, listed, shown
+
+DOUBLE_QUOTES: Final = "put names in double quotes"
+DOUBLED_QUOTE: Final = (
+    "a quote in a text is written twice, as in 'O''Brien', and a backslash is a sign like others"
+)
+_ESCAPED_QUOTE: Final = "\\'"
+
+MAX_TOKENS = 1024
+"""Most tokens of a predicate; its syntax tree has at most as many nodes twice over."""
+
+MAX_NESTING = 16
+"""Deepest nesting of parentheses and NOTs."""
+
+MAX_LIST_LENGTH = 256
+"""Most literals in one IN list."""
+
+# Double quotes are identifiers and nothing but a doubled quote escapes in a string.
+_DIALECT: Final = Dialect.get_or_raise("postgres")
+
+_OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
+    exp.EQ: ("=", "="),
+    exp.NEQ: ("<>", "<>"),
+    exp.LT: ("<", ">"),
+    exp.LTE: ("<=", ">="),
+    exp.GT: (">", "<"),
+    exp.GTE: (">=", "<="),
+}
+"""Each comparison, and the same comparison seen from its right side."""
+
+_ALLOWED_TOKENS: Final = frozenset(
+    {
+        TokenType.AND,
+        TokenType.OR,
+        TokenType.NOT,
+        TokenType.L_PAREN,
+        TokenType.R_PAREN,
+        TokenType.COMMA,
+        TokenType.TRUE,
+        TokenType.FALSE,
+        TokenType.EQ,
+        TokenType.NEQ,
+        TokenType.LT,
+        TokenType.LTE,
+        TokenType.GT,
+        TokenType.GTE,
+        TokenType.BETWEEN,
+        TokenType.IN,
+        TokenType.VAR,
+        TokenType.IDENTIFIER,
+        TokenType.STRING,
+        TokenType.NUMBER,
+        TokenType.DASH,
+    },
+)
+
+_KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
+"""The words and signs of SQL, which a message may name."""
+
+_HINTS: Final[dict[TokenType, str]] = {
+    TokenType.SEMICOLON: "give one condition",
+    TokenType.DOT: "name attributes alone, without a table",
+    TokenType.NULL: "tables hold no nulls",
+    TokenType.IS: "compare with = or <>; tables hold no nulls",
+    TokenType.LIKE: "list the categories with IN",
+    TokenType.DCOLON: "neither attributes nor literals need a cast",
+    TokenType.SELECT: "a predicate is a condition over attributes alone",
+    TokenType.PARAMETER: "write the value itself",
+    TokenType.PLACEHOLDER: "write the value itself",
+    TokenType.COLON: "write the value itself",
+    TokenType.L_BRACKET: DOUBLE_QUOTES,
+}
+_NO_NAME_BUT_A_VALUE: Final = "no declared attribute has this name; put a value in single quotes"
+_USUAL_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
+
+
+_CONSTRUCTS: Final[tuple[tuple[tuple[type[exp.Expr], ...], str], ...]] = (
+    ((exp.Column,), "an attribute"),
+    ((exp.Literal, exp.Boolean), "a literal"),
+    ((exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), "arithmetic"),
+    ((exp.Cast,), "a cast"),
+    ((exp.Connector, exp.Not, exp.Predicate), "a condition"),
+    ((exp.Func,), "a function call"),
+)
+"""What a node is called to people; the first that fits."""
+
+
+class PredicateParser:
+    """Reads predicates over one table's declared attributes; safe to use from several threads."""
+
+    def __init__(self, attributes: Mapping[str, Domain]) -> None:
+        self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
+        self._shapes = Shapes(self._find, self._in_full)
+
+    def parse(self, text: str) -> Predicate:
+        """The predicate in normal form; PredicateError, and no other error, if the text is not one."""
+        return self._shapes.parse(text)
+
+    def ranges(self, text: str) -> Ranges | None:
+        """The range of each attribute that a text says, if it is known to say just that; None of any other text."""
+        return self._shapes.ranges(text)
+
+    def _in_full(self, text: str) -> Predicate:
+        try:
+            return self._parse(text)
+        except PredicateError as error:
+            if error.culprit is None:
+                raise
+            starts = (token.start for token in _DIALECT.tokenize(text) if token.text == error.culprit)
+            place = next(starts, None)
+            raise PredicateError(str(error) if place is None else f"character {place + 1}: {error}") from None
+
+    def _parse(self, text: str) -> Predicate:
+        if len(text) > MAX_PREDICATE_LENGTH:
+            raise PredicateError(f"the predicate has more than {MAX_PREDICATE_LENGTH} characters; shorten it")
+        tokens = self._tokens(text)
+        try:
+            trees = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
+        except ParseError as error:
+            raise PredicateError(_syntax_error(error, remedy_of(text, _USUAL_HINT))) from None
+        except Exception:  # noqa: BLE001 - whatever a stranger's text does to the parser, the worker goes on
+            raise PredicateError("the predicate cannot be read; check its operators and parentheses") from None
+        if len(trees) != 1 or trees[0] is None:
+            raise PredicateError("the predicate is not one condition; give one, or TRUE for all rows")
+        return self._condition(trees[0])
+
+    def _tokens(self, text: str) -> list[Token]:
+        try:
+            text.encode()
+            tokens = list(_DIALECT.tokenize(text))
+        except Exception:  # noqa: BLE001 - see parse
+            remedy = remedy_of(text, "check that every quote is closed")
+            raise PredicateError(f"the predicate cannot be read; {remedy}") from None
+        if not tokens:
+            raise PredicateError("the predicate is empty; write TRUE for all rows")
+        if len(tokens) > MAX_TOKENS:
+            raise PredicateError(f"the predicate has more than {MAX_TOKENS} words and signs; shorten it")
+        for place, token in enumerate(tokens):
+            if token.comments:
+                raise PredicateError("comments are not allowed in a predicate; remove them")
+            if token.token_type in _ALLOWED_TOKENS:
+                continue
+            written = text[token.start : token.end + 1]
+            # An attribute may be called 'date' or 'type', which SQL keeps for itself; E'date' is not its name.
+            if not written.isidentifier() or self._find(written) is None:
+                hint = _hint(tokens[place : place + 3]) or remedy_of(text, _USUAL_HINT)
+                sign = written.upper() if written.upper() in _KNOWN_WORDS else "what stands there"
+                raise PredicateError(f"character {token.start + 1}: {sign} is not allowed in a predicate; {hint}")
+            tokens[place] = Token(TokenType.VAR, written, token.line, token.col, token.start, token.end)
+        _check_nesting(tokens)
+        return tokens
+
+    def _condition(self, node: exp.Expr) -> Predicate:
+        match node:
+            case exp.Paren():
+                return self._condition(_part(node, "this"))
+            case exp.Not():
+                return negation(self._condition(_part(node, "this")))
+            case exp.And():
+                return conjunction([self._condition(part) for part in _chain(node, exp.And)])
+            case exp.Or():
+                return disjunction([self._condition(part) for part in _chain(node, exp.Or)])
+            case exp.Boolean():
+                return TRUE if node.this else FALSE
+            case _:
+                return self._test(node)
+
+    def _test(self, node: exp.Expr) -> Predicate:
+        match node:
+            case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                return self._comparison(node)
+            case exp.Between():
+                column, low, high = _parts(node, "this", "low", "high")
+                attribute = self._attribute(column)
+                return attribute.between(self._literal(low, attribute), self._literal(high, attribute))
+            case exp.In():
+                column, *literals = _parts(node, "this", "expressions")
+                if not 0 < len(literals) <= MAX_LIST_LENGTH:
+                    raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
+                attribute = self._attribute(column)
+                return attribute.among([self._literal(literal, attribute) for literal in literals])
+            case exp.Column():
+                name = self._attribute(node).name
+                raise PredicateError(
+                    f"attribute {shown(name)} alone is not a condition; compare it with a literal"
+                )
+        raise PredicateError(f"{_described(node)} is not a condition; {_USUAL_HINT}")
+
+    def _comparison(self, node: exp.Expr) -> Predicate:
+        left, right = (_bare(side) for side in _parts(node, "this", "expression"))
+        operator, mirrored = _OPERATORS[type(node)]
+        match left, right:
+            case exp.Column(), exp.Column():
+                names = [_name(side) for side in (left, right)]
+                known = [name for name in names if name is not None and self._find(name) is not None]
+                if len(known) == 1:
+                    raise PredicateError(_NO_NAME_BUT_A_VALUE, next(name for name in names if name not in known))
+                raise PredicateError("two attributes are compared; compare each with a literal")
+            case exp.Column(), _:
+                attribute = self._attribute(left)
+                return attribute.compare(operator, self._literal(right, attribute))
+            case _, exp.Column():
+                attribute = self._attribute(right)
+                return attribute.compare(mirrored, self._literal(left, attribute))
+            case _:
+                culprit = next((side for side in (left, right) if not _is_literal(side)), None)
+                what = "two literals are compared" if culprit is None else f"{_described(culprit)} is compared"
+                raise PredicateError(
+                    f"{what}; compare an attribute with a literal, and quote its name if it has signs"
+                )
+
+    def _attribute(self, node: exp.Expr) -> Attribute:
+        column = _bare(node)
+        if not isinstance(column, exp.Column):
+            raise PredicateError(
+                f"{_described(column)} stands where an attribute's name belongs; name a declared one"
+            )
+        identifier = _part(column, "this")
+        if not isinstance(identifier, exp.Identifier):
+            raise PredicateError(
+                f"{_described(identifier)} stands where an attribute's name belongs; name a declared one"
+            )
+        name = str(identifier.this)
+        attribute = self._find(name)
+        if attribute is None:
+            raise PredicateError(
+                f"no declared attribute has this name; declared are {listed(self._attributes)}", name
+            )
+        return attribute
+
+    def _literal(self, node: exp.Expr, attribute: Attribute) -> Constant:
+        bare = _bare(node)
+        if isinstance(bare, exp.Boolean):
+            raise PredicateError(attribute.refusal_of_truth(truth=bool(bare.this)))
+        if isinstance(bare, exp.Column) and (name := _name(bare)) is not None and self._find(name) is None:
+            raise PredicateError(_NO_NAME_BUT_A_VALUE, name)
+        return _literal(bare)
+
+    def _find(self, name: str) -> Attribute | None:
+        if name in self._attributes:
+            return self._attributes[name]
+        folded = name.casefold()
+        alike = [attribute for declared, attribute in self._attributes.items() if declared.casefold() == folded]
+        return alike[0] if len(alike) == 1 else None
+
+
+def parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
+    """The predicate in normal form; PredicateError, and no other error, if the text is not one."""
+    return PredicateParser(attributes).parse(text)
+
+
+def _check_nesting(tokens: Iterable[Token]) -> None:
+    """Refuse what would nest deep, so that no predicate's fate hangs on how much of the stack is in use."""
+    prefixes = [0]
+    for token in tokens:
+        match token.token_type:
+            case TokenType.L_PAREN:
+                prefixes.append(0)
+            case TokenType.R_PAREN if len(prefixes) > 1:
+                prefixes.pop()
+            case TokenType.NOT | TokenType.DASH:
+                prefixes[-1] += 1
+            case TokenType.AND | TokenType.OR | TokenType.COMMA:
+                prefixes[-1] = 0
+        if len(prefixes) - 1 + sum(prefixes) > MAX_NESTING:
+            raise PredicateError(f"the predicate nests deeper than {MAX_NESTING} parentheses and NOTs; flatten it")
+
+
+def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Expr]:
+    """The operands of a AND b AND c …, which the parser nests to the left as deep as the chain is long."""
+    operands = []
+    while isinstance(node, kind):
+        node, right = _parts(node, "this", "expression")
+        operands.append(right)
+    operands.append(node)
+    return operands
+
+
+def _parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
+    """The node's parts under these names; any other part would be a construct nobody looked at."""
+    if extra := [name for name, value in node.args.items() if value and name not in names]:
+        raise PredicateError(f"{node.key.upper()} with {shown(extra[0])} is not allowed; {_USUAL_HINT}")
+    parts: list[exp.Expr] = []
+    for name in names:
+        value = node.args.get(name)
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, exp.Expr):
+                raise PredicateError(f"{_described(node)} is incomplete; {_USUAL_HINT}")
+            parts.append(part)
+    return parts
+
+
+def _part(node: exp.Expr, name: str) -> exp.Expr:
+    return _parts(node, name)[0]
+
+
+def _bare(node: exp.Expr) -> exp.Expr:
+    while isinstance(node, exp.Paren):
+        node = _part(node, "this")
+    return node
+
+
+def _is_literal(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal | exp.Neg)
+
+
+def _name(column: exp.Column) -> str | None:
+    identifier = column.this
+    return str(identifier.this) if isinstance(identifier, exp.Identifier) else None
+
+
+def _literal(node: exp.Expr) -> Constant:
+    bare = _bare(node)
+    if isinstance(bare, exp.Literal):
+        return str(bare.this) if bare.is_string else number(str(bare.this))
+    if isinstance(bare, exp.Neg):
+        inner = _part(bare, "this")
+        if isinstance(inner, exp.Literal) and not inner.is_string:
+            return number(str(inner.this)).copy_negate()
+    raise PredicateError(f"{_described(bare)} stands where a number or a string belongs; write the value itself")
+
+
+def _described(node: exp.Expr) -> str:
+    names = (name for kinds, name in _CONSTRUCTS if isinstance(node, kinds))
+    return next(names, f"the construct {node.key.upper()}")
+
+
+def remedy_of(text: str, usual: str) -> str:
+    """What to do about SQL that cannot be read: ``usual``, or how quotes are written if one has a backslash before it."""
+    return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else usual
+
+
+def _hint(tokens: Sequence[Token]) -> str | None:
+    """What to write in place of the first of these tokens, which is not allowed."""
+    first, *following = tokens
+    kinds = [token.token_type for token in following]
+    if first.text == "`":
+        return DOUBLE_QUOTES
+    if first.token_type is TokenType.DOT and kinds[:1] == [TokenType.NUMBER]:
+        return "write a digit before the point, as in 0.5"
+    if first.token_type is TokenType.IS and TokenType.NULL in kinds:
+        return "tables hold no nulls; leave this condition out"
+    return _HINTS.get(first.token_type)
+
+
+def _syntax_error(error: ParseError, remedy: str) -> str:
+    first = error.errors[0] if error.errors else {}
+    line, column = first.get("line"), first.get("col")
+    near = f" near line {line}, column {column}" if line and column else ""
+    return f"the predicate is not a valid condition{near}; {remedy}"

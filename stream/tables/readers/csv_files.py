@@ -1,0 +1,292 @@
+"""Reads CSV files in blocks of whole rows, and refuses those whose quotes leave in doubt where a row ends.
+
+Quotes decide which newlines end a row. All of them are checked before the parser sees a block, in columns that are read and in
+those that are not: a cell that begins with a quote ends with one, its own quotes are doubled, and no other cell has any.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.optional_packages import pl
+from stream.tables.table_errors import UnreadableError
+
+SURPLUS: Final = "\0surplus"
+"""The column that holds a line's first cell beyond the file's columns. No header has the name."""
+
+BLOCK_BYTES: Final = 8 << 20
+_HEADER_BYTES: Final = 1 << 16
+
+_NOT_CSV: Final = {
+    b"PAR1": "it is a Parquet file; give it a name that ends in .parquet",
+    b"PK\x03\x04": "it is a workbook or another zip file; write it as CSV",
+    b"\x28\xb5\x2f\xfd": "it is compressed with zstd; compress it with gzip",
+    b"\xff\xfe": "it is UTF-16; write it as UTF-8",
+    b"\xfe\xff": "it is UTF-16; write it as UTF-8",
+}
+"""Files of other kinds by their first bytes."""
+SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Signs that other programs put between cells."""
+
+_GZIP: Final = b"\x1f\x8b"
+_UTF8_MARK: Final = b"\xef\xbb\xbf"
+_LONGEST_MARK: Final = 4
+"""Bytes by which a file is recognised: the first member of a gzip file may be shorter."""
+
+_QUOTE, _LF, _CR = b'"\n\r'
+_BEFORE_OPENING: Final = np.isin(np.arange(256), list(b',\n"'))
+_AFTER_CLOSING: Final = np.isin(np.arange(256), list(b',\n\r"'))
+
+Places = npt.NDArray[np.intp]
+
+
+class ByteStream(Protocol):
+    """A file or an object that is open for reading."""
+
+    def read(self, size: int, /) -> bytes:
+        """Give up to ``size`` bytes; none at the end."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """A CSV file, also a gzipped one; its cells are text, and a missing one is the empty text."""
+
+    open: Callable[[], ByteStream]
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """The names in its first line that is not blank; UnreadableError if it has none, or is a file of another kind."""
+        with _CsvText(self.open) as text:
+            return text.names
+
+    @property
+    def types(self) -> Mapping[str, pl.DataType]:
+        """Its columns, in order; of several with one name the first."""
+        return dict.fromkeys(self.names, pl.String())
+
+    @property
+    def repeated(self) -> Sequence[str]:
+        """Names that several columns have."""
+        return [name for name in self.types if self.names.count(name) > 1]
+
+    def said_rows(self) -> int | None:
+        """Return None: nothing but reading tells."""
+        return None
+
+    def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
+        """Yield the named columns, ``SURPLUS`` among them, some rows at a time; UnreadableError if a quote is astray."""
+        with _CsvText(self.open) as text:
+            places = [str(place) for place in range(len(text.names) + 1)]
+            header = ",".join(places).encode() + b"\n"
+            chosen = [
+                pl.col(places[-1 if name == SURPLUS else text.names.index(name)]).fill_null("").alias(name)
+                for name in names
+            ]
+            for block in text.blocks():
+                yield from (
+                    pl.scan_csv(
+                        io.BytesIO(header + block),
+                        schema=dict.fromkeys(places, pl.String()),
+                        encoding="utf8-lossy",
+                        truncate_ragged_lines=True,
+                        empty_string_is_null=False,
+                    )
+                    .select(chosen)
+                    .collect_batches(chunk_size=rows, lazy=True)
+                )
+
+
+class _CsvText:
+    """The text of an open CSV file: its names, then its rows."""
+
+    def __init__(self, opened: Callable[[], ByteStream]) -> None:
+        self._stream = opened()
+        try:
+            self._chunks = _decompressed(_chunks(self._stream))
+            self._line = 1
+            self.names = self._read_names()
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield all rows behind the names, as blocks of whole rows."""
+        waiting, size, wanted = [self._rest], len(self._rest), 0
+        for chunk in self._chunks:
+            waiting.append(chunk)
+            size += len(chunk)
+            if size < wanted:
+                continue
+            text = b"".join(waiting)
+            quotes = _places(text, _QUOTE)
+            self._check(text, quotes)
+            end = _last_row_end(text, quotes)
+            # A row longer than a block is looked at again when there is twice as much of it.
+            waiting, size, wanted = [text[end:]], len(text) - end, 0 if end else 2 * len(text)
+            if end:
+                yield text[:end]
+                self._line += text.count(b"\n", 0, end)
+        text = b"".join(waiting)
+        if text:
+            quotes = _places(text, _QUOTE)
+            self._check(text, quotes)
+            if len(quotes) % 2:
+                raise self._malformed(text, int(quotes[-1]))
+            yield text
+
+    def _read_names(self) -> list[str]:
+        text = next(self._chunks, b"")
+        while len(text) < _LONGEST_MARK and (more := next(self._chunks, b"")):
+            text += more
+        for begin, problem in _NOT_CSV.items():
+            if text.startswith(begin):
+                raise UnreadableError(problem)
+        text = text.removeprefix(_UTF8_MARK)
+        while True:
+            text = self._without_blank_lines(text)
+            end = _first_row_end(text)
+            if end is not None:
+                break
+            chunk = next(self._chunks, b"")
+            if not chunk:
+                end = len(text)
+                break
+            text += chunk
+        header, self._rest = text[:end], text[end:]
+        if not header:
+            raise UnreadableError("no line of column names")
+        return self._parse_names(header)
+
+    def _without_blank_lines(self, text: bytes) -> bytes:
+        stripped = text.lstrip(b"\r\n")
+        self._line += text.count(b"\n", 0, len(text) - len(stripped))
+        return stripped
+
+    def _parse_names(self, header: bytes) -> list[str]:
+        if b"\0" in header:
+            raise UnreadableError("its first line has NUL bytes; write the file as UTF-8")
+        line = header.rstrip(b"\r\n")
+        self._header = line.decode("utf-8", "replace")
+        self._check(header, _places(header, _QUOTE))
+        if any(b"\r" in part for part in line.split(b'"')[::2]):
+            raise UnreadableError("its lines end in CR alone; end them with LF or CR LF")
+        if line.count(b'"') % 2:
+            raise self._malformed(header, header.rindex(b'"'))
+        self._line += header.count(b"\n")
+        try:
+            [names] = csv.reader(io.StringIO(self._header, newline=""), strict=True)
+        except (csv.Error, ValueError):
+            raise UnreadableError("its line of column names") from None
+        return names
+
+    def _check(self, text: bytes, quotes: Places) -> None:
+        """Raise UnreadableError unless each quote opens a cell, closes one, or is doubled within one."""
+        if not len(quotes):
+            return
+        signs = np.frombuffer(text, dtype=np.uint8)
+        opening, closing = quotes[::2], quotes[1::2]
+        opens = (opening == 0) | _BEFORE_OPENING[signs[opening - 1]]
+        # What stands behind the last sign is looked at when it has been read.
+        behind = np.minimum(closing + 1, len(signs) - 1)
+        closes = (closing == behind) | _AFTER_CLOSING[signs[behind]]
+        further = np.minimum(behind + 1, len(signs) - 1)
+        closes &= (signs[behind] != _CR) | (further == behind) | (signs[further] == _LF)
+        astray = [*opening[~opens][:1].tolist(), *closing[~closes][:1].tolist()]
+        if astray:
+            raise self._malformed(text, min(astray))
+
+    def _malformed(self, text: bytes, place: int) -> UnreadableError:
+        for sign, named in SEPARATORS.items():
+            if sign in self._header and "," not in self._header:
+                return UnreadableError(f"its columns seem to be separated by {named}; write it with commas")
+        line = self._line + text.count(b"\n", 0, place)
+        return UnreadableError(
+            "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
+            where=f"line {line:,}",
+        )
+
+
+def _chunks(stream: ByteStream) -> Iterator[bytes]:
+    first = b""
+    while len(first) < _HEADER_BYTES and (chunk := stream.read(_HEADER_BYTES - len(first))):
+        first += chunk
+    yield first
+    while chunk := stream.read(BLOCK_BYTES):
+        yield chunk
+
+
+def _decompressed(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield chunks as they are, or what they hold if they are gzipped, also in several members."""
+    first = next(chunks, b"")
+    if not first.startswith(_GZIP):
+        yield first
+        yield from chunks
+        return
+    try:
+        yield from _unzipped(chain([first], chunks))
+    except zlib.error:
+        raise UnreadableError("its gzip format") from None
+
+
+def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    member: Any = None
+    for chunk in chunks:
+        left = chunk
+        while left:
+            if member is None:
+                left = left.lstrip(b"\0")  # what pads a member
+                if not left:
+                    break
+                member = zlib.decompressobj(wbits=31)
+            if text := member.decompress(left, BLOCK_BYTES):
+                yield text
+            left = member.unconsumed_tail
+            if member.eof:
+                left, member = member.unused_data, None
+    if member is not None:
+        raise UnreadableError("its gzip format: it ends early")
+
+
+def _places(text: bytes, sign: int) -> Places:
+    if sign not in text:
+        return np.empty(0, dtype=np.intp)
+    return np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == sign)
+
+
+def _first_row_end(text: bytes) -> int | None:
+    """The end of the first row, its newline included; None if there is none yet."""
+    quotes = at = 0
+    while found := text.find(b"\n", at) + 1:
+        quotes += text.count(b'"', at, found)
+        if quotes % 2 == 0:
+            return found
+        at = found
+    return None
+
+
+def _last_row_end(text: bytes, quotes: Places) -> int:
+    """The end of the last whole row, its newline included; 0 if there is none."""
+    if not len(quotes):
+        return text.rfind(b"\n") + 1
+    newlines = _places(text, _LF)
+    ends = newlines[np.searchsorted(quotes, newlines) % 2 == 0]
+    return int(ends[-1]) + 1 if len(ends) else 0

@@ -1,0 +1,120 @@
+"""Delta tables: which files the newest version is made of (github.com/delta-io/delta/blob/master/PROTOCOL.md).
+
+A log is read by the package deltalake. The files that it names are read as all others are, but for four things: they are those that
+were found in the table's own folder, whatever the log says; partition columns have the cells that the log says; a column
+that a file does not have yet is missing in it; and rows that are deleted in place are no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from stream.optional_packages import needed, pl
+from stream.tables.encoding import as_text
+from stream.tables.readers.table_files import DELTA_LOG, DOTS, Names, TableFile, require_number, require_table_name
+from stream.tables.table_errors import UnreadableError
+
+_UNDERSTOOD: Final = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+}
+"""What a reader has to know of, by a table's own word: it changes nothing in how files are read, or is looked at here."""
+
+_MAPPING: Final = "delta.columnMapping.mode"
+
+
+def newest_local_parts(folder: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
+    """Those of the files of a folder of this machine that its newest version is made of.
+
+    What links lead out of the folder to is none of the table's, its log included. UnreadableError as for ``newest_parts``.
+    """
+    own = folder.resolve()
+    below = {
+        path.relative_to(own).parts: part for part in listed if (path := Path(part.location)).is_relative_to(own)
+    }
+    if not any(names[0] == DELTA_LOG for names in below):
+        raise UnreadableError("its log is not in its folder")
+    return newest_parts(str(own), below, {})
+
+
+def newest_parts(
+    table: str, listed: Mapping[Names, TableFile], options: Mapping[str, str]
+) -> tuple[TableFile, ...]:
+    """Those of the files found in a table's folder that its newest version is made of, in the order of their names.
+
+    ``options`` are what its store takes. UnreadableError if the log cannot be read, names a file that is not among them, or says
+    of the files what is not understood here; Missing without the extra ``delta``.
+    """
+    deltalake = needed("deltalake", "delta")
+    with _readable():
+        log = deltalake.DeltaTable(table, storage_options=dict(options))
+        _require_understood(log)
+        kept = _kept_rows(log)
+        actions = pl.DataFrame(log.get_add_actions())
+        columns = tuple(one.name for one in log.schema().fields)
+        said = log.metadata().partition_columns
+    require_number(actions)
+    cells = {name: _cells(name, actions["partition"].struct.field(name)) for name in said}
+    found = []
+    for number, (path, rows) in enumerate(actions.select("path", "num_records").iter_rows()):
+        names = tuple(unquote(path).split("/"))
+        if names not in listed or names[0] == DELTA_LOG or not DOTS.isdisjoint(names):
+            raise UnreadableError("its log names a file that is not in its folder")
+        require_table_name(names[-1])
+        own = tuple((name, column[number]) for name, column in cells.items())
+        mask = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
+        found.append((names, replace(listed[names], cells=own, columns=columns, rows=rows, kept=mask)))
+    if kept:
+        raise UnreadableError("its log says of files that are not its own which rows are deleted")
+    return tuple(part for _, part in sorted(found, key=lambda one: one[0]))
+
+
+def _require_understood(log: Any) -> None:
+    """UnreadableError unless files are read as they are here, under the names of the table's columns."""
+    if strange := set(log.protocol().reader_features or ()) - _UNDERSTOOD:
+        raise UnreadableError(f"a Delta table with {', '.join(sorted(strange))}")
+    if log.metadata().configuration.get(_MAPPING, "none") != "none":
+        raise UnreadableError(
+            "a Delta table whose files have other names for its columns (column mapping); write it anew"
+        )
+
+
+def _cells(name: str, column: pl.Series) -> pl.Series:
+    """A partition column's cells as text again: the log's reader makes them values of the column's type."""
+    if column.dtype.is_float():
+        return as_text(name, column)
+    if isinstance(column.dtype, pl.Datetime):
+        # Its zone is UTC, which no cell has to say.
+        column = column.dt.replace_time_zone(None)
+    return column.cast(pl.String)
+
+
+def _kept_rows(log: Any) -> dict[str, bytes]:
+    """By a file's address: a byte for each of its rows, 0 where it is deleted in place (a deletion vector); files that have none are left out."""
+    return {
+        address: column.cast(pl.UInt8).to_numpy().tobytes()
+        for batch in map(pl.DataFrame, log.deletion_vectors())
+        for address, column in zip(batch["filepath"], batch["selection_vector"], strict=True)
+    }
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """UnreadableError for whatever goes wrong in reading a log; what the reader says may quote it, so only its kind is passed on."""
+    failures = import_module("deltalake.exceptions")
+    try:
+        yield
+    except (failures.DeltaError, OSError, ValueError) as error:
+        if isinstance(error, UnreadableError):
+            raise
+        raise UnreadableError(f"its Delta log cannot be read: {type(error).__name__}") from None

@@ -1,0 +1,162 @@
+"""Tables in stores that speak S3: which objects they are, and how they are read.
+
+Credentials, region and the store's own address are AWS's standard settings: variables, profiles, roles. They are found as every
+other program of that kind finds them, and stand in no source. Whatever goes wrong is told by the store's own word for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any, Final
+
+import polars as pl
+
+from schemas import Address
+from stream.optional_packages import needed
+from stream.tables.readers.delta import newest_parts
+from stream.tables.readers.sheets import FileSheet
+from stream.tables.readers.table_files import (
+    CHANGED,
+    DELTA_LOG,
+    MOST_LISTED,
+    Names,
+    Scope,
+    TableFile,
+    cells_of,
+    require_size,
+    require_table_name,
+)
+from stream.tables.table_errors import UnreadableError
+
+_CONNECT_SECONDS: Final = 10
+_READ_SECONDS: Final = 60
+_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
+
+
+def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[FileSheet]:
+    """The objects that an address stands for, one after the other.
+
+    UnreadableError if they have more than ``most_bytes`` together, or are not the same after the last as before the first.
+    """
+    parts = object_parts(address)
+    require_size(parts, most_bytes)
+    for part in parts:
+        yield FileSheet.open(part, _options(), partial(_ObjectStream, part))
+    if object_parts(address) != parts:
+        raise UnreadableError(CHANGED)
+
+
+def object_parts(address: Address) -> tuple[TableFile, ...]:
+    """The objects that an address stands for; UnreadableError if there is none, or one that is no table's."""
+    scope = Scope.of(address.parts, is_folder=address.is_folder)
+    if scope is None:
+        require_table_name(address.parts[-1])
+        only: Names = ()
+        listed = {only: one for one in _listed(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (one at most)
+        names = list(listed)
+    else:
+        folder = "".join(f"{name}/" for name in scope.folder)
+        listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _listed(address.host, folder)}
+        if scope.is_whole and any(names[0] == DELTA_LOG for names in listed):
+            parts = {one: _part(address.host, found, one) for one, found in listed.items()}
+            return newest_parts(f"s3://{address.host}/{folder}", parts, _delta_options())
+        names = scope.select(list(listed))
+    if not names:
+        raise UnreadableError("missing")
+    return tuple(_part(address.host, listed[one], one) for one in names)
+
+
+class _ObjectStream:
+    """An object's bytes, in the version that was listed."""
+
+    def __init__(self, part: TableFile) -> None:
+        bucket, _, key = part.location.removeprefix("s3://").partition("/")
+        with _answering():
+            self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(part.stamp[0]))["Body"]
+
+    def read(self, size: int) -> bytes:
+        """Give up to ``size`` bytes; none at the end."""
+        with _answering():
+            return bytes(self._body.read(size))
+
+    def close(self) -> None:
+        """End the transfer."""
+        self._body.close()
+
+
+def _part(bucket: str, found: dict[str, Any], names: Names) -> TableFile:
+    stamp = (found["ETag"], found["LastModified"].isoformat(), found["Size"])
+    return TableFile(f"s3://{bucket}/{found['Key']}", found["Size"], stamp, cells_of(names), name="/".join(names))
+
+
+def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
+    """The objects whose keys begin so, or the one whose key this is; markers of folders are none."""
+    found: list[dict[str, Any]] = []
+    with _answering():
+        for page in _client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            for one in page.get("Contents", ()):
+                if exact and one["Key"] == prefix:
+                    return [one]
+                if not one["Key"].endswith("/"):
+                    found.append(one)
+            if exact or len(found) > MOST_LISTED:
+                break
+    if len(found) > MOST_LISTED:
+        raise UnreadableError(f"more than {MOST_LISTED} files below its folder")
+    return [] if exact else found
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """UnreadableError if the store refuses or is not reached; its messages may quote what lies there, so they are not passed on."""
+    needed("boto3", "s3")
+    failures = import_module("botocore.exceptions")
+    try:
+        yield
+    except failures.ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        if code == "PreconditionFailed":
+            raise UnreadableError(CHANGED) from None
+        raise UnreadableError(f"the store refused: {_told(code)}") from None
+    except failures.BotoCoreError as error:
+        raise UnreadableError(f"the store was not reached: {type(error).__name__}") from None
+
+
+def _told(code: object) -> str:
+    """A store's word for what went wrong, if it is a plain one."""
+    return code if isinstance(code, str) and _word.fullmatch(code) else "no word of why"
+
+
+@lru_cache(maxsize=1)
+def _client() -> Any:
+    boto3 = needed("boto3", "s3")
+    settings = import_module("botocore.config").Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        retries={"total_max_attempts": 3, "mode": "standard"},
+    )
+    # The session that boto3 shares by itself keeps the credentials and addresses that it was first used with.
+    return boto3.Session().client("s3", config=settings)
+
+
+def _options() -> dict[str, Any]:
+    """What reads the objects is told: the same store. It finds the same credentials, by the same package."""
+    return {"storage_options": _store(), "credential_provider": pl.CredentialProviderAWS()}
+
+
+def _delta_options() -> dict[str, str]:
+    """What reads a log is told: the same store, and the credentials themselves, of which it looks for few kinds."""
+    found = pl.CredentialProviderAWS()()[0]
+    return _store() | {name: text for name, text in found.items() if text is not None}
+
+
+def _store() -> dict[str, str]:
+    client = _client()
+    store = {"aws_endpoint_url": client.meta.endpoint_url, "aws_region": client.meta.region_name}
+    if client.meta.endpoint_url.startswith("http://"):
+        store["aws_allow_http"] = "true"
+    return store

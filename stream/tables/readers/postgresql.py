@@ -1,0 +1,136 @@
+"""Tables in PostgreSQL: one repeatable-read snapshot, read-only, sent in batches.
+
+User, password and what else a connection takes are libpq's own settings: PGUSER, PGPASSFILE, PGSERVICEFILE, PGSSLMODE. They
+stand in no source. Numbers come as such, everything else as text, so that a cell decides nothing about others. What the server
+says when it fails may quote cells, so only its five-letter code is passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import polars as pl
+
+from schemas import Address
+from stream.optional_packages import needed
+from stream.tables.readers.sheets import BATCH_ROWS
+from stream.tables.table_errors import UnreadableError
+
+_CONNECT_SECONDS: Final = 10
+_BATCH_BYTES: Final = 4 << 20
+
+_NUMBERS: Final[Mapping[str, pl.DataType]] = {
+    "smallint": pl.Int16(),
+    "integer": pl.Int32(),
+    "bigint": pl.Int64(),
+    "real": pl.Float32(),
+    "double precision": pl.Float64(),
+    "boolean": pl.Boolean(),
+}
+"""The types whose cells come as they are."""
+
+
+@dataclass(frozen=True)
+class PostgresqlSheet:
+    """A table or view, within a snapshot that is held meanwhile."""
+
+    address: Address
+    types: Mapping[str, pl.DataType]
+    connection: Any
+    is_csv: bool = False
+    name: str = ""
+    repeated: Sequence[str] = ()
+
+    def said_rows(self) -> int | None:
+        """Nothing: counting takes as long as reading."""
+        return None
+
+    def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """The named columns, in whatever order the server sends them."""
+        schema = pl.Schema({name: self.types[name] for name in names})
+        yield pl.DataFrame(schema=schema)
+        asked = [_quoted(name) + ("::text" if kind == pl.String else "") for name, kind in schema.items()]
+        _database, *relation = self.address.parts
+        with _readable(), self.connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
+            cursor.execute(f"SELECT {', '.join(asked)} FROM {'.'.join(map(_quoted, relation))}")  # noqa: S608  (all quoted)
+            for batch in cursor.fetch_record_batch():
+                cells = pl.DataFrame(batch)
+                cells.columns = names
+                yield from cells.cast(schema).iter_slices(BATCH_ROWS)
+
+
+def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
+    """The one table that an address names; UnreadableError if it is not there or may not be read."""
+    with _readable(), _connected(address) as connection:
+        _database, schema, name = address.parts
+        found = _rows(
+            connection,
+            "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE a.attnum > 0 AND NOT a.attisdropped AND "
+            "c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname = $1 AND c.relname = $2 ORDER BY a.attnum",
+            (schema, name),
+        )
+        if not found:
+            raise UnreadableError("missing")
+        types = {column: _NUMBERS.get(kind, pl.String()) for column, kind in found}
+        yield PostgresqlSheet(address, types, connection)
+
+
+def snapshot(address: Address) -> tuple[str, ...]:
+    """What is seen by whoever reads now: two of one server that are equal see the same rows."""
+    with _readable(), _connected(address) as connection:
+        [seen] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
+    return seen
+
+
+@contextmanager
+def _connected(address: Address) -> Iterator[Any]:
+    """A connection in a read-only transaction that sees one snapshot."""
+    # Everything is of a few signs only, as addresses are.
+    told = {
+        "host": address.host,
+        "port": address.port,
+        "dbname": address.parts[0],
+        "connect_timeout": _CONNECT_SECONDS,
+    }
+    text = " ".join(f"{name}='{value}'" for name, value in told.items())
+    connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
+    try:
+        with connection.cursor() as cursor:
+            # The first statement begins the transaction, and the second takes its snapshot.
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    needed("adbc_driver_postgresql", "postgresql")
+    failure = import_module("adbc_driver_manager").Error
+    try:
+        yield
+    except failure as error:
+        code = error.sqlstate
+        told = f"PostgreSQL says {code}" if code else "PostgreSQL was not reached, or let nobody in"
+        raise UnreadableError(told) from None
+    except (OSError, import_module("pyarrow").ArrowException):
+        # While rows come: what is said then has no code of its own.
+        raise UnreadableError("PostgreSQL broke off while it sent rows") from None
+
+
+def _rows(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The rows of a query, with the values bound in the places of $1, $2 and so on."""
+    with connection.cursor() as cursor:
+        cursor.execute(query, values or None)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,161 @@
+"""The process that reads one table for a service: ``python -m stream.tables.readers.reading_process``.
+
+It takes a source and limits on standard input, gives the rows' codes or a refusal on standard output, and ends. What reads tables is
+imported when nothing else can be done any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+"""The numbers of its calls, the same for every processor that CPython is released for."""
+_VERSION: Final = 1
+_PATH_BENEATH: Final = 1
+_NO_NEW_PRIVILEGES: Final = 38
+
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_TCP: Final = 0b11
+"""To bind and to connect."""
+_SCOPES: Final = 0b11
+"""Abstract sockets, and signals to others."""
+_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
+"""How many rights to files there are, from each version on that has more than the one before: bits from the lowest on."""
+
+_SYSTEM: Final = (
+    *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
+    *("/dev/null", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm"),
+    *("/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
+)
+"""Of the machine: shared libraries, clocks, this process itself, and how many processors and how much memory there are."""
+
+_OURS: Final = Path(__file__).resolve().parents[3]
+"""The folder of these packages: that of all others once they are installed, or a source tree."""
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Below(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def version() -> int:
+    """The version of Landlock that this process may use; 0 without any."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    return max(_call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), 0)
+
+
+def confine(readable: Iterable[Path]) -> bool:
+    """From here on this process opens files to read alone: those at or below these paths, its own programs' and a few of the system's.
+
+    It writes, makes and removes none, starts no program and sees no other process's memory, and where the kernel can see to that (6.2, 6.7, 6.12) it
+    cuts no file short, uses no TCP and signals nobody outside. Modes and times of its user's files, Unix sockets by path and UDP are as before. Whether it
+    is so: False where there is no Landlock, and then nothing has changed. OSError if it cannot be.
+    """
+    if not (known := version()):
+        return False
+    rights = (1 << max(count for since, count in _RIGHTS.items() if since <= known)) - 1
+    rules = _Rules(rights, _TCP if known >= 4 else 0, _SCOPES if known >= 6 else 0)
+    size = 8 if known < 4 else 16 if known < 6 else 24
+    ruleset = _checked(_call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)))
+    try:
+        for path in {*readable, *_programs(), *map(Path, _SYSTEM)}:
+            _allow(ruleset, path, _READ_FILE | _READ_FOLDER)
+        _allow(ruleset, _OURS, _READ_FOLDER)
+        if ctypes.CDLL(None, use_errno=True).prctl(_NO_NEW_PRIVILEGES, *map(ctypes.c_ulong, (1, 0, 0, 0))):
+            raise _failure()
+        _checked(_call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _programs() -> Iterator[Path]:
+    """Where Python and what it imports lie; of a source tree the packages alone, since services may keep their keys beside them."""
+    apart = _OURS if _OURS.joinpath("pyproject.toml").exists() else None
+    for path in (sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        if path and Path(path).resolve() != apart:
+            yield Path(path)
+    yield from (_OURS / "schemas", _OURS / "stream")
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    """Have what lies at or below a path opened so; nobody opens what is not there, or may not be."""
+    try:
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    try:
+        if not path.is_dir():
+            rights &= ~_READ_FOLDER
+        below = _Below(rights, opened)
+        _checked(
+            _call(
+                _ADD, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), ctypes.byref(below), ctypes.c_uint32(0)
+            )
+        )
+    finally:
+        os.close(opened)
+
+
+def _call(number: int, *arguments: object) -> int:
+    called: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *arguments)
+    return called
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise _failure()
+    return result
+
+
+def _failure() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def main() -> None:
+    """Read one table."""
+    request = json.load(sys.stdin)
+    _limit(request["reading_bytes"], request["seconds"])
+    # An address is read with drivers' settings and credentials, which lie anywhere.
+    if request["parts"] is not None:
+        confine(map(Path, request["folders"]))
+    from stream.tables.readers.reading_protocol import send  # noqa: PLC0415  (it begins threads)
+
+    send(request, sys.stdout.buffer)
+    # Readers may have threads that wait for whoever reads on.
+    os._exit(0)
+
+
+def _limit(memory: int, seconds: float) -> None:
+    """Have the operating system stop whatever takes more; a process that is stopped leaves no image of its memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Several threads may take the time of as many processors.
+    most = int(seconds) * (os.cpu_count() or 1) + 1
+    _lower(resource.RLIMIT_CPU, most, most + 1)
+    # Private writable memory, which is what a table unfolds into; programs and mapped files do not count.
+    _lower(resource.RLIMIT_DATA, memory, memory)
+
+
+def _lower(limit: int, soft: int, hard: int) -> None:
+    """Set a limit, unless the process began with a lower one, which it may not raise."""
+    _, given = resource.getrlimit(limit)
+    if given != resource.RLIM_INFINITY:
+        soft, hard = min(soft, given), min(hard, given)
+    resource.setrlimit(limit, (soft, hard))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What the process that reads a table tells the service that started it, batch by batch, over a pipe.
+
+The service trusts none of it: a file may have brought the process to say anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from inspect import isclass
+from select import PIPE_BUF, POLLIN, POLLOUT, poll
+from time import monotonic
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import TableSource
+from stream.errors import Missing
+from stream.optional_packages import pl
+from stream.tables.encoding import Words, code_type
+from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
+from stream.tables.readers.sheets import sheets_of, stamp_of
+from stream.tables.readers.table_files import TableFile
+from stream.tables.rows import Coded, Gathered, RowEncoder, Rows, columns_of
+from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
+
+_HEADER_BYTES: Final = 4 << 20
+_MOST_BATCH_ROWS: Final = 1 << 24
+
+
+@cache
+def _kinds() -> frozenset[str]:
+    """The names of the types that a column may have."""
+    types = filter(isclass, vars(import_module("polars")).values())
+    return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
+
+
+def row_bytes(source: TableSource) -> int:
+    """How many bytes one row takes up at most: its codes and, while rows of persons are chosen, all copies."""
+    codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
+    return codes if source.person is None else 2 * codes + CHOOSING_BYTES
+
+
+def header(answer: dict[str, object]) -> bytes:
+    """What comes ahead of codes or names: its own length, then how many there are or why there are none."""
+    text = json.dumps(answer).encode()
+    return len(text).to_bytes(4, "little") + text
+
+
+def write_batch(stream: IO[bytes], batch: Coded) -> None:
+    """Send a batch."""
+    rows = len(next(iter(batch.private_codes.values())))
+    stream.write(header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
+    for column in batch.private_codes.values():
+        stream.write(np.ascontiguousarray(column).view(np.uint8).data)
+    if batch.private_numbers is not None:
+        stream.write(np.ascontiguousarray(batch.private_numbers, dtype="<u4").view(np.uint8).data)
+
+
+def write_end(stream: IO[bytes], names: Words | None) -> None:
+    """Send that these were all, and the names of the people."""
+    stream.write(header({"people": 0 if names is None else len(names)}))
+    if names is not None:
+        stream.write(np.ascontiguousarray(names, dtype="<u8").view(np.uint8).data)
+    stream.flush()
+
+
+class TimedPipe:
+    """The service's end of a process's pipe, up to a time: whatever holds the other end may be silent, and never let go of it.
+
+    It passes by the file object, which has buffered nothing if it was not used before. TimeoutError when the time is over.
+    """
+
+    def __init__(self, pipe: IO[bytes], until: float) -> None:
+        """Take the time as ``monotonic`` tells it."""
+        self._pipe = pipe.fileno()
+        self._until = until
+
+    def readinto(self, view: memoryview) -> int:
+        """Read some bytes and give their number: 0 at the end."""
+        self._wait(POLLIN)
+        return os.readv(self._pipe, [view])
+
+    def write(self, text: bytes) -> None:
+        """Write all of a text."""
+        for start in range(0, len(text), PIPE_BUF):
+            # There is room for so many bytes wherever there is some.
+            self._wait(POLLOUT)
+            os.write(self._pipe, text[start : start + PIPE_BUF])
+
+    def _wait(self, event: int) -> None:
+        left, ready = self._until - monotonic(), poll()
+        ready.register(self._pipe, event)
+        if left <= 0 or not ready.poll(left * 1000):
+            raise TimeoutError
+
+
+def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
+    """The next header; UnreadableError or ColumnError if it is a refusal, EOFError or the like if it is none.
+
+    A refusal may be published, so nothing of it is believed but which of the known ones it is, and about which of the
+    source's columns. A cause and a file's name are for the service's own log, or for callers who may know them.
+    """
+    length = int.from_bytes(_exactly(stream, 4), "little")
+    if length > _HEADER_BYTES:
+        raise EOFError
+    answer = json.loads(_exactly(stream, length).tobytes())
+    file = one_line(str(answer.get("file", "")))
+    if "unreadable" in answer:
+        raise UnreadableError(one_line(str(answer["unreadable"])), file=file)
+    if "refused" in answer:
+        wrong, column, kind = answer["refused"]
+        if wrong not in COLUMN_ERRORS or column not in columns_of(source) or kind not in _kinds():
+            raise EOFError
+        raise ColumnError(wrong, column, kind, file)
+    return dict(answer)
+
+
+def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
+    """The rows that ``write_batch`` and ``write_end`` send; UnreadableError if they take up more than ``most_bytes``."""
+    gathered, each, highest = Gathered(source), row_bytes(source), -1
+    while "people" not in (answer := receive_header(stream, source)):
+        rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
+        if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MOST_BATCH_ROWS:
+            raise EOFError
+        if (gathered.private_row_count + rows) * each > most_bytes:
+            raise UnreadableError(TOO_LARGE)
+        codes = {}
+        for name, domain in source.attributes.items():
+            codes[name] = _exactly(stream, rows, code_type(domain.size))
+            if rows and int(codes[name].max()) >= domain.size:
+                raise EOFError
+        numbers = None
+        if source.person is not None:
+            numbers = _exactly(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
+            highest = max(highest, int(numbers.max(initial=0)) if rows else -1)
+        gathered.add(Coded(codes, numbers, file_rows, unnamed))
+    people = int(answer["people"])
+    if not highest < people <= gathered.file_row_count - gathered.private_unnamed:
+        raise EOFError
+    if gathered.private_row_count * each + people * PERSON_BYTES > most_bytes:
+        raise UnreadableError(TOO_LARGE)
+    if source.person is None:
+        return gathered.rows(None)
+    names = _exactly(stream, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
+    return gathered.rows(names.reshape(-1, 2))
+
+
+TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
+_BYTE: Final = np.dtype(np.uint8)
+
+
+def _exactly(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
+    """So many items of a pipe; EOFError if it ends before, TimeoutError if its time is over."""
+    found = np.empty(items, dtype=kind)
+    view, filled = found.view(np.uint8).data, 0
+    while filled < len(view):
+        got = stream.readinto(view[filled:])
+        if not got:
+            raise EOFError
+        filled += got
+    return found
+
+
+def send(request: dict[str, Any], output: IO[bytes]) -> None:
+    """Write the rows' codes or the stamp of a source's table, or why there are none."""
+    source = TableSource.model_validate(request["source"])
+    try:
+        if request["wanted"] == "stamp":
+            output.write(header({"stamp": stamp_of(source.path)[1:]}))
+        else:
+            _send_rows(source, request, output)
+    except UnreadableError as error:
+        output.write(header({"unreadable": error.cause, "file": error.file}))
+    except Missing as error:
+        output.write(header({"unreadable": str(error)}))
+    except ColumnError as error:
+        output.write(header({"refused": error.told, "file": error.file}))
+    except MemoryError:
+        output.write(header({"unreadable": "more memory than SOTTO_TABLE_READING_BYTES"}))
+    output.flush()
+
+
+def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) -> None:
+    encoder = RowEncoder(source)
+    for batch in _batches(source, request, encoder):
+        write_batch(output, batch)
+    people = encoder.people()
+    write_end(output, None if people is None else people.names())
+
+
+def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[Coded]:
+    """The table's batches; a file that says by itself that it holds too much is refused before any of it is unfolded."""
+    parts = None if request["parts"] is None else [_part(*told) for told in request["parts"]]
+    most, rows = request["table_bytes"] // row_bytes(source), 0
+    for sheet in sheets_of(source.path, parts, request["reading_bytes"]):
+        if rows + (sheet.said_rows() or 0) > most:
+            raise UnreadableError(TOO_LARGE)
+        for batch in encoder.sheet(sheet):
+            rows += len(next(iter(batch.private_codes.values())))
+            yield batch
+
+
+def _part(
+    location: str, size: int, stamp: list[int | str], name: str, cells: list[tuple[str, str | None]]
+) -> TableFile:
+    return TableFile(location, size, tuple(stamp), tuple((column, cell) for column, cell in cells), name=name)

@@ -1,0 +1,210 @@
+"""Reading tables for a service: from the deployment's places only, beside the service, within limits.
+
+A file may be made to take any amount of memory or time to read, and a reader may be brought to crash. So each table is
+read by a process of its own (``reading_process``) that has the limits set on it by the operating system; what comes back
+is checked again here. It is told of the service's environment what reading takes, which is no more than drivers' own settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final, TypeVar
+
+from schemas import Address, TableSource
+from stream.log import get_logger
+from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
+from stream.tables.readers.sheets import Stamp, stamp_of_parts
+from stream.tables.readers.table_files import (
+    Root,
+    TableFile,
+    is_allowed,
+    is_within,
+    local_delta,
+    local_folder,
+    local_parts,
+    local_scope,
+    parse_roots,
+    require_size,
+)
+from stream.tables.rows import Rows
+from stream.tables.table_errors import OUTSIDE, ColumnError, DataError, UnreadableError
+
+READING_PROCESS: Final = "stream.tables.readers.reading_process"
+
+_ALWAYS: Final = ("PATH", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "POLARS_")
+_NETWORK: Final = ("HOME", "SSL_CERT_")
+_STORES: Final = ("AWS_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_PASSED_ON: Final = {
+    None: _ALWAYS,
+    "s3": (*_ALWAYS, *_NETWORK, *_STORES),
+    "postgresql": (*_ALWAYS, *_NETWORK, "PG"),
+}
+"""How the names of variables begin that a reading process is given, by the scheme of what it reads."""
+
+log = get_logger("tables")
+Told = TypeVar("Told")
+
+
+@dataclass(frozen=True)
+class ReadingLimits:
+    """What a deployment lets its services read."""
+
+    roots: tuple[Root, ...]
+    """Folders and addresses that tables may lie in, at any depth; none, and no table is read."""
+
+    table_bytes: int
+    """Most bytes that a table's codes may take up in a service."""
+
+    reading_bytes: int
+    """Most bytes of a table's files, and most memory that reading it may take."""
+
+    seconds: float
+    """Longest that reading one table may take."""
+
+    names_causes: bool = False
+    """Whether callers learn why a table is not read, and not the service's log alone."""
+
+    @classmethod
+    def parse(
+        cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float, names_causes: bool = False
+    ) -> ReadingLimits:
+        """Take roots as one text (``parse_roots``)."""
+        return cls(parse_roots(roots), table_bytes, reading_bytes, seconds, names_causes)
+
+
+class GuardedReader:
+    """Reads tables within a deployment's limits.
+
+    Whatever is wrong with a table, whoever registered its source is told the same, unless the limits say otherwise; the service's
+    own log has the cause.
+    """
+
+    def __init__(self, limits: ReadingLimits) -> None:
+        self._limits = limits
+
+    def __call__(self, source: TableSource) -> Rows:
+        """The source's rows as they are now; DataError if the table may not or cannot be read as declared."""
+        return self._told(source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes))
+
+    def stamp(self, source: TableSource) -> Stamp:
+        """The stamp of a source's table, which another process asks for where that takes drivers and credentials."""
+        if Address.of_table(source.path) is not None:
+            return self._told(source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"]))
+        try:
+            return stamp_of_parts(source.path, self._allowed(source.path) or ())
+        except UnreadableError:
+            # Reading says what is wrong with the path.
+            return (source.path,)
+
+    def _told(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Told]) -> Told:
+        try:
+            return self._ask(source, wanted, self._allowed(source.path), receive)
+        except UnreadableError as error:
+            file = {"file": error.file} if error.file else {}
+            log.warning("table not read", source=source.source, cause=error.cause, **file)
+            raise error.for_callers(hidden=not self._limits.names_causes) from None
+        except ColumnError as error:
+            log.warning("table not read", source=source.source, cause=str(error))
+            raise (error if self._limits.names_causes else error.in_file("")) from None
+
+    def _allowed(self, path: str) -> tuple[TableFile, ...] | None:
+        """The files behind a path of this machine, None of an address; UnreadableError if one of them may not be read."""
+        roots = self._limits.roots
+        if (address := Address.of_table(path)) is not None:
+            if not is_allowed(address, roots):
+                raise UnreadableError(OUTSIDE)
+            return None
+        try:
+            scope = local_scope(path)
+            if scope is not None and not is_within(local_folder(scope), roots):
+                raise UnreadableError(OUTSIDE)
+            parts = local_parts(path)
+            inside = all(is_within(Path(part.location), roots) for part in parts)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
+        if not inside:
+            raise UnreadableError(OUTSIDE)
+        if local_delta(path) is None:  # of a Delta table's files, whoever reads its log knows which count
+            require_size(parts, self._limits.reading_bytes)
+        return parts
+
+    def _ask(
+        self,
+        source: TableSource,
+        wanted: str,
+        parts: tuple[TableFile, ...] | None,
+        receive: Callable[[TimedPipe], Told],
+    ) -> Told:
+        limits = self._limits
+        request = {
+            "wanted": wanted,
+            "source": source.model_dump(mode="json"),
+            "folders": [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
+            "parts": None
+            if parts is None
+            else [(one.location, one.size, one.stamp, one.name, one.cells) for one in parts],
+            "table_bytes": limits.table_bytes,
+            "reading_bytes": limits.reading_bytes,
+            "seconds": limits.seconds,
+        }
+        until = monotonic() + limits.seconds
+        process = _started(source.path)
+        try:
+            with process:
+                try:
+                    return receive(_asked(process, json.dumps(request).encode(), until))
+                finally:
+                    _end(process)
+        except DataError:
+            raise
+        except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
+            # It crashed, was ended, or says what it would not say.
+            raise UnreadableError(f"reading ended early, status {process.returncode}") from None
+
+
+def _started(path: str) -> subprocess.Popen[bytes]:
+    """A process that waits for a request to read what lies at a path; UnreadableError if there is no room for one."""
+    try:
+        return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
+            # -P: a module in the folder that the service runs in is none of ours.
+            [sys.executable, "-P", "-m", READING_PROCESS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # What it says when it crashes may quote cells.
+            stderr=subprocess.DEVNULL,
+            env=_environment(path),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnreadableError(f"no process could be started: {error.strerror}", lasting=False) from None
+
+
+def _asked(process: subprocess.Popen[bytes], request: bytes, until: float) -> TimedPipe:
+    """The pipe that a process answers on which was sent a request."""
+    if process.stdin is None or process.stdout is None:
+        raise EOFError
+    TimedPipe(process.stdin, until).write(request)
+    process.stdin.close()
+    return TimedPipe(process.stdout, until)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that nobody has waited for yet, and whoever is of its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _environment(path: str) -> dict[str, str]:
+    """What a reading process is given of the service's environment."""
+    address = Address.of_table(path)
+    begins = _PASSED_ON[None if address is None else address.scheme]
+    return {name: text for name, text in os.environ.items() if name.startswith(begins)}

@@ -1,0 +1,273 @@
+"""The rows of a table as a place has them, encoded batch by batch, before anything says which of them count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Categories, Domain, TableSource
+from schemas.sources import MAX_ROWS
+from stream.optional_packages import pl
+from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type
+from stream.tables.people import Numbers, PeopleNumbers, RowOwners, named
+from stream.tables.readers.sheets import Sheet, sheets_of
+from stream.tables.table_errors import ColumnError, DataError, UnreadableError
+
+Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
+"""A table in memory: a data frame, or columns of cells of any kind."""
+
+_FARTHEST_INTEGER: Final = 10**30
+
+
+def in_memory(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
+    """The named columns of a table in memory; DataError if one is missing or their lengths differ."""
+    if isinstance(frame, pl.DataFrame):
+        require(names, frame.columns, person)
+        return frame.select(names)
+    require(names, frame, person)
+    try:
+        return pl.DataFrame([_column(name, frame[name]) for name in names])
+    except pl.exceptions.PolarsError:
+        raise DataError(
+            "the table's columns have different lengths; give each row a cell in every column"
+        ) from None
+
+
+def require(
+    names: Sequence[str], available: Sequence[str] | Mapping[str, object], person: str | None = None
+) -> None:
+    """ColumnError naming the first column that is not available; ``person`` is the one that names each row's."""
+    for name in names:
+        if name not in available:
+            raise ColumnError("no person" if name == person else "missing", name)
+
+
+def _column(name: str, values: Sequence[object]) -> pl.Series:
+    if isinstance(values, pl.Series):
+        return values.alias(name)
+    return pl.Series(name, [_text(value) for value in values], dtype=pl.String)
+
+
+def _text(cell: object) -> str | None:
+    match cell:
+        case str():
+            return cell.encode(errors="replace").decode()
+        case bool():
+            return str(cell).lower()
+        case int():
+            return str(min(max(cell, -_FARTHEST_INTEGER), _FARTHEST_INTEGER))
+        case float():
+            return str(int(cell)) if cell.is_integer() and abs(cell) < _FARTHEST_INTEGER else repr(cell)
+        case _:
+            return None
+
+
+_FIRST_BYTES: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 23
+
+
+class GrowingColumn:
+    """Items of one type, kept in blocks of memory that go back to the operating system as soon as they are let go of.
+
+    What the allocator has for small arrays stays with the process, so that a column would be held twice for good.
+    """
+
+    def __init__(self, kind: np.dtype[Any]) -> None:
+        self._kind = kind
+        self._blocks: list[npt.NDArray[Any]] = []
+        self._filled = 0
+
+    def extend(self, items: npt.NDArray[Any]) -> None:
+        """Add items at the end."""
+        taken = 0
+        while taken < len(items):
+            if not self._blocks or self._filled == len(self._blocks[-1]):
+                size = min(_FIRST_BYTES << len(self._blocks), _MOST_BYTES)
+                self._blocks.append(np.frombuffer(mmap(-1, size), dtype=self._kind))
+                self._filled = 0
+            block = self._blocks[-1]
+            count = min(len(items) - taken, len(block) - self._filled)
+            block[self._filled : self._filled + count] = items[taken : taken + count]
+            self._filled += count
+            taken += count
+
+    def joined(self) -> npt.NDArray[Any]:
+        """All items, once; each block is released when it was copied, so that no more than one is held twice."""
+        blocks, self._blocks = self._blocks, []
+        if not blocks:
+            return np.empty(0, self._kind)
+        items = sum(map(len, blocks[:-1])) + self._filled
+        found = np.frombuffer(mmap(-1, items * self._kind.itemsize), dtype=self._kind)
+        filled = 0
+        blocks.reverse()
+        while blocks:
+            block = blocks.pop()[: items - filled]
+            found[filled : filled + len(block)] = block
+            filled += len(block)
+            del block
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A batch of rows as codes, those that are left out not among them, and the numbers of the people whose they are."""
+
+    private_codes: Mapping[str, CodeArray]
+    private_numbers: Numbers | None
+    file_row_count: int
+    private_unnamed: int = 0
+    """How many of the file's rows name nobody where rows have persons."""
+
+
+class RowEncoder:
+    """Encodes the batches of one source's table."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._encoders = {name: Encoder(name, domain) for name, domain in source.attributes.items()}
+        self._people = None if source.person is None else PeopleNumbers(source.person)
+
+    def encode(self, cells: pl.DataFrame) -> Coded:
+        """The rows of a batch that the domains' rules leave, and that name somebody where rows have a person.
+
+        DataError if a column is neither text nor numbers; no error depends on what a cell holds.
+        """
+        kept = None
+        encoded: dict[str, CodeArray] = {}
+        for name, encoder in self._encoders.items():
+            encoded[name], known = encoder(cells[name])
+            kept = known if kept is None else kept & known
+        numbers, unnamed = None, 0
+        if self._people is not None:
+            numbers, somebody = self._people.add(cells[self._people.column])
+            kept = somebody if kept is None else kept & somebody
+            unnamed = int(np.count_nonzero(~somebody))
+        if kept is not None and not kept.all():
+            encoded = {name: column[kept] for name, column in encoded.items()}
+            numbers = None if numbers is None else numbers[kept]
+        return Coded(encoded, numbers, cells.height, unnamed)
+
+    def sheet(self, sheet: Sheet) -> Iterator[Coded]:
+        """The batches of a part of the table; ColumnError, which names the part's file, if it lacks a column."""
+        names = columns_of(self._source)
+        try:
+            require(names, sheet.types, self._source.person)
+            yield from map(self.encode, sheet.batches(names))
+        except ColumnError as error:
+            raise error.in_file(sheet.name) from None
+
+    def people(self) -> PeopleNumbers | None:
+        """Who was named so far."""
+        return self._people
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as codes of the declared attributes, and whose they are where the source says so; nothing is counted by them.
+
+    ``file_row_count`` counts the file's rows, those that the domains' rules left out among them.
+    """
+
+    attributes: Mapping[str, Domain]
+    private_codes: Mapping[str, CodeArray]
+    file_row_count: int
+    people: RowOwners | None = None
+
+    @property
+    def private_row_count(self) -> int:
+        """How many rows there are."""
+        return len(next(iter(self.private_codes.values())))
+
+    @classmethod
+    def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
+        """Read a source's rows from where they lie, or from ``frame`` instead, and encode them by the declared domains.
+
+        Rows that the domains' rules leave out are not among them, nor are those that name nobody where rows have a person.
+        DataError if the table or a column is missing or unreadable; no error depends on what a cell of a well-formed file holds.
+        """
+        encoder = RowEncoder(source)
+        if frame is not None:
+            batches: Iterable[Coded] = [encoder.encode(in_memory(frame, columns_of(source), source.person))]
+        else:
+            batches = (batch for sheet in sheets_of(source.path) for batch in encoder.sheet(sheet))
+        gathered = Gathered(source)
+        for batch in batches:
+            gathered.add(batch)
+        people = encoder.people()
+        return gathered.rows(None if people is None else people.names())
+
+
+class Gathered:
+    """Batches on their way to being one table; what is joined is let go of as it is, so that little is held twice."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._codes = {name: GrowingColumn(code_type(domain.size)) for name, domain in source.attributes.items()}
+        self._numbers = GrowingColumn(np.dtype(np.uint32))
+        self.private_row_count = 0
+        self.file_row_count = 0
+        self.private_unnamed = 0
+
+    def add(self, batch: Coded) -> None:
+        """Take a batch; UnreadableError if there are more rows than totals are planned for."""
+        for name, column in batch.private_codes.items():
+            self._codes[name].extend(column)
+        if batch.private_numbers is not None:
+            self._numbers.extend(batch.private_numbers)
+        self.private_row_count += len(next(iter(batch.private_codes.values())))
+        self.file_row_count += batch.file_row_count
+        self.private_unnamed += batch.private_unnamed
+        if self.private_row_count > MAX_ROWS:
+            raise UnreadableError(f"more than {MAX_ROWS} rows")
+
+    def rows(self, names: Words | None) -> Rows:
+        """The table of all batches, once; ``names`` are those of its people, where rows have persons."""
+        codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
+        people = None if names is None else RowOwners(self._numbers.joined(), names, self.private_unnamed)
+        return Rows(self._source.attributes, codes, self.file_row_count, people)
+
+
+def read_cells(source: TableSource, path: str) -> pl.DataFrame:
+    """Read the columns of a source from the table at ``path``, all at once.
+
+    A column that files have in different types is given one from which the same codes and people are read.
+    """
+    names = columns_of(source)
+    batches: list[pl.DataFrame] = []
+    files: list[str] = []
+    for sheet in sheets_of(path):
+        try:
+            require(names, sheet.types, source.person)
+        except ColumnError as error:
+            raise error.in_file(sheet.name) from None
+        found = list(sheet.batches(names))
+        batches += found
+        files += [sheet.name] * len(found)
+    for name in names:
+        if len({batch.schema[name] for batch in batches}) > 1:
+            for place, (file, batch) in enumerate(zip(files, batches, strict=True)):
+                try:
+                    batches[place] = batch.with_columns(_of_one_type(source, batch[name]))
+                except ColumnError as error:
+                    raise error.in_file(file) from None
+    return pl.concat(batches)
+
+
+def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
+    """Convert a column to the type that its attribute, or the person's name, is read from."""
+    if column.name == source.person:
+        texts, nobody = named(column.name, column)
+        return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
+    if isinstance(source.attributes[column.name], Categories):
+        return as_text(column.name, column)
+    return pl.Series(column.name, as_numbers(column.name, column))
+
+
+def columns_of(source: TableSource) -> list[str]:
+    """The columns that a source's table is read from: its attributes, and who each row's person is."""
+    return list(dict.fromkeys([*source.attributes, *([] if source.person is None else [source.person])]))

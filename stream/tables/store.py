@@ -1,0 +1,257 @@
+"""The tables and predicates that a process holds, each read once for all streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from threading import RLock
+from time import monotonic
+from typing import Final
+from weakref import WeakValueDictionary
+
+from schemas import FIRST_VERSION, Address, Domain, TableSource
+from stream.privacy.noise import NoiseKey
+from stream.tables.cache import BoundedCache
+from stream.tables.columns_table import PrivateTable
+from stream.tables.comparisons import Ranges
+from stream.tables.expressions import Predicate
+from stream.tables.fingerprints import fingerprint
+from stream.tables.predicates import PredicateParser
+from stream.tables.readers.sheets import Stamp, stamp_of
+from stream.tables.rows import Frame, Rows
+from stream.tables.table_errors import DataError, PredicateError, UnreadableError, shown
+
+PREDICATE_CACHE_SIZE: Final = 1 << 14
+RETRY_SECONDS: Final = 10.0
+_FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
+
+
+@dataclass(frozen=True)
+class _Current:
+    stamp: Stamp
+    table: PrivateTable
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class _Known:
+    stamp: Stamp
+    source: TableSource
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class _Parser:
+    attributes: Mapping[str, Domain]
+    parser: PredicateParser
+    number: int
+
+
+class TableStore:
+    """Loads tables once, and keeps of each source the one that was loaded last; another is let go of when nobody holds it any more.
+    With ``keeps=False`` it keeps fingerprints alone, and each table is let go of once they are made.
+
+    Tables in memory stand in for the files of the sources of their name.
+
+    ``keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. By the key of its fingerprint it is
+    chosen which of a person's rows count. ``read`` reads a source's table, and ``stamp`` tells whether it may have changed; what could not
+    be read is not read again before. A store or a database that had other data than expected is asked again after
+    ``RETRY_SECONDS``. Safe to share between threads: while one source's file is read, the tables of the others can be had.
+    """
+
+    def __init__(
+        self,
+        *keys: bytes,
+        overrides: Mapping[str, Frame] | None = None,
+        read: Callable[[TableSource], Rows] = Rows.load,
+        stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
+        keeps: bool = True,
+    ) -> None:
+        self._keys = keys
+        self._keeps = keeps
+        self._read = read
+        self._stamp = stamp
+        self._lock = RLock()
+        self._loading: dict[str, RLock] = {}
+        self._numbers = count()
+        self._frames: dict[str, tuple[int, Frame]] = {}
+        self._current: dict[str, _Current] = {}
+        self._known: dict[tuple[str, int], _Known] = {}
+        self._unreadable: dict[str, tuple[Stamp, TableSource, UnreadableError]] = {}
+        self._tables: WeakValueDictionary[tuple[str, str], PrivateTable] = WeakValueDictionary()
+        self._refused: dict[tuple[str, str], tuple[float, DataError]] = {}
+        self._parsers: dict[str, _Parser] = {}
+        self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
+            PREDICATE_CACHE_SIZE,
+        )
+        for name, frame in (overrides or {}).items():
+            self.put(name, frame)
+
+    @classmethod
+    def keyed_by(
+        cls,
+        key: NoiseKey,
+        read: Callable[[TableSource], Rows] = Rows.load,
+        stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
+        *,
+        keeps: bool = True,
+    ) -> TableStore:
+        """A store whose keys are subkeys of the noise key, and of the older ones."""
+        return cls(*map(table_key, (key, *key.older)), read=read, stamp=stamp, keeps=keeps)
+
+    def put(self, source_name: str, frame: Frame) -> None:
+        """Use a table in memory for the source of this name from now on, whatever path the source gives."""
+        with self._lock:
+            self._frames[source_name] = (next(self._numbers), frame)
+
+    def get(
+        self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
+    ) -> PrivateTable:
+        """The source's table.
+
+        With an expected fingerprint, of a version, it is the table that has it, even if the file has changed since it was loaded, as
+        long as somebody holds it; DataError if the data is another. Without one it is the table as it is now.
+        """
+        if (known := self.at_hand(source, expected_fingerprint)) is not None:
+            return known
+        with self._one_at_a_time(source):
+            if expected_fingerprint is None:
+                return self._load(source, self._stamp_of(source)).table
+            at, refusal = self._refused.get((source.source, expected_fingerprint), (0.0, None))
+            if refusal is not None and monotonic() < at + RETRY_SECONDS:
+                raise refusal.with_traceback(None)
+            try:
+                return self._expected(source, expected_fingerprint, version)
+            except DataError as error:
+                if Address.of_table(source.path) is not None:
+                    self._refused[source.source, expected_fingerprint] = (monotonic(), error)
+                raise
+
+    def at_hand(self, source: TableSource, expected_fingerprint: str | None) -> PrivateTable | None:
+        """The source's table of this fingerprint, if it was loaded and not let go of."""
+        if expected_fingerprint is None:
+            return None
+        known = self._tables.get((source.source, expected_fingerprint))
+        return known if known is not None and known.is_of(source) else None
+
+    def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
+        """The fingerprint of the source's table as it is now, as a version of it."""
+        with self._one_at_a_time(source):
+            stamp = self._stamp_of(source)
+            made = self._fingerprint_known(source, version, stamp)
+            if made is None:
+                current = self._load(source, stamp)
+                made = current.fingerprint
+                if version != FIRST_VERSION:
+                    made = fingerprint(current.table, source, self._keys[0], version)
+                    self._tables[source.source, made] = current.table
+                self._known[source.source, version] = _Known(stamp, source, made)
+            return made
+
+    def predicate(self, source: TableSource, text: str) -> Predicate:
+        """Parse a predicate over the source's attributes, or recall it; PredicateError as from parsing."""
+        parser = self._parser(source)
+        key = (parser.number, text)
+        known = self._predicates.get(key)
+        if known is None:
+            try:
+                known = parser.parser.parse(text)
+            except PredicateError as error:
+                known = PredicateError(str(error))
+            self._predicates.put(key, known)
+        if isinstance(known, PredicateError):
+            raise PredicateError(str(known))
+        return known
+
+    def ranges(self, source: TableSource, text: str) -> Ranges | None:
+        """The range of each attribute that a predicate says, if it is known to say just that; None of any other text."""
+        return self._parser(source).parser.ranges(text)
+
+    def _parser(self, source: TableSource) -> _Parser:
+        parser = self._parsers.get(source.source)
+        if parser is None or not (
+            parser.attributes is source.attributes or parser.attributes == source.attributes
+        ):
+            with self._lock:
+                parser = _Parser(source.attributes, PredicateParser(source.attributes), next(self._numbers))
+                self._parsers[source.source] = parser
+        return parser
+
+    def _expected(self, source: TableSource, fingerprint: str, version: int) -> PrivateTable:
+        if (
+            known := self._recognised(source, self._load(source, self._stamp_of(source)), fingerprint, version)
+        ) is not None:
+            return known
+        raise DataError(
+            f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
+            "new with 'sotto source refresh'",
+        )
+
+    def _recognised(
+        self, source: TableSource, current: _Current, expected: str, version: int
+    ) -> PrivateTable | None:
+        """The table as it is now, if it has this fingerprint as that version, under any of the keys."""
+        table: PrivateTable | None = current.table
+        if version != FIRST_VERSION or current.fingerprint != expected:
+            made = (
+                # Under another key other rows of a person count.
+                (current.table if key == self._keys[0] else _chosen_by(key, current.table, source), key)
+                for key in self._keys
+            )
+            table = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
+        if table is not None:
+            self._tables[source.source, expected] = table
+        return table
+
+    def _one_at_a_time(self, source: TableSource) -> RLock:
+        with self._lock:
+            return self._loading.setdefault(source.source, RLock())
+
+    def _stamp_of(self, source: TableSource) -> Stamp:
+        number, frame = self._frames.get(source.source, (None, None))
+        return (number,) if frame is not None else self._stamp(source)
+
+    def _fingerprint_known(self, source: TableSource, version: int, stamp: Stamp) -> str | None:
+        """The fingerprint that was made of a version, if the data has not changed since."""
+        known = self._known.get((source.source, version))
+        return known.fingerprint if known is not None and (known.stamp, known.source) == (stamp, source) else None
+
+    def _load(self, source: TableSource, stamp: Stamp) -> _Current:
+        current = self._current.get(source.source)
+        if current is None or current.stamp != stamp or not current.table.is_of(source):
+            # The earlier table goes before this one comes, unless somebody holds it; rows go as soon as the table is made.
+            self._current.pop(source.source, None)
+            current = None
+            table = PrivateTable.of(self._rows(source, stamp), source, self._keys[0])
+            current = _Current(stamp, table, fingerprint(table, source, self._keys[0]))
+            if self._keeps:
+                self._current[source.source] = current
+            self._tables[source.source, current.fingerprint] = table
+        return current
+
+    def _rows(self, source: TableSource, stamp: Stamp) -> Rows:
+        _, frame = self._frames.get(source.source, (None, None))
+        return self._read_file(source, stamp) if frame is None else Rows.load(source, frame)
+
+    def _read_file(self, source: TableSource, stamp: Stamp) -> Rows:
+        of, asked, error = self._unreadable.get(source.source, (None, None, None))
+        if error is not None and of == stamp and asked == source:
+            raise error.with_traceback(None)
+        try:
+            return self._read(source)
+        except UnreadableError as refused:
+            # A path at which there is nothing has a stamp that stays when the file comes.
+            if refused.lasting and len(stamp) > 1:
+                self._unreadable[source.source] = (stamp, source, refused)
+            raise
+
+
+def table_key(key: NoiseKey) -> bytes:
+    """The subkey of a noise key by which tables are recognised, and by which their people's rows are chosen."""
+    return key.subkey(_FINGERPRINT_PURPOSE)
+
+
+def _chosen_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
+    """The same rows, of which another key decides which count."""
+    return table if table.everyone is None else PrivateTable.of(table.rows(), source, key)

@@ -1,0 +1,21 @@
+"""The workers' role: queries in, answers out.
+
+The processor is imported on first use: its smaller modules serve commands of a client without NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stream.worker.worker_processor import QueryProcessor
+
+__all__ = ["QueryProcessor"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'stream.worker' has no attribute '{name}'")
+    value = globals()[name] = getattr(import_module("stream.worker.worker_processor"), name)
+    return value

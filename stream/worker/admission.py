@@ -1,0 +1,220 @@
+"""Taking queries in: decoding, finding their streams, counting their rows; refusing what is wrong, one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from schemas import MAX_EVENT_BYTES
+from schemas.wire import UNREADABLE
+from stream.kernel import Column, Spans, spans_of
+from stream.processing.dead_letters import Rejection
+from stream.processing.protocol import RecordLike
+from stream.processing.record_columns import RecordColumns, picked
+from stream.processing.topic_names import Topics, partition_of
+from stream.worker.fair_shares import Shares, Workload
+from stream.worker.families import Families
+from stream.worker.families.family import AdmittedQuestion, Context, TableLetGoError
+from stream.worker.families.question_columns import QuestionRows, Row
+from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN, STANDING
+from stream.worker.query_decoding import (
+    FIRST,
+    TAKEN,
+    as_taken,
+    each_once,
+    in_full,
+    malformed,
+    unfit,
+    without_repeats,
+)
+from stream.worker.stream_terms import about_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Some records, read and found to belong to streams.
+
+    Values for plain streams are ready as ``rows``; ``waiting`` has place, slot and content of the other questions that
+    are taken on, and ``shares`` are as they will be then.
+    """
+
+    records: Sequence[RecordLike]
+    rejected: list[tuple[int, Rejection]]
+    unknown: bool
+    rows: QuestionRows
+    waiting: list[tuple[int, int, Any]]
+    shares: Shares
+
+    def is_of(self, records: Sequence[RecordLike]) -> bool:
+        """Whether these are the records that were read."""
+        mine = self.records
+        if isinstance(mine, RecordColumns):
+            return mine.are(records)
+        return len(mine) == len(records) and (not mine or (mine[0] is records[0] and mine[-1] is records[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedBatch:
+    """The admitted queries of some records, those to answer in columns and those to answer one by one, and the rejections."""
+
+    rejected: list[tuple[int, Rejection]]
+    asked: Sequence[AdmittedQuestion]
+    rows: QuestionRows
+
+
+class Admission:
+    """Admits the queries of one partition: reads them, and then does the work they ask for. It changes nothing.
+
+    ``shares`` are those that the next records are read with.
+    """
+
+    def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:
+        self._topics = topics
+        self._context = context
+        self._families = families
+        self.shares = shares
+        self._workload = Workload(context)
+
+    def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> Reading:
+        """Read records, up to the one whose work uses the budget up."""
+        rows: list[Row] = []
+        waiting: list[tuple[int, int, Any]] = []
+        shares = self.shares.copy()
+        rejected: list[tuple[int, Rejection]] = []
+        streams = self._context.streams
+        slot_of, sorts = streams.slots.get, streams.sorts
+        unknown, like = False, FIRST
+        scanned, places = self._scan(records)
+        for place, record in zip(places.tolist(), picked(records, places), strict=True):
+            value = record.value
+            if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
+                rejected.append((place, unfit(value)))
+                continue
+            try:
+                query = like.decode(value)
+            except UNREADABLE:
+                query = None
+            try:
+                query = query or in_full(value)
+                slot = slot_of(query.stream)
+                if slot is None:
+                    unknown = unknown or query.stream not in streams.unread
+                    raise self._unknown(query.stream)
+                # The next query is probably to a stream of the same sort.
+                sort = sorts[slot]
+                like = TAKEN[sort]
+                if query.__class__ is not like.kind:
+                    query = as_taken(like, value, query)
+                about = about_of(query, streams.terms_at(slot).groups) if sort & STANDING else None
+                if sort & PLAIN and query.__class__ is like.kind and query.value is not None:
+                    row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)
+                    rows.append(row)
+                    continue
+                query = each_once(value, query)
+                work = self._work(slot, query, shares, record.timestamp)
+            except UNREADABLE:
+                rejected.append((place, malformed(value)))
+                continue
+            except Rejection as rejection:
+                rejected.append((place, rejection))
+                continue
+            waiting.append((place, slot, query))
+            budget -= work
+            if budget <= 0:
+                records = records[: place + 1]
+                break
+        found = scanned.before(len(records)).and_also(QuestionRows.of(without_repeats(rows, rejected)))
+        return Reading(records, rejected, unknown, found, waiting, shares)
+
+    def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
+        """What a question costs, of which its stream's share is taken; Rejection if there is no room for it."""
+        work = self._workload.of(slot, query)
+        # Nobody asks about a window again.
+        if not self._context.streams.sorts[slot] & STANDING:
+            shares.take(slot, work, timestamp)
+        return work
+
+    def _scan(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
+        """The plain queries that can be read all at once, and the places of the other records."""
+        streams = self._context.streams
+        events = _events(records)
+        if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
+            return QuestionRows.of(()), np.arange(len(records))
+        taken = scanned.read
+        if not streams.all_are_plain:
+            taken &= streams.columns.plain[scanned.slots]
+        offsets = (
+            records.offsets
+            if isinstance(records, RecordColumns)
+            else np.array([record.offset for record in records], dtype=np.int64)
+        )
+        everything = np.arange(len(records))
+        _, ids, slots, values, thresholds = scanned
+        rows = QuestionRows(everything, ids, slots, values, thresholds, offsets, events)
+        return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
+
+    def admit(self, reading: Reading) -> AdmittedBatch:
+        """Do the work that questions ask for, in order."""
+        rejected = reading.rejected.copy()
+        asked: list[AdmittedQuestion] = []
+        resolved: list[Row] = []
+        streams, one_by_one = self._context.streams, self._families.one_by_one
+        kinds, sorts = streams.kinds, streams.sorts
+        for place, slot, query in reading.waiting:
+            record = reading.records[place]
+            payload = record.value or b""
+            try:
+                content = self._resolve(slot, query)
+            except Rejection as rejection:
+                rejected.append((place, rejection))
+                continue
+            about = about_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING else None
+            if kinds[slot] in one_by_one:
+                asked.append(AdmittedQuestion(place, query.id, slot, record.offset, payload, content, about))
+            else:
+                resolved.append((place, query.id, slot, content, query.threshold, record.offset, payload, about))
+        if reading.waiting:
+            rejected.sort(key=itemgetter(0))
+        return AdmittedBatch(rejected, asked, reading.rows.and_also(QuestionRows.of(resolved)))
+
+    def _resolve(self, slot: int, query: Any) -> Any:
+        """What the stream's family makes of a question; every private number comes from here.
+
+        A stream that this worker must not answer for is not looked up: its table may not be the right one. One that has ended needs
+        no number, and its table may be let go of.
+        """
+        streams = self._context.streams
+        if not streams.sorts[slot] & STANDING and (query.window is not None or query.group is not None):
+            raise Rejection("malformed", "window, group: this stream is no standing one; remove them")
+        if streams.columns.refused[slot]:
+            return 0.0
+        if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
+            raise Rejection("malformed", "threshold: this stream's mechanism compares with none; remove it")
+        try:
+            return self._families.of(streams.kinds[slot]).admit(slot, query)
+        except TableLetGoError:
+            return 0.0
+
+    def _unknown(self, stream: str) -> Rejection:
+        home = partition_of(stream.encode(), self._topics.partitions)
+        if home != self._context.partition:
+            return Rejection(
+                "wrong-partition",
+                f"stream: belongs in partition {home}, came in {self._context.partition}; "
+                "key events by stream with the murmur2 partitioner (librdkafka: partitioner=murmur2_random)",
+            )
+        if stream in self._context.streams.unread:
+            return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
+        return Rejection("unknown-stream", "stream: no such stream is open; open it first")
+
+
+def _events(records: Sequence[RecordLike]) -> Spans:
+    """The bytes of records; nothing where there are none, or none that could be read."""
+    if isinstance(records, RecordColumns):
+        return records.values
+    return spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])

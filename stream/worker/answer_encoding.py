@@ -1,0 +1,231 @@
+"""Encoding what a batch of queries writes: answers, checkpoints, charges, status and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Answer
+from schemas.wire import encode, struct
+from stream.kernel import Column, Part, Spans, pack, spans_of
+from stream.processing.dead_letters import BUSY, Rejection, Unread, address_of, dead_letter
+from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLike, with_topic_ids
+from stream.processing.record_columns import MessageColumns
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
+from stream.worker.hosted_streams import STATES, HostedStreams
+from stream.worker.mechanism_updates import Update, encode_update, update_key
+from stream.worker.stream_columns import StreamColumns, groups
+from stream.worker.stream_terms import about_of_event
+
+WireAnswer: Any = struct(Answer)
+_STATES: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
+
+
+class Replies:
+    """Writes for one partition. All methods only add to ``outputs``."""
+
+    def __init__(self, topics: Topics, partition: int, streams: HostedStreams) -> None:
+        self._topics = topics
+        self._partition = partition
+        self._streams = streams
+
+    def checkpoints(
+        self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
+    ) -> None:
+        """One changelog record per touched stream, of the figures that it has now, where these are at hand."""
+        if not len(slots):
+            return
+        if figures is None:
+            figures = self._streams.columns.picked(slots)
+        values = pack(
+            len(slots),
+            (
+                b'{"incarnation":"',
+                self._streams.noise.incarnations(slots),
+                _one_or_each(_STATES, figures.state),
+                figures.answered,
+                b',"tops":',
+                _alike(figures.tops),
+                b',"offset":',
+                figures.last_offset,
+                b',"reason":',
+                self._reasons(slots),
+                b',"due":',
+                _alike(figures.due),
+                self._surplus(figures),
+                self._turns(slots),
+                b"}",
+            ),
+        )
+        outputs.extend(
+            self._topics.state, self._partition, MessageColumns(self._streams.names_of(figures), values)
+        )
+
+    def _surplus(self, figures: StreamColumns) -> Part:
+        """The last field of a record; it is left out where it is 0."""
+        surplus = figures.surplus
+        if not surplus.any():
+            return b""
+        known, which = np.unique(surplus, return_inverse=True)
+        return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
+
+    def _turns(self, slots: npt.NDArray[np.intp]) -> Part:
+        """The turns of standing streams, as a record's last field; it is left out of the others'."""
+        if not (turns := self._streams.life.turns):
+            return b""
+        said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
+        return spans_of(said), np.arange(len(slots))
+
+    def _reasons(self, slots: npt.NDArray[np.intp]) -> Part:
+        """Why streams ended or are refused, as JSON."""
+        if not (reasons := self._streams.life.reasons):
+            return b"null"
+        return _texts_of([reasons.get(slot) for slot in slots.tolist()])
+
+    def update(self, outputs: Outputs, slot: int, update: Update) -> None:
+        """One changelog record for a step of a stream's hypothesis."""
+        key = update_key(self._streams.names[slot], update.number)
+        outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
+
+    def progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
+        """How far this partition's queries are answered."""
+        outputs.add(
+            self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), with_topic_ids(topic_ids))
+        )
+
+    def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+        """One charge per stream with news for the ledger."""
+        if not len(slots):
+            return
+        figures = self._streams.columns.picked(slots)
+        sources, source_of = self._sources(slots, figures)
+        values = pack(
+            len(slots),
+            (
+                *self._totals(slots, figures, (sources, source_of)),
+                b',"spent":',
+                self._spent(slots, figures),
+                b',"reason":',
+                self._reasons(slots),
+                self._surplus(figures),
+                b"}",
+            ),
+        )
+        home = np.array([partition_of(source, LEDGER_PARTITIONS) for source in sources])[source_of]
+        for partition in np.unique(home).tolist():
+            own = np.flatnonzero(home == partition)
+            charges = MessageColumns(sources.picked(source_of[own]), values.picked(own))
+            outputs.extend(self._topics.charges, partition, charges)
+
+    def status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
+        """One digest per stream that changed since the last time."""
+        if not len(slots):
+            return
+        figures = self._streams.columns.picked(slots)
+        refused: Part = b"null"
+        if figures.refused.any():
+            reasons = zip(slots.tolist(), figures.refused.tolist(), strict=True)
+            refused = _texts_of(
+                [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
+            )
+        values = pack(
+            len(slots),
+            (
+                *self._totals(slots, figures, self._sources(slots, figures)),
+                self._left(slots, figures),
+                b',"spent":',
+                self._spent(slots, figures),
+                b',"alpha":',
+                self._alphas(slots, figures),
+                b',"position":{"topic":"' + self._topics.queries.encode(),
+                b'","partition":%d,"offset":' % self._partition,
+                figures.last_offset,
+                b'},"refused":',
+                refused,
+                self._surplus(figures),
+                b"}",
+            ),
+        )
+        outputs.extend(
+            self._topics.status, self._partition, MessageColumns(self._streams.names_of(figures), values)
+        )
+
+    def _totals(self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part) -> tuple[Part, ...]:
+        """The fields that a charge and a digest begin with."""
+        streams = self._streams
+        return (
+            b'{"stream":"',
+            streams.names_of(figures),
+            b'","source":"',
+            sources,
+            b'","incarnation":"',
+            streams.noise.incarnations(slots),
+            (_STATES, figures.state.astype(np.int64)),
+            figures.answered,
+            b',"tops":',
+            figures.tops,
+        )
+
+    def _sources(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> tuple[Spans, Column]:
+        first, group = groups(len(slots), [figures.terms_of])
+        return spans_of(
+            [self._streams.terms_at(slot).source.source.encode() for slot in slots[first].tolist()]
+        ), group
+
+    def _alphas(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+        first, group = groups(len(slots), [figures.terms_of])
+        return spans_of(
+            [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
+        ), group
+
+    def _left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+        """How many charged answers streams may still give."""
+        first, group = groups(len(slots), [figures.cutoff, figures.tops, figures.surplus])
+        shown = [encode(self._streams.shown_left(slot)) for slot in slots[first].tolist()]
+        return spans_of([b',"tops_left":' + left for left in shown]), group
+
+    def _spent(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+        """What streams have spent so far, as JSON."""
+        streams = self._streams
+        alike = [figures.terms_of, figures.answered > 0, figures.tops, figures.surplus]
+        if streams.extensions:
+            extended = np.array([slot in streams.extensions for slot in slots.tolist()], dtype=np.bool_)
+            alike.append(np.where(extended, slots + 1, 0))
+        first, group = groups(len(slots), alike)
+        return spans_of([encode(streams.spent(slot)) for slot in slots[first].tolist()]), group
+
+    def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
+        """Give an answer where the event has an id and a stream; write a dead letter unless it need only come again.
+
+        Nothing is wrong with a question that came too soon: its asker knows it, and a copy of it would help nobody.
+        """
+        if rejection.code == BUSY:
+            outputs.busy += 1
+        else:
+            outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
+        value = record.value
+        if (isinstance(value, Unread) and value.batch is not None) or (address := address_of(value)) is None:
+            return None
+        query_id, name = address
+        window, group = about_of_event(value)
+        answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason, window=window, group=group)
+        return (name.encode(), encode(answer), ())
+
+
+def _alike(numbers: Column) -> Part:
+    """Whole numbers; written once where all are the same."""
+    return b"%d" % numbers[0] if (numbers == numbers[0]).all() else numbers
+
+
+def _one_or_each(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
+    """The text that each row has; found once where all have the same."""
+    return texts[int(which[0])] if (which == which[0]).all() else (texts, which.astype(np.int64))
+
+
+def _texts_of(reasons: Sequence[str | None]) -> Part:
+    """Reasons as JSON."""
+    number_of = {reason: number for number, reason in enumerate(dict.fromkeys(reasons))}
+    return spans_of(list(map(encode, number_of))), np.array([number_of[one] for one in reasons], dtype=np.int64)

@@ -1,0 +1,94 @@
+"""Headers of answers: trace context and CloudEvents attributes, for askers that sent some.
+
+Nothing here bears on a verdict or on noise, and all of it follows from the query's record alone: a query that is
+answered again gets the same headers. Sources: W3C Trace Context (Recommendation of 2021); CloudEvents 1.0.2 with its
+Kafka protocol binding, binary content mode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from stream.processing.protocol import Headers, Message, RecordLike
+
+CLOUD_EVENTS_VERSION: Final = b"1.0"
+CONTENT_TYPE: Final = b"application/json"
+ANSWER_TYPE: Final = b"io.sotto.answer.v1"
+"""The type of answers as CloudEvents; its number rises when an answer's form breaks its readers."""
+
+MAX_TRACEPARENT = 128
+"""Longest ``traceparent`` carried, in bytes; those of version 00 have 55."""
+
+MAX_TRACESTATE = 512
+"""Longest ``tracestate`` carried, in bytes: what the recommendation asks for."""
+
+MAX_TRACESTATE_MEMBERS = 32
+
+_PARENT = r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+TRACEPARENT: Final = rf"^(?:00-{_PARENT}|(?!00|ff)[0-9a-f]{{2}}-{_PARENT}(?:-[\x21-\x7e]*)?)$"
+"""A ``traceparent`` of version 00, or of a later version whose first fields are those of version 00."""
+
+_traceparent = re.compile(TRACEPARENT.removesuffix("$").encode() + rb"\Z")
+_tracestate_member = re.compile(
+    rb"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
+)
+_CARRIED: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
+
+
+def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]) -> list[Message]:
+    """The answers to these records, for ``topic``, each with the headers that its query asks for."""
+    return [
+        (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer
+        for record, answer in zip(records, answers, strict=True)
+        if answer is not None
+    ]
+
+
+def answer_headers(topic: str, record: RecordLike, stream: bytes) -> Headers:
+    """Headers of the answer on ``topic`` to a query of ``stream``; none where the query has none of these.
+
+    A query with ``ce_specversion`` 1.0 gets a CloudEvent back, whose id is the query's position. A well-formed
+    ``traceparent`` is copied, and with it a well-formed ``tracestate``; a header given twice counts as malformed.
+    """
+    given = _given(record.headers)
+    return (*_cloud_event(topic, record, stream, given), *_trace_context(given))
+
+
+def _given(headers: Headers) -> Mapping[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, value in headers:
+        if name in _CARRIED:
+            found[name] = b"" if name in found else value or b""
+    return found
+
+
+def _cloud_event(
+    topic: str, record: RecordLike, stream: bytes, given: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
+    if given.get("ce_specversion") != CLOUD_EVENTS_VERSION:
+        return
+    yield "content-type", CONTENT_TYPE
+    yield "ce_specversion", CLOUD_EVENTS_VERSION
+    yield "ce_id", f"{record.partition}-{record.offset}".encode()
+    yield "ce_source", f"/{topic}".encode()
+    yield "ce_type", ANSWER_TYPE
+    yield "ce_subject", stream
+
+
+def _trace_context(given: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    parent, state = given.get("traceparent", b""), given.get("tracestate", b"")
+    if len(parent) > MAX_TRACEPARENT or not _traceparent.match(parent):
+        return
+    yield "traceparent", parent
+    if _well_formed(state):
+        yield "tracestate", state
+
+
+def _well_formed(tracestate: bytes) -> bool:
+    if len(tracestate) > MAX_TRACESTATE:
+        return False
+    members = [stripped for member in tracestate.split(b",") if (stripped := member.strip(b" \t"))]
+    names = {member.partition(b"=")[0] for member in members}
+    return 0 < len(members) == len(names) <= MAX_TRACESTATE_MEMBERS and all(map(_tracestate_member.match, members))

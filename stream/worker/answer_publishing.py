@@ -1,0 +1,308 @@
+"""From a family's replies to what is written: answers, checkpoints, updates and charges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from schemas import Answer
+from schemas.wire import encode, struct
+from stream.kernel import Column, Part, Spans, joined, pack, spans_of
+from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
+from stream.processing.dead_letters import Rejection
+from stream.processing.protocol import Message, Outputs
+from stream.processing.record_columns import MessageColumns
+from stream.worker.answer_encoding import Replies, WireAnswer
+from stream.worker.families.family import AdmittedQuestion, Family, Reply
+from stream.worker.families.question_columns import Number, QuestionRows, Verdicts
+from stream.worker.hosted_streams import EXHAUSTED, HostedStreams
+from stream.worker.stream_columns import groups
+from stream.worker.stream_terms import About
+
+
+class Publisher:
+    """Has families answer, and writes their replies."""
+
+    def __init__(self, streams: HostedStreams, replies: Replies) -> None:
+        self._streams = streams
+        self._replies = replies
+
+    def publish(
+        self,
+        family: Family,
+        questions: Sequence[AdmittedQuestion],
+        answers: list[Message | None],
+        outputs: Outputs,
+    ) -> None:
+        """Answer questions of one family and write what must outlive this worker; ended streams answer ``halted``."""
+        streams, columns = self._streams, self._streams.columns
+        answering = {slot: streams.life.answers(slot) for slot in {one.slot for one in questions}}
+        replies = iter(family.answer([one for one in questions if answering[one.slot]]))
+        shown: dict[int, _Shown] = {}
+        charged: dict[int, None] = {}
+        for one in questions:
+            slot = one.slot
+            reply = next(replies) if answering[slot] else None
+            if reply is None:
+                answers[one.place] = _halted(streams, one)
+                continue
+            if reply.refusal is not None:
+                answers[one.place] = _refused(streams, one, reply, reply.refusal)
+                continue
+            if reply.charged or (slot not in shown and columns.answered[slot] == 0):
+                charged[slot] = None
+            answers[one.place] = _answer(streams, shown, one, reply)
+            if reply.update is not None:
+                self._replies.update(outputs, slot, reply.update)
+        for slot, last in shown.items():
+            columns.answered[slot], columns.last_offset[slot] = last.answered, last.offset
+            if last.about is not None:
+                streams.life.turns[slot] = last.about.turn
+            if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
+                columns.state[slot] = EXHAUSTED
+            columns.changed[slot] = True
+        self._replies.checkpoints(outputs, np.array(list(shown), dtype=np.intp))
+        self._replies.charges(outputs, np.array(list(charged), dtype=np.intp))
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What a stream's answers of one batch show, up to the next that is charged; ``answered``, ``offset`` and ``about`` are the last one's."""
+
+    name: str
+    key: bytes
+    spent: Any
+    left: int | None
+    answered: int
+    offset: int
+    version: int | None
+    about: About | None
+
+
+def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: AdmittedQuestion, reply: Reply) -> Message:
+    slot, known = one.slot, shown.get(one.slot)
+    index = int(streams.columns.answered[slot]) if known is None else known.answered
+    if known is None or reply.charged:
+        if reply.charged:
+            streams.charge(slot, reply.parts)
+        streams.columns.answered[slot] = index + 1
+        spent, left = streams.spent(slot), streams.shown_left(slot)
+        version = streams.terms_at(slot).shown_version
+        known = shown[slot] = _Shown(
+            streams.names[slot], streams.key(slot), spent, left, index, one.offset, version, one.about
+        )
+    known.answered, known.offset, known.about = index + 1, one.offset, one.about
+    answer = WireAnswer(
+        one.id,
+        known.name,
+        reply.outcome,
+        index,
+        reply.estimate,
+        reply.basis,
+        None,
+        known.spent,
+        known.left,
+        reply.estimates,
+        reply.choice,
+        reply.alpha,
+        reply.price,
+        known.version,
+        *(one.about or ())[:2],
+    )
+    return (known.key, encode(answer), ())
+
+
+def _refused(streams: HostedStreams, one: AdmittedQuestion, reply: Reply, refusal: Rejection) -> Message:
+    """There is no dead letter: nothing is wrong with the question, and its asker is told."""
+    window, group = (one.about or (None, None))[:2]
+    answer = WireAnswer(
+        one.id,
+        streams.names[one.slot],
+        "rejected",
+        reason=refusal.reason,
+        price=reply.price,
+        window=window,
+        group=group,
+    )
+    return (streams.key(one.slot), encode(answer), ())
+
+
+def _halted(streams: HostedStreams, one: AdmittedQuestion) -> Message:
+    slot = one.slot
+    window, group = (one.about or (None, None))[:2]
+    answer = WireAnswer(
+        one.id,
+        streams.names[slot],
+        "halted",
+        reason=streams.reason(slot),
+        spent=streams.spent(slot),
+        tops_left=streams.shown_left(slot),
+        window=window,
+        group=group,
+    )
+    return (streams.key(slot), encode(answer), ())
+
+
+_OUTCOMES: Final = ("below", "above")
+_HEAD: Final = b'{"id":"","stream":"'
+_ID_ENDS: Final = _HEAD.index(b'","')
+_END: Final = b"}"
+_About: Any = struct(Answer, only=frozenset({"window", "group"}))
+"""What an answer is about, which is the last that it tells."""
+_FIRST_INDEX: Final = b'"index":0'
+_MOST_TOLD: Final = 4096
+
+
+class ColumnPublisher:
+    """Writes what a family has decided of whole batches."""
+
+    def __init__(self, streams: HostedStreams, replies: Replies) -> None:
+        self._streams = streams
+        self._replies = replies
+        self._told: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
+        """What answers of a code, ⊤s given, ⊤s left and terms say, where nothing more is told."""
+
+    def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
+        """The answers to rows, in order; ``outputs`` gets what must outlive this worker.
+
+        Streams that do not answer say ``halted``.
+        """
+        answers = self._answers(rows, verdicts)
+        self._count(rows, verdicts, outputs)
+        return answers
+
+    def _answers(self, rows: QuestionRows, verdicts: Verdicts) -> MessageColumns:
+        streams, decisions = self._streams, verdicts.decisions
+        _, known, stream_of, _ = verdicts.streams
+        tops = known.tops[stream_of] + decisions.tops_before + (decisions.codes == ABOVE)
+        index = known.answered[stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
+        left = known.cutoff[stream_of] - tops
+        halted = decisions.codes == HALTED
+        # Answers of equal figures are equal but for id, stream, index and what they are about, unless there is more to tell.
+        figures = (decisions.codes, tops, left, known.terms_of[stream_of])
+        first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
+        told: Iterator[Any] = zip(
+            *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
+        )
+        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1])) for one in told]
+        before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
+        ends = _ends(rows)
+        names = streams.names_of(known).picked(stream_of)
+        indexed, unindexed = np.flatnonzero(~halted), np.flatnonzero(halted)
+        packed = [
+            pack(
+                len(places),
+                [
+                    *_addressed(rows, names, places),
+                    (before, group[places]),
+                    *more,
+                    _END if ends is None else ends.picked(places),
+                ],
+            )
+            for places, more in (
+                (indexed, (index[indexed], (after, group[indexed]))),
+                (unindexed, ()),
+            )
+            if len(places)
+        ]
+        values = joined(packed) if packed else rows.ids
+        order = np.argsort(np.concatenate((indexed, unindexed)), kind="stable") if len(packed) > 1 else None
+        return MessageColumns(names, values if order is None else values.picked(order))
+
+    def _apart(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
+        """A number for each row whose answer's text is its own, or its stream's; 0 for all others."""
+        apart = np.where(halted, rows.slots + 1, 0)
+        if extensions := self._streams.extensions:
+            extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)
+            apart = np.where(extended[verdicts.streams.stream_of], rows.slots + 1, apart)
+        if verdicts.numbers:
+            own = np.flatnonzero(np.isin(rows.places, [*verdicts.numbers]))
+            apart[own] = -1 - own
+        return apart
+
+    def _text(self, figures: tuple[int, ...], number: Number | None) -> tuple[bytes, bytes]:
+        """What stands between stream and index of an answer, and what up to its end; all of it is the first if it has none."""
+        alike, (code, tops, left, terms_of, slot, index) = figures[:4], figures
+        terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
+        is_plain = code != HALTED and number is None and not extensions
+        if is_plain and (told := self._told.get(alike)) is not None:
+            return told
+        if code == HALTED:
+            spent = terms.spent(index, tops, 0, extensions)
+            reason = self._streams.reason(slot)
+            answer = WireAnswer("", "", "halted", reason=reason, spent=spent, tops_left=left)
+            return encode(answer)[len(_HEAD) : -len(_END)], b""
+        answer = WireAnswer(
+            "",
+            "",
+            _OUTCOMES[code],
+            0,
+            spent=terms.spent(index + 1, tops, 0, extensions),
+            tops_left=left,
+            version=terms.shown_version,
+        )
+        if number is not None:
+            answer = replace(answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha)
+        head, sign, tail = encode(answer)[len(_HEAD) : -len(_END)].partition(_FIRST_INDEX)
+        if is_plain:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told[alike] = head + sign[:-1], tail
+        return head + sign[:-1], tail
+
+    def _count(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
+        """Move the streams' figures on, and write them."""
+        columns, decisions = self._streams.columns, verdicts.decisions
+        slots, before, stream_of, _ = verdicts.streams
+        given = decisions.codes != HALTED
+        stream_of = stream_of[given]
+        answered = np.bincount(stream_of, minlength=len(slots))
+        last = before.last_offset.copy()
+        # Offsets ascend: of a stream's rows the last is written last.
+        last[stream_of] = rows.offsets[given]
+        shown = np.where(verdicts.live, before.tops_left - decisions.tops_left, 0)
+        some = answered > 0
+        first = (before.answered == 0) & some
+        if rows.abouts:
+            for slot, place in zip(rows.slots[given].tolist(), rows.places[given].tolist(), strict=True):
+                if (about := rows.abouts.get(place)) is not None:
+                    self._streams.life.turns[slot] = about.turn
+        ended = verdicts.live & (decisions.tops_left == 0)
+        figures: dict[str, npt.NDArray[Any]] = {
+            "answered": before.answered + answered,
+            "last_offset": last,
+        }
+        if shown.any():
+            figures["tops"] = before.tops + shown
+        if ended.any():
+            figures["state"] = np.where(ended, EXHAUSTED, before.state)
+        after = columns.moved_on(slots, before, figures)
+        touched = some | ended
+        if touched.all():
+            columns.changed[slots] = True
+            self._replies.checkpoints(outputs, slots, after)
+        else:
+            columns.changed[slots[touched]] = True
+            self._replies.checkpoints(outputs, slots[touched])
+        # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
+        self._replies.charges(outputs, slots[first | (shown > 0) | ended])
+
+
+def _ends(rows: QuestionRows) -> Spans | None:
+    """How the answers to rows end: with what they are about; None if all end alike."""
+    if not rows.abouts:
+        return None
+    abouts = [rows.abouts.get(place) for place in rows.places.tolist()]
+    return spans_of(
+        [_END if about is None else b"," + encode(_About(about.window, about.group))[1:] for about in abouts]
+    )
+
+
+def _addressed(rows: QuestionRows, names: Spans, places: npt.NDArray[np.intp]) -> tuple[Part, ...]:
+    """How the answers to rows begin: with id and stream."""
+    return (_HEAD[:_ID_ENDS], rows.ids.picked(places), _HEAD[_ID_ENDS:], names.picked(places))

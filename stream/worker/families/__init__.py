@@ -1,0 +1,51 @@
+"""How the mechanisms of a kind take questions in and answer them, one module per family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stream.worker.families.answer_families import ExponentialFamily, NoisyMaxFamily, RandomizedResponseFamily
+from stream.worker.families.estimate_family import PmwFamily
+from stream.worker.families.family import Context, Family
+from stream.worker.families.hypothesis_family import SparsePmwFamily
+from stream.worker.families.laplace_family import LaplaceFamily
+from stream.worker.families.question_columns import ColumnFamily
+from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
+from stream.worker.families.sparse_vector_family import SparseVectorFamily
+from stream.worker.families.window_families import RunningCountFamily, StandingHistogramFamily
+from stream.worker.stream_terms import STANDING_HISTOGRAM
+
+
+@dataclass(frozen=True, slots=True)
+class Families:
+    """The families of a partition's streams: by name those that answer questions one by one, and ``in_columns``
+    that of all other kinds of mechanism.
+    """
+
+    one_by_one: Mapping[str, Family]
+    in_columns: ColumnFamily
+
+    def of(self, kind: str) -> Family | ColumnFamily:
+        """The family of this name."""
+        return self.one_by_one.get(kind, self.in_columns)
+
+
+def families(context: Context) -> Families:
+    """The families of a partition."""
+    return Families(
+        one_by_one={
+            "laplace": LaplaceFamily(context),
+            "randomized_response": RandomizedResponseFamily(context),
+            "noisy_max": NoisyMaxFamily(context),
+            "exponential": ExponentialFamily(context),
+            "histogram": HistogramFamily(context),
+            STANDING_HISTOGRAM: StandingHistogramFamily(context),
+            "lazy_histogram": LazyHistogramFamily(context),
+            "sparse_project": SparseProjectFamily(context),
+            "running_count": RunningCountFamily(context),
+            "pmw": PmwFamily(context),
+            "sparse_pmw": SparsePmwFamily(context),
+        },
+        in_columns=SparseVectorFamily(context),
+    )

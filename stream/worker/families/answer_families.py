@@ -1,0 +1,201 @@
+"""Families that charge each answer: randomized response, noisy maximum and the exponential mechanism."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import AnswersCalibration, RandomizedResponse, ReleaseCalibration
+from stream.privacy.mechanisms.randomized_response import RESPONSE_WORDS, respond
+from stream.privacy.mechanisms.ranges import written
+from stream.privacy.mechanisms.selection import (
+    UNIFORM_WORDS,
+    exponential,
+    noisy_max,
+    score_noise,
+    selection_rate,
+    weights,
+)
+from stream.privacy.noise import DrawRole, event_words
+from stream.privacy.noise.geometric import LowWords, Words
+from stream.privacy.planning.answer_plans import choice_alpha
+from stream.privacy.planning.response_plans import Response, response
+from stream.processing.dead_letters import Rejection
+from stream.processing.exact_decimals import scores_of
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Reply,
+    Stateless,
+    form_for,
+    on_values,
+    within_grants,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Names, and their private scores: counts, or trusted values as their nearest doubles."""
+
+    names: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+class _Selection(Stateless, ABC):
+    """What the two mechanisms have in common: everything but the draw."""
+
+    kind: Literal["noisy_max", "exponential"]
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def admit(self, slot: int, query: Any) -> _Choice:
+        """Resolve the candidates to private scores."""
+        form_for(query, "candidates")
+        names = tuple(one.name for one in query.candidates)
+        if len(set(names)) < len(names):
+            raise Rejection("malformed", "candidates.name: a name stands there twice; give each its own")
+        score = self._trusted if on_values(self._context.streams, slot) else self._counted
+        return _Choice(names, tuple(score(slot, one) for one in query.candidates))
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """One draw for each question; its words are those of the event."""
+        paid = within_grants(self._context.streams, questions)
+        return [self._reply(one) if pays else None for one, pays in zip(questions, paid, strict=True)]
+
+    def _reply(self, one: AdmittedQuestion) -> Reply:
+        calibration = self._calibration(one.slot)
+        choice: _Choice = one.content
+        chosen = self._choose(one, self._steps(one), calibration)
+        alpha = choice_alpha(calibration, self.kind, len(choice.names))
+        return Reply(charged=True, choice=choice.names[chosen], basis="noisy", alpha=alpha)
+
+    def _steps(self, one: AdmittedQuestion) -> npt.NDArray[np.int64]:
+        """The scores in steps."""
+        terms = self._context.streams.terms_at(one.slot)
+        scores = one.content.scores
+        exactly = scores_of(one.payload) if terms.source.kind == "values" else lambda place: written(scores[place])
+        return terms.grid.private(scores, exactly)
+
+    @abstractmethod
+    def _choose(
+        self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
+    ) -> int:
+        """The index of the candidate to publish."""
+
+    def _words(self, one: AdmittedQuestion, count: int) -> tuple[Words, LowWords]:
+        subkey = self._context.streams.noise.subkey(one.slot, DrawRole.ANSWER)
+        context = self._context
+        return event_words([subkey], context.topic, context.partition, [one.offset], [one.payload], count)
+
+    def _calibration(self, slot: int) -> AnswersCalibration:
+        calibration = self._context.streams.terms_at(slot).calibration
+        if not isinstance(calibration, AnswersCalibration):
+            raise TypeError(f"a {self.kind} stream has a calibration of kind 'answers'")
+        return calibration
+
+    def _trusted(self, slot: int, candidate: Any) -> float:
+        del slot
+        if candidate.value is None or candidate.where or candidate.sum or candidate.people:
+            raise Rejection(
+                "malformed", "candidates: this stream's source has no table; give each a 'value' alone"
+            )
+        return float(candidate.value)
+
+    def _counted(self, slot: int, candidate: Any) -> float:
+        if candidate.value is not None:
+            raise Rejection(
+                "malformed", "candidates.value: this stream's source is a table; give 'where' or 'sum'"
+            )
+        if candidate.people:
+            if candidate.sum is not None:
+                raise Rejection("malformed", "candidates: one has sum and people; give exactly one of them")
+            return float(self._context.people(slot, candidate.where, "candidates.where"))
+        self._context.allow_rows(slot, "candidates.where")
+        if candidate.sum is not None:
+            self._context.allow_sum(slot, candidate.sum, "candidates.sum")
+            return float(self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum"))
+        if candidate.where is None:
+            raise Rejection("malformed", "candidates: one has no score; give each a 'where', a 'sum' or 'people'")
+        return float(self._context.count(slot, candidate.where, "candidates.where"))
+
+
+class NoisyMaxFamily(_Selection):
+    """Streams of kind ``noisy_max``."""
+
+    kind = "noisy_max"
+
+    def _choose(
+        self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
+    ) -> int:
+        law = score_noise(calibration)
+        words, low = self._words(one, len(scores) * law.words)
+        shape = (len(scores), law.words)
+        return noisy_max(scores, law.draw(words.reshape(shape), lambda row: low(0).reshape(shape)[row]))
+
+
+class ExponentialFamily(_Selection):
+    """Streams of kind ``exponential``."""
+
+    kind = "exponential"
+
+    def _choose(
+        self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
+    ) -> int:
+        words, _ = self._words(one, UNIFORM_WORDS)
+        uniform = int.from_bytes(words.tobytes(), "little")
+        return exponential(scores.tolist(), weights(selection_rate(calibration)), uniform)
+
+
+class RandomizedResponseFamily(Stateless):
+    """Streams of kind ``randomized_response``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._numbers: dict[int, dict[str, int]] = {}
+
+    def admit(self, slot: int, query: Any) -> int | None:
+        """The number of the person's category in the stream's list; None for any other, which is answered all the same."""
+        form_for(query, "category")
+        return self._categories(slot).get(query.category)
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """One draw for each event; there is no end to them."""
+        if not questions:
+            return []
+        streams = self._context.streams
+        words, _ = event_words(
+            [streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
+            self._context.topic,
+            self._context.partition,
+            [one.offset for one in questions],
+            [one.payload for one in questions],
+            RESPONSE_WORDS,
+        )
+        replies: list[Reply | None] = []
+        for one, row in zip(questions, words, strict=True):
+            names, law = self._law(one.slot)
+            chosen = respond(one.content, law, int.from_bytes(row.tobytes(), "little"))
+            replies.append(Reply(charged=False, choice=names[chosen], basis="randomized"))
+        return replies
+
+    def _categories(self, slot: int) -> dict[str, int]:
+        terms = int(self._context.streams.columns.terms_of[slot])
+        if (numbers := self._numbers.get(terms)) is None:
+            names, _ = self._law(slot)
+            numbers = self._numbers[terms] = {name: number for number, name in enumerate(names)}
+        return numbers
+
+    def _law(self, slot: int) -> tuple[tuple[str, ...], Response]:
+        terms = self._context.streams.terms_at(slot)
+        mechanism, calibration = terms.mechanism, terms.calibration
+        if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):
+            raise TypeError("a randomized_response stream has a calibration of kind 'release'")
+        names = mechanism.categories
+        return names, response(Fraction(calibration.epsilon_part), len(names))

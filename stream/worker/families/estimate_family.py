@@ -1,0 +1,415 @@
+"""Streams that answer from the estimate of all that was measured.
+
+Noise belongs to (number of ⊤s so far, question) and not to an event: docs/proofs/pmw.md says why that is sound. Nothing of what was
+measured is stored but which marginals these were: their noise is derived again, and the estimate follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import EstimateCalibration, Measurement, Pmw
+from stream.privacy.mechanisms.estimate_questions import CellGroups, Mean, ResolvedQuestion
+from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
+from stream.privacy.mechanisms.measurements import Axes
+from stream.privacy.mechanisms.tensor_sums import TensorCells
+from stream.privacy.noise import DrawRole, Symmetric, block_words, cell_words, round_words, sampler
+from stream.privacy.planning.answer_plans import ratio_interval
+from stream.privacy.planning.estimate_plans import rows_reach
+from stream.privacy.planning.prices import shown_price
+from stream.processing.dead_letters import PRICE, Rejection
+from stream.tables.cache import BoundedCache, RecentCache
+from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Family,
+    Reply,
+    above_limit,
+    form_for,
+    most_parts,
+    no_alpha_for,
+    stream_by_stream,
+    too_dear,
+    too_wide,
+)
+from stream.worker.families.hypothesis_family import TensorFamily
+
+MEMORY_BYTES: Final = 256 << 20
+"""Noisy counts and estimates that a partition keeps; what was dropped is computed again."""
+PRIVATE_BYTES: Final = 128 << 20
+"""Exact counts that a partition keeps, with their cumulated sums."""
+READ_QUESTIONS: Final = 1 << 13
+"""Resolved questions that a partition keeps at least; at most twice as many."""
+
+_FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
+_BASES: Final = {
+    "settled": "measured",
+    "above": "noisy",
+    "priced": "noisy",
+    "below": "hypothesis",
+    "unpromised": "hypothesis",
+}
+_NUMBER_BYTES: Final = 8
+_CELLS_AT_ONCE: Final = 1 << 15
+_START = b"start"
+_ALONE = b"alone"
+_CHARGED: Final = ("above", "priced")
+
+Integers = npt.NDArray[np.int64]
+
+
+class _Wanted(NamedTuple):
+    """A question, the error that it must keep to, and the most parts that it may be charged, where it says so."""
+
+    read: ReadQuestion
+    alpha: float | None
+    most: int | None
+
+
+@dataclass(slots=True)
+class _EstimateState:
+    """What a stream has come to."""
+
+    incarnation: str
+    reader: QuestionReader
+    estimator: Estimator
+    rows: int
+
+
+class EstimateFamily:
+    """Streams of kind ``pmw`` but for those of the textbook, of the worst case and of earlier versions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams = context.streams
+        self._updates: dict[int, tuple[str, list[Any]]] = {}
+        self._runs: dict[int, _EstimateState] = {}
+        self._memory: BoundedCache[Any, Any] = BoundedCache(MEMORY_BYTES, lambda kept: int(kept.nbytes))
+        self._private: BoundedCache[tuple[int, Axes], TensorCells] = BoundedCache(
+            PRIVATE_BYTES, lambda kept: kept.nbytes
+        )
+        self._read: RecentCache[tuple[str, str, Any], ReadQuestion] = RecentCache(READ_QUESTIONS)
+
+    def admit(self, slot: int, query: Any) -> _Wanted:
+        """Resolve a question, with the error that it must keep to and its limit; or raise Rejection."""
+        form = form_for(query, *_FORMS, takes_alpha=True)
+        if query.alpha is not None and (
+            form == "mean" or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
+        ):
+            raise no_alpha_for(form)
+        key = (self._streams.incarnations[slot], form, _asked(query))
+        if (known := self._read.get(key)) is None:
+            current = self._run(slot)
+            known = current.reader.read(form, query)
+            known.hidden = current.estimator.hides(known.question)
+            self._read.put(key, known)
+        if not known.hidden and self._may_be_told(slot, known, query.alpha):
+            raise too_wide(form, "updates")
+        return _Wanted(known, query.alpha, most_parts(self._calibration(slot), query))
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer the questions of one stream in order."""
+        if not questions:
+            return []
+        slot = questions[0].slot
+        current = self._run(slot)
+        asked: list[_Wanted] = [one.content for one in questions]
+        current.estimator.extend(int(self._streams.columns.cutoff[slot]))
+        number, left = current.estimator.tops, current.estimator.left
+        steps = current.estimator.answer(
+            [read.question for read, _, _ in asked],
+            beyond=not self._streams.terms_at(slot).ends_at_cutoff,
+            wanted={
+                place: _limit(current, read, alpha)
+                for place, (read, alpha, _) in enumerate(asked)
+                if alpha is not None
+            },
+            limits={place: most for place, (_, _, most) in enumerate(asked) if most is not None},
+        )
+        replies: list[Reply | None] = [None] * len(questions)
+        calibration = self._calibration(slot)
+        for place, ((read, alpha, most), step) in enumerate(zip(asked, steps, strict=False)):
+            if step.kind == "limited":
+                replies[place] = above_limit(calibration, step.parts, most or 0, at_most=step.marginal)
+                continue
+            if step.kind == "refused":
+                replies[place] = _refused(calibration, step, left, alpha)
+                continue
+            update = None
+            if step.kind in _CHARGED:
+                update = _measurement(current, read, step, number)
+                number, left = number + 1, left - step.parts
+            elif (known := read.told) is not None and known[0] is step:
+                replies[place] = known[1]
+                continue
+            reply = _reply(calibration, current, read, step, update)
+            if alpha is None:
+                read.told = (step, reply)
+            replies[place] = reply if alpha is None else _priced(calibration, reply, step, alpha)
+        return replies
+
+    def resume(self, slot: int, updates: Sequence[Any]) -> None:
+        """Take a stream's measurements from the changelog, in order."""
+        self._runs.pop(slot, None)
+        self._updates[slot] = (self._streams.incarnations[slot], list(updates))
+
+    def _may_be_told(self, slot: int, read: ReadQuestion, alpha: float | None) -> bool:
+        """Whether a ⊤ may tell the numbers of a question; one whose error no ⊤ keeps to has noise that fits that."""
+        current = self._run(slot)
+        return alpha is None or current.estimator.is_tested(read.question, _limit(current, read, alpha))
+
+    def _run(self, slot: int) -> _EstimateState:
+        incarnation = self._streams.incarnations[slot]
+        current = self._runs.get(slot)
+        if current is None or current.incarnation != incarnation:
+            of, updates = self._updates.pop(slot, (incarnation, []))
+            current = self._begin(slot, incarnation)
+            for update in updates if of == incarnation else []:
+                _take(current, update)
+            self._runs[slot] = current
+        return current
+
+    def _begin(self, slot: int, incarnation: str) -> _EstimateState:
+        mechanism, calibration = self._streams.terms_at(slot).mechanism, self._calibration(slot)
+        if not isinstance(mechanism, Pmw):
+            raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
+        reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
+        rows = self._rows(slot, calibration)
+        estimator = Estimator(
+            tuple(reader.sizes.values()),
+            calibration,
+            rows,
+            lambda axes: self._true(slot, reader, axes),
+            _Keyed(self._context, slot),
+            _Own(self._memory, incarnation),
+        )
+        return _EstimateState(incarnation, reader, estimator, rows)
+
+    def _rows(self, slot: int, calibration: EstimateCalibration) -> int:
+        """The number of rows: public, or with noise that is drawn once for the stream."""
+        public = self._context.public_rows(slot)
+        if public is not None:
+            return max(1, public)
+        law = sampler("two_sided", Fraction(calibration.epsilon_rows))
+        words, low = round_words([self._streams.noise.subkey(slot, DrawRole.ROWS)], [0], law.words)
+        return max(1, self._context.table(slot).private_row_count + int(law.draw(words, low)[0]))
+
+    def _true(self, slot: int, reader: QuestionReader, axes: Axes) -> TensorCells:
+        """The exact counts on some axes: private."""
+        key = (int(self._streams.columns.terms_of[slot]), axes)
+        if (known := self._private.get(key)) is None:
+            everyone = self._context.predicate(slot, None)
+            names = [reader.attributes[axis] for axis in axes]
+            known = TensorCells(self._context.table(slot).group_counts(names, everyone))
+            self._private.put(key, known)
+        return known
+
+    def _calibration(self, slot: int) -> EstimateCalibration:
+        calibration = self._streams.terms_at(slot).calibration
+        if not isinstance(calibration, EstimateCalibration):
+            raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
+        return calibration
+
+
+class _Own:
+    """A stream's part of what a partition keeps."""
+
+    def __init__(self, memory: BoundedCache[Any, Any], incarnation: str) -> None:
+        self._memory = memory
+        self._incarnation = incarnation
+
+    def get(self, key: Any) -> Any:
+        """What is kept under the key, or None."""
+        return self._memory.get((self._incarnation, key))
+
+    def put(self, key: Any, value: Any) -> None:
+        """Keep a value, unless it is too large."""
+        self._memory.put((self._incarnation, key), value)
+
+
+class _Keyed:
+    """A stream's noise by the number of its ⊤s and its questions' canonical bytes."""
+
+    def __init__(self, context: Context, slot: int) -> None:
+        self._streams = context.streams
+        self._slot = slot
+        self._barrier: int | None = None
+        self._query_key = self._streams.noise.subkey(slot, DrawRole.QUERY)
+
+    def barrier(self, tops: int) -> int:
+        """ρ, drawn once for the stream."""
+        del tops
+        if self._barrier is None:
+            self._barrier = self._streams.barrier_of_round(self._slot, 0)
+        return self._barrier
+
+    def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
+        """ν of questions, asked after so many ⊤s."""
+        law = self._streams.terms_at(self._slot).query_noise
+        number = tops.to_bytes(_NUMBER_BYTES, "big")
+        words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
+        return law.draw(words, low)
+
+    def number(self, tops: int, key: bytes, law: Symmetric) -> int:
+        """The noise of the number on the ⊤ of a question."""
+        subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
+        words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
+        return int(law.draw(words, low)[0])
+
+    def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
+        """The noise of the numbers that a question is charged so many parts for."""
+        subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
+        place = _ALONE + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
+        words, low = block_words(subkey, place, count, law.words)
+        return law.draw(words, low)
+
+    def marginal(
+        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
+    ) -> Integers:
+        """The noise of a marginal's cells."""
+        subkey = self._streams.noise.subkey(self._slot, DrawRole.RELEASE)
+        when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
+        alone = b"" if share is None else _ALONE + share.to_bytes(_NUMBER_BYTES, "big")
+        place = alone + when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
+        parts = []
+        for start in range(0, cells, _CELLS_AT_ONCE):
+            block = place + start.to_bytes(_NUMBER_BYTES, "big")
+            words, low = block_words(subkey, block, min(_CELLS_AT_ONCE, cells - start), law.words)
+            parts.append(law.draw(words, low))
+        return np.concatenate(parts)
+
+
+def _asked(query: Any) -> tuple[Any, ...]:
+    """What makes two questions of one form the same text, whatever error they want."""
+    terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
+    return (query.where, terms, query.sum, query.mean, query.group_by)
+
+
+def _limit(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
+    """The error that a question's numbers must keep to: a share's as a number of rows."""
+    return Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
+
+
+def _reply(
+    calibration: EstimateCalibration,
+    current: _EstimateState,
+    read: ReadQuestion,
+    step: EstimateAnswer,
+    update: Measurement | None,
+) -> Reply:
+    basis = _BASES[step.kind]
+    charged = step.kind in _CHARGED
+    question = read.question
+    if isinstance(question, Mean):
+        estimate, alpha = _mean(question, step)
+        return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+    scale = question.width / question.unit
+    alpha = None if step.reach is None else max(step.reach) * scale
+    numbers = tuple(number / question.unit for number in step.numbers)
+    if isinstance(question, CellGroups):
+        return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update)
+    estimate = numbers[0]
+    if read.form == "fraction":
+        # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
+        estimate /= current.rows
+        alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
+    return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+
+
+def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
+    """The reply to a question with a wanted error, with its price; the last digit of what it promises is rounded down."""
+    told = alpha if reply.alpha is None else min(reply.alpha, alpha)
+    return replace(reply, alpha=told, parts=step.parts, price=shown_price(calibration, step.parts))
+
+
+def _refused(calibration: EstimateCalibration, step: EstimateAnswer, left: int, alpha: float | None) -> Reply:
+    if step.parts:
+        return too_dear(calibration, step.parts, left, alpha=alpha is not None)
+    return Reply(
+        charged=False,
+        refusal=Rejection(
+            PRICE,
+            f"alpha: nothing known keeps to it, and where delta is above 0 only measurements are charged; ask with an alpha of at least "
+            f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
+        ),
+    )
+
+
+def _measurement(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int) -> Measurement:
+    """What the changelog holds: the attributes of the marginal, if one was measured, and the question whose numbers were told."""
+    alone = step.kind == "priced"
+    own = alone or step.numbered
+    return Measurement(
+        incarnation=current.incarnation,
+        number=number,
+        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes) if step.marginal else (),
+        terms=read.terms if own else (),
+        sum=read.sum if own else None,
+        group_by=read.group_by if alone else (),
+        share=step.parts if alone else None,
+        within=own and read.sum is not None,
+    )
+
+
+def _take(current: _EstimateState, update: Any) -> None:
+    """Go on from a measurement that the changelog holds."""
+    reader = current.reader
+    question: ResolvedQuestion | None = None
+    if update.group_by:
+        question = reader.groups(update.group_by, update.terms)
+    elif update.sum is not None:
+        question = reader.total(update.sum, update.terms, narrow=update.within)
+    elif update.terms:
+        question = reader.linear(update.terms)
+    axes = tuple(reader.attributes.index(name) for name in update.attributes)
+    current.estimator.take(question, axes, update.share)
+
+
+def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
+    """A mean with its α, from its sum's and its count's."""
+    bounds = (0.0, float(question.range))
+    total, count = step.numbers[0], step.numbers[1] / question.rows.unit
+    if step.kind == "above" and step.reach is not None:
+        reach = step.reach[0]
+        estimate, alpha = ratio_interval((float(total), reach * max(1, question.range)), (count, reach), bounds)
+        return question.minimum + estimate, alpha
+    estimate = question.mean(step.numbers)
+    if step.reach is None:
+        return estimate, None
+    above = estimate - question.minimum
+    worst = max(above, question.range - above)
+    sure = count - step.reach[0]
+    return estimate, min(worst, question.range * step.reach[0] / sure) if sure > 0.0 else worst
+
+
+class PmwFamily:
+    """Estimates from all measurements, or multiplicative weights."""
+
+    def __init__(self, context: Context) -> None:
+        self._streams = context.streams
+        self._by_calibration: dict[str, Family] = {
+            "estimate": EstimateFamily(context),
+            "hypothesis": TensorFamily(context),
+        }
+
+    def admit(self, slot: int, query: Any) -> Any:
+        """Resolve a question, or raise Rejection."""
+        return self._of(slot).admit(slot, query)
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer questions in order, each stream's in one run."""
+        return stream_by_stream(questions, lambda slot, own: self._of(slot).answer(own))
+
+    def resume(self, slot: int, updates: Sequence[Any]) -> None:
+        """Take a stream's updates from the changelog, in order."""
+        self._of(slot).resume(slot, updates)
+
+    def _of(self, slot: int) -> Family:
+        return self._by_calibration[self._streams.terms_at(slot).calibration.kind]

@@ -1,0 +1,336 @@
+"""Reading questions about a table's attributes: what they add up, over the cells of the attributes that they name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import MAX_CATEGORIES, MAX_UNIVERSE, TableSource, Term
+from schemas import Integers as IntegerDomain
+from stream.privacy.mechanisms.estimate_questions import Box, CellGroups, Linear, Mean, ResolvedQuestion, extent_of
+from stream.privacy.mechanisms.tensor_sums import (
+    Corners,
+    added,
+    can_cumulate,
+    count_of_corners,
+    product_corners,
+    weighting,
+)
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.processing.dead_letters import Rejection
+from stream.tables import Predicate, TableStore, attributes_of, cells, sum_sensitivity, within
+from stream.tables.expressions import AllOf, Codes
+from stream.tables.masks import membership
+from stream.tables.table_errors import listed, shown
+from stream.worker.families.family import declared, named
+from stream.worker.families.tensors import WeightedPredicates, canonical, check_range, predicate_on, weighted
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What boxes of the same attributes share. ``order`` has the place of each axis among these by name, ``key`` the canonical
+    text without the ends of the ranges.
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    key: str
+
+
+class BoxReader:
+    """Reads the boxes of one stream; what is none is left to whoever reads questions of any form."""
+
+    def __init__(self, source: TableSource, tables: TableStore, sizes: Mapping[str, int]) -> None:
+        """Take the sizes of the stream's attributes, in their order."""
+        self._source = source
+        self._tables = tables
+        self._sizes = sizes
+        self._frames: dict[tuple[str, ...], _Frame | None] = {}
+
+    def read(self, where: str) -> Box | None:
+        """A count, if the predicate is known to say a range of each attribute that it names."""
+        ranges = self._tables.ranges(self._source, where)
+        if not ranges:
+            return None
+        names, _, lows, highs = zip(*ranges, strict=True)
+        if names not in self._frames:
+            self._frames[names] = self._frame(names)
+        if (frame := self._frames[names]) is None:
+            return None
+        key = frame.key % tuple(chain.from_iterable(zip(lows, highs, strict=True)))
+        low, high = [lows[place] for place in frame.order], [highs[place] for place in frame.order]
+        return Box(frame.axes, key.encode(), low, high, frame.shape)
+
+    def _frame(self, names: tuple[str, ...]) -> _Frame | None:
+        """What boxes of attributes, in the order of their names, share; None where they are none of the stream's, or too many."""
+        sizes = {name: (axis, size) for axis, (name, size) in enumerate(self._sizes.items()) if name in names}
+        shape = tuple(size for _, size in sizes.values())
+        if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not can_cumulate(shape):
+            return None
+        leaves = [f"[{json.dumps(name)}, ".replace("%", "%%") + "%d, %d]" for name in names]
+        return _Frame(
+            axes=tuple(axis for axis, _ in sizes.values()),
+            shape=shape,
+            order=tuple(names.index(name) for name in sizes),
+            key=json.dumps([[reduce(lambda left, right: f"({left}&{right})", leaves), WEIGHT_STEPS]]),
+        )
+
+
+Integers = npt.NDArray[np.int64]
+
+_FEW_CORNERS = 4096
+
+
+@dataclass(slots=True, eq=False)
+class ReadQuestion:
+    """A resolved question, and what the changelog keeps of it if its numbers are told.
+
+    ``told`` is what was last made of it: a step of the estimator, and the reply that says it. ``hidden`` says whether its stream
+    has noise for the number that a ⊤ would tell.
+    """
+
+    question: ResolvedQuestion
+    form: str
+    texts: tuple[tuple[str, float], ...] = ()
+    sum: str | None = None
+    group_by: tuple[str, ...] = ()
+    told: tuple[Any, Any] | None = None
+    hidden: bool = True
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The predicates with their weights."""
+        return tuple(Term(where=where, weight=weight) for where, weight in self.texts)
+
+
+class QuestionReader:
+    """Reads the questions of one stream. Whether one row can move an answer by more than it may is checked on the cells."""
+
+    def __init__(self, source: TableSource, tables: TableStore, attributes: Sequence[str]) -> None:
+        self._source = source
+        self._tables = tables
+        self.attributes = tuple(attributes)
+        self.sizes = {name: source.attributes[name].size for name in attributes}
+        self._axis = {name: axis for axis, name in enumerate(attributes)}
+        self._boxes = BoxReader(source, tables, self.sizes)
+        self._smallest = min(self.sizes, key=lambda name: (self.sizes[name], self._axis[name]))
+
+    def read(self, form: str, query: Any) -> ReadQuestion:
+        """Resolve a question; Rejection names what is wrong with it."""
+        match form:
+            case "count" | "fraction":
+                box = self._boxes.read(query.where)
+                return ReadQuestion(box or self.linear((Term(where=query.where),)), form, ((query.where, 1.0),))
+            case "terms":
+                texts = tuple((term.where, term.weight) for term in query.terms)
+                return ReadQuestion(self.linear(query.terms), form, texts)
+            case "mean":
+                return ReadQuestion(self._mean(query.mean, query.where), form)
+            case _:
+                texts = ((query.where, 1.0),) if query.where is not None else ()
+                where = [Term(where=text) for text, _ in texts]
+                if form == "sum":
+                    return ReadQuestion(self.total(query.sum, where), form, texts, query.sum)
+                group_by = tuple(query.group_by)
+                return ReadQuestion(self.groups(group_by, where), form, texts, group_by=group_by)
+
+    def linear(self, terms: Sequence[Any]) -> Linear:
+        """A count, or a weighted sum of predicates."""
+        weights = weighted(terms, self._predicate)
+        sizes = self._own(weights.attributes, "where" if len(terms) == 1 else "terms")
+        check_range(weights, sizes)
+        key = json.dumps([[canonical(predicate), weight] for predicate, weight in weights.parts])
+        return Linear(
+            axes=self._axes(sizes),
+            key=key.encode(),
+            parts=((1, _weighting(weights, sizes)),) if weights.parts else (),
+            weights=lambda: weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())),
+            extent=lambda: _extent(weights, sizes),
+            unit=WEIGHT_STEPS,
+            width=WEIGHT_STEPS,
+            whole=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
+        )
+
+    def total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
+        """The sum of an attribute over the rows of the one term, or over all rows.
+
+        Unless it is ``narrow`` its noise is for all values of the attribute, as that of earlier versions was.
+        """
+        domain = self._summable(attribute, "sum")
+        predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
+        sizes = self._own(attributes_of(predicate) | {attribute}, "sum")
+        above, counted = _valued(predicate, sizes, attribute), _counting(predicate, sizes)
+        minimum = domain.minimum
+        left = within(domain, attribute, predicate) if narrow else domain
+        # What was told with other noise is another question's.
+        name = "sum" if left == domain else "sum within"
+        return Linear(
+            axes=self._axes(sizes),
+            key=json.dumps([name, attribute, canonical(predicate)]).encode(),
+            parts=((1, above), (minimum, counted)),
+            weights=lambda: _written(predicate, sizes, attribute, minimum),
+            extent=lambda: _extent_of(predicate, sizes),
+            unit=1,
+            width=max(1, sum_sensitivity(left, self._source.neighbors)),
+            whole=False,
+        )
+
+    def _mean(self, attribute: str, where: str | None) -> Mean:
+        declared_range = self._summable(attribute, "mean")
+        predicate = self._predicate("TRUE" if where is None else where, "where")
+        domain = within(declared_range, attribute, predicate)
+        first = domain.minimum - declared_range.minimum
+        sizes = self._own(attributes_of(predicate) | {attribute}, "mean")
+        key = json.dumps(["mean", attribute, canonical(predicate)]).encode()
+        axes, counted = self._axes(sizes), _counting(predicate, sizes)
+        count = Linear(
+            axes,
+            key,
+            ((WEIGHT_STEPS, counted),),
+            lambda: cells(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
+            lambda: _extent_of(predicate, sizes),
+            WEIGHT_STEPS,
+            WEIGHT_STEPS,
+            whole=True,
+        )
+        above = Linear(
+            axes,
+            key,
+            ((1, _valued(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
+            lambda: _written(predicate, sizes, attribute, -first),
+            lambda: _extent_of(predicate, sizes),
+            1,
+            max(1, domain.size - 1),
+            whole=False,
+        )
+        return Mean(count, above, key, domain.minimum, domain.size - 1)
+
+    def groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> CellGroups:
+        """The counts of groups, over the rows of the one term or over all rows."""
+        if len(set(group_by)) != len(group_by):
+            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+        for name in group_by:
+            self._known(name, "group_by")
+        if math.prod(self.sizes[name] for name in group_by) > MAX_CATEGORIES:
+            raise Rejection(
+                "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
+            )
+        predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
+        sizes = self._own(attributes_of(predicate) | set(group_by), "group_by")
+        names = list(sizes)
+        return CellGroups(
+            axes=self._axes(sizes),
+            key=json.dumps(["groups", list(group_by), canonical(predicate)]).encode(),
+            mask=cells(predicate, sizes),
+            grouped=tuple(names.index(name) for name in group_by),
+        )
+
+    def _axes(self, sizes: dict[str, int]) -> tuple[int, ...]:
+        return tuple(self._axis[name] for name in sizes)
+
+    def _own(self, named: frozenset[str] | set[str], field: str) -> dict[str, int]:
+        """The sizes of the attributes that a question names, in the stream's order; of the smallest if it names none."""
+        sizes = {name: size for name, size in self.sizes.items() if name in named}
+        if math.prod(sizes.values()) > MAX_UNIVERSE:
+            raise Rejection(
+                "malformed",
+                f"{field}: the attributes named have more than {MAX_UNIVERSE} cells together; ask about fewer of them, or "
+                "smaller ones",
+            )
+        return sizes or {self._smallest: self.sizes[self._smallest]}
+
+    def _known(self, name: str, field: str) -> None:
+        if name not in self.sizes:
+            raise Rejection(
+                "malformed",
+                f"{field}: {named(name, self._source.attributes)} is none of the stream's mechanism.attributes, which are {listed(self.sizes)}",
+            )
+
+    def _summable(self, name: str, field: str) -> IntegerDomain:
+        self._known(name, field)
+        domain = self._source.attributes[name]
+        if not isinstance(domain, IntegerDomain):
+            integers = [one for one in self.sizes if isinstance(self._source.attributes[one], IntegerDomain)]
+            raise Rejection(
+                "malformed", f"{field}: attribute {shown(name)} is none of integers; {declared(integers)}"
+            )
+        return domain
+
+    def _predicate(self, where: str, field: str) -> Predicate:
+        return predicate_on(self.sizes, self._tables, self._source, where, field)
+
+
+def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
+    """A weighted sum of predicates."""
+    products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
+    if (found := _products(products, sizes)) is not None:
+        return added([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
+    return weighting(weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())))
+
+
+def _counting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
+    """A predicate's cells, each counted once."""
+    if (found := _products([_factors(predicate, sizes)], sizes)) is not None:
+        return found[0]
+    return weighting(cells(predicate, sizes).astype(np.int64))
+
+
+def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
+    """A predicate's cells, each with its code of an attribute."""
+    if (factors := _factors(predicate, sizes)) is not None:
+        factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
+    if (found := _products([factors], sizes)) is not None:
+        return found[0]
+    return weighting(_written(predicate, sizes, attribute, 0))
+
+
+def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]) -> list[Corners] | None:
+    """Products of weightings of single attributes by their differences; None if these are more than the cells."""
+    if not can_cumulate(tuple(sizes.values())):
+        return None
+    factors = [list(product.values()) for product in products if product is not None]
+    if len(factors) < len(products):
+        return None
+    most = max(_FEW_CORNERS, math.prod(sizes.values()))
+    return list(map(product_corners, factors)) if sum(map(count_of_corners, factors)) <= most else None
+
+
+def _written(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
+    """The value of an attribute in each of a predicate's cells, 0 in all others."""
+    along = [size if name == attribute else 1 for name, size in sizes.items()]
+    values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
+    return np.where(cells(predicate, sizes), values, 0)
+
+
+def _extent(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
+    if len(weights.parts) == 1:
+        return _extent_of(weights.parts[0][0], sizes)
+    return extent_of(weights.steps(sizes).reshape(tuple(sizes.values())))
+
+
+def _extent_of(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
+    """How many cells satisfy a predicate, and whether they are a range of every axis."""
+    if (factors := _factors(predicate, sizes)) is None:
+        return extent_of(cells(predicate, sizes))
+    each = [extent_of(factor) for factor in factors.values()]
+    return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
+
+
+def _factors(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
+    """A weighting of each attribute's values whose product the predicate is; None if it is no such product."""
+    leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
+    found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}
+    for leaf in leaves:
+        if not isinstance(leaf, Codes):
+            return None
+        found[leaf.attribute] = found[leaf.attribute] * membership(leaf.cuts, leaf.size)
+    return found

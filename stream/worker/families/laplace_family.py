@@ -1,0 +1,291 @@
+"""Laplace: every question is answered with noise that fits its own sensitivity, until the grant is used.
+
+The noise is Laplace noise or, where the plan says so, Gaussian.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace
+from stream.privacy.composition.costs import PARTS
+from stream.privacy.mechanisms.grid import shown
+from stream.privacy.noise import DrawRole, NoiseScaleError, Sampler, event_words, sampler
+from stream.privacy.planning.answer_plans import alpha_for, answer_law, ratio_interval
+from stream.privacy.planning.prices import Price, answer_price, shown_price, takes_alpha
+from stream.processing.dead_letters import Rejection
+from stream.processing.exact_decimals import value_of, values_of
+from stream.tables import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity, within
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Reply,
+    Stateless,
+    above_limit,
+    form_for,
+    most_parts,
+    no_alpha_for,
+    on_values,
+    too_dear,
+    too_wide,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _LaplaceQuestion:
+    """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit; one person moves ``moved`` of them.
+
+    Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
+    published is the number, or its share of ``parts``, or the quotient of two numbers + ``centre``, within ``low`` and
+    ``high``. With ``alpha`` that is the error which it must keep to, and ``price`` what that costs; it is charged at most ``most`` parts.
+    """
+
+    numbers: tuple[int, ...]
+    widths: tuple[int, ...]
+    shape: Literal["number", "vector", "quotient"]
+    parts: int = 1
+    centre: float = 0.0
+    low: float = 0.0
+    high: float = 1.0
+    trusted: tuple[float, ...] = ()
+    alpha: float | None = None
+    price: Price | None = None
+    most: int | None = None
+    moved: int = 1
+
+
+class LaplaceFamily(Stateless):
+    """Streams of kind ``laplace``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def admit(self, slot: int, query: Any) -> _LaplaceQuestion:
+        """Resolve the question to private integers and their sensitivity."""
+        question = self._question(slot, query)
+        try:
+            if query.alpha is not None:
+                question = self._priced(slot, question, query.alpha)
+            # Where there is a price its noise fits, and laws of what the grant does not pay for need not be made.
+            if question.price is None:
+                self._laws(slot, question)
+        except NoiseScaleError:
+            raise too_wide("query", "answers") from None
+        most = most_parts(self._calibration(slot), query)
+        return question if most is None else replace(question, most=most)
+
+    def _question(self, slot: int, query: Any) -> _LaplaceQuestion:
+        if on_values(self._context.streams, slot):
+            return self._trusted(slot, query)
+        form = form_for(query, "count", "people", "fraction", "sum", "mean", "groups", takes_alpha=True)
+        if query.alpha is not None and (form == "mean" or (form == "fraction" and self._private_rows(slot))):
+            raise no_alpha_for(form)
+        match form:
+            case "count" | "people":
+                return self._counted(slot, query, people=form == "people")
+            case "fraction":
+                return self._fraction(slot, query)
+            case "sum":
+                domain = self._summed(slot, query.sum, query.where, "sum")
+                total = self._context.total(slot, query.sum, query.where)
+                return _LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number")
+            case "mean":
+                return self._mean(slot, query)
+            case _:
+                return self._groups(slot, query)
+
+    def _counted(self, slot: int, query: Any, *, people: bool) -> _LaplaceQuestion:
+        if people:
+            return _LaplaceQuestion((self._context.people(slot, query.where),), (1,), "number")
+        return _LaplaceQuestion((self._context.count(slot, query.where),), (self._count_width(slot),), "number")
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Noise for all questions of the same widths at once."""
+        replies: list[Reply | None] = [None] * len(questions)
+        left: dict[int, int] = {}
+        by_laws: dict[tuple[Sampler, ...], list[int]] = {}
+        for number, one in enumerate(questions):
+            rest = left[one.slot] if one.slot in left else self._context.streams.parts_left(one.slot)
+            parts = PARTS if one.content.price is None else one.content.price.parts
+            most = one.content.most
+            if most is not None and most < parts <= rest:
+                replies[number] = above_limit(self._calibration(one.slot), parts, most, at_most=False)
+            elif parts <= rest:
+                rest -= parts
+                by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
+            elif rest:
+                asked = one.content.alpha is not None
+                replies[number] = too_dear(self._calibration(one.slot), parts, rest, alpha=asked)
+            left[one.slot] = rest
+        for laws, members in by_laws.items():
+            for number, noise in zip(members, self._noise([questions[m] for m in members], laws), strict=True):
+                replies[number] = self._reply(questions[number], noise)
+        return replies
+
+    def _calibration(self, slot: int) -> AnswersCalibration:
+        return _calibration(self._context.streams.terms_at(slot).calibration)
+
+    def _private_rows(self, slot: int) -> bool:
+        return not rows_are_public(self._context.source_table(slot))
+
+    def _priced(self, slot: int, question: _LaplaceQuestion, alpha: float) -> _LaplaceQuestion:
+        """A question about a table with the error that it must keep to."""
+        calibration, width, values = self._calibration(slot), question.widths[0], len(question.widths)
+        steps = math.floor(Fraction(alpha) * question.parts)
+        if not takes_alpha(calibration):
+            ordinary = alpha_for(calibration, width, values, question.moved)
+            if ordinary <= steps:
+                return replace(question, alpha=alpha)
+            raise Rejection(
+                "malformed",
+                "alpha: where delta is above 0 all answers are charged alike; ask with an alpha of at least "
+                f"{ordinary / question.parts:.6g}, or open a stream with delta 0",
+            )
+        accountant = self._context.streams.terms_at(slot).source.accountant
+        price = answer_price(calibration, accountant, width, values, steps)
+        return replace(question, alpha=alpha, price=price)
+
+    def _trusted(self, slot: int, query: Any) -> _LaplaceQuestion:
+        terms = self._context.streams.terms_at(slot)
+        form = form_for(query, "value") if terms.standing is not None else form_for(query, "value", "values")
+        values = (query.value,) if form == "value" else query.values
+        mechanism = terms.mechanism
+        if isinstance(mechanism, Laplace) and len(values) > mechanism.dimensions:
+            raise Rejection(
+                "malformed",
+                f"values: {len(values)} of them, the stream takes {mechanism.dimensions}; open it with more dimensions",
+            )
+        calibration = _calibration(terms.calibration)
+        width = len(values) * calibration.sensitivity_steps
+        shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
+        return _LaplaceQuestion((), (width,) * len(values), shape, trusted=values, moved=len(values))
+
+    def _summed(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
+        """The values of an attribute that are added up: those that the predicate leaves."""
+        domain = self._context.integers(slot, attribute, field)
+        return within(domain, attribute, self._context.predicate(slot, where))
+
+    def _sum_width(self, slot: int, domain: Integers, centre: int = 0) -> int:
+        # A constant attribute moves nothing, yet noise needs a scale.
+        return max(1, total_sensitivity(self._context.source_table(slot), domain, centre))
+
+    def _count_width(self, slot: int) -> int:
+        return count_sensitivity(self._context.source_table(slot))
+
+    def _fraction(self, slot: int, query: Any) -> _LaplaceQuestion:
+        count = self._context.count(slot, query.where)
+        if (rows := self._context.public_rows(slot)) is not None:
+            return _LaplaceQuestion((count,), (1,), "number", parts=max(1, rows))
+        everyone, width = self._context.count(slot, None), 2 * self._count_width(slot)
+        # Both numbers share the answer's ε, so each has twice the noise.
+        return _LaplaceQuestion((count, everyone), (width, width), "quotient", moved=2)
+
+    def _mean(self, slot: int, query: Any) -> _LaplaceQuestion:
+        domain = self._summed(slot, query.mean, query.where, "mean")
+        centre = (domain.minimum + domain.maximum) // 2
+        width = self._sum_width(slot, domain, centre)
+        total = self._context.total(slot, query.mean, query.where, centre=centre, field="mean")
+        low, high = float(domain.minimum), float(domain.maximum)
+        count = self._context.count(slot, query.where)
+        return _LaplaceQuestion(
+            (total, count),
+            (2 * width, 2 * self._count_width(slot)),
+            "quotient",
+            1,
+            float(centre),
+            low,
+            high,
+            moved=2,
+        )
+
+    def _groups(self, slot: int, query: Any) -> _LaplaceQuestion:
+        predicate = self._context.predicate(slot, query.where)
+        try:
+            counts = self._context.table(slot).group_counts(query.group_by, predicate, max_cells=MAX_CATEGORIES)
+        except ValueError as error:
+            raise Rejection("malformed", f"group_by: {error}") from None
+        source = self._context.source_table(slot)
+        numbers = tuple(counts.ravel().tolist())
+        # All rows of a person may lie in one group, which has the largest ℓ₂ norm.
+        moved = 2 if source.neighbors == "replace" else 1
+        return _LaplaceQuestion(numbers, (groups_sensitivity(source),) * len(numbers), "vector", moved=moved)
+
+    def _laws(self, slot: int, question: _LaplaceQuestion) -> tuple[Sampler, ...]:
+        calibration = self._calibration(slot)
+        if question.price is None:
+            return tuple(answer_law(calibration, width, question.moved) for width in question.widths)
+        rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS)
+        return tuple(sampler("two_sided", rate / width) for width in question.widths)
+
+    def _noise(self, questions: Sequence[AdmittedQuestion], laws: tuple[Sampler, ...]) -> list[list[int]]:
+        """The noise of each question's numbers, from one run of words per event."""
+        streams = self._context.streams
+        words, low = event_words(
+            [streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
+            self._context.topic,
+            self._context.partition,
+            [one.offset for one in questions],
+            [one.payload for one in questions],
+            sum(law.words for law in laws),
+        )
+        columns = []
+        start = 0
+        for law in laws:
+            end = start + law.words
+            columns.append(
+                law.draw(words[:, start:end], lambda row, start=start, end=end: low(row)[start:end])  # type: ignore[misc]
+            )
+            start = end
+        return np.stack(columns, axis=1).tolist()  # type: ignore[no-any-return]
+
+    def _reply(self, one: AdmittedQuestion, noise: Sequence[int]) -> Reply:
+        question: _LaplaceQuestion = one.content
+        calibration = _calibration(self._context.streams.terms_at(one.slot).calibration)
+        numbers = self._rounded(one) if question.trusted else question.numbers
+        noisy = [number + drawn for number, drawn in zip(numbers, noise, strict=True)]
+        if question.shape == "quotient":
+            top, bottom = (
+                (float(n), alpha_for(calibration, w, 2, question.moved))
+                for n, w in zip(noisy, question.widths, strict=True)
+            )
+            bounds = (question.low - question.centre, question.high - question.centre)
+            estimate, alpha = ratio_interval(top, bottom, bounds)
+            return Reply(charged=True, estimate=estimate + question.centre, basis="noisy", alpha=alpha)
+        told = shown(noisy, calibration.grid, question.parts)
+        published: dict[str, Any] = (
+            {"estimate": told[0]} if question.shape == "number" else {"estimates": tuple(told)}
+        )
+        alpha = _kept(calibration, question)
+        if question.alpha is None:
+            return Reply(charged=True, basis="noisy", alpha=alpha, **published)
+        parts = PARTS if question.price is None else question.price.parts
+        price = shown_price(calibration, parts)
+        return Reply(charged=True, basis="noisy", alpha=alpha, parts=parts, price=price, **published)
+
+    def _rounded(self, one: AdmittedQuestion) -> list[int]:
+        """A question's trusted values in steps."""
+        question: _LaplaceQuestion = one.content
+        grid = self._context.streams.terms_at(one.slot).grid
+        exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
+        steps: list[int] = grid.private(question.trusted, exactly).tolist()
+        return steps
+
+
+def _kept(calibration: AnswersCalibration, question: _LaplaceQuestion) -> float:
+    """The error of numbers of a question; of a wanted one the last digit is rounded down."""
+    if question.alpha is None or question.price is None:
+        width, values = question.widths[0], len(question.widths)
+        return alpha_for(calibration, width, values, question.moved) / question.parts
+    return min(question.alpha, question.price.reach / question.parts)
+
+
+def _calibration(calibration: Any) -> AnswersCalibration:
+    if not isinstance(calibration, AnswersCalibration):
+        raise TypeError("a laplace stream has a calibration of kind 'answers'")
+    return calibration

@@ -1,0 +1,257 @@
+"""Mechanisms that release something once: the first answer is charged for all, every later one is post-processing.
+
+Nothing of a release is stored: its noise belongs to its cells (or to the rows of a projection) and is derived again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import (
+    MAX_CATEGORIES,
+    Histogram,
+    LazyHistogram,
+    ReleaseCalibration,
+    SparseProject,
+)
+from stream.privacy.accuracy.release_accuracy import (
+    histogram_alpha,
+    lazy_alpha,
+    projection_alpha,
+    release_law,
+    released_norm,
+)
+from stream.privacy.mechanisms.releases import (
+    cell_names,
+    columns,
+    inner_products,
+    marginal,
+    matrix_seed,
+    project,
+    weighted_sum,
+)
+from stream.privacy.mechanisms.sparse_weights import CellQuestion
+from stream.privacy.noise import DrawRole, cell_noise
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.processing.dead_letters import Rejection
+from stream.tables import PredicateError, PrivateTable, cells
+from stream.tables.cache import BoundedCache
+from stream.tables.table_errors import no_attribute
+from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stateless, form_for, stream_by_stream
+from stream.worker.families.sparse_cells import NamedCells
+
+RELEASE_CACHE_BYTES: Final = 128 << 20
+"""Releases that a partition keeps in memory; one that was dropped is computed again."""
+
+BASIS: Final = "release"
+
+Integers = npt.NDArray[np.int64]
+MechanismKind = TypeVar("MechanismKind", Histogram, LazyHistogram, SparseProject)
+
+
+class _Release(Stateless):
+    """What the kinds have in common."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._kept: BoundedCache[str, Integers] = BoundedCache(RELEASE_CACHE_BYTES, lambda release: release.nbytes)
+        self._cells_of: dict[int, NamedCells] = {}
+
+    def _mechanism(self, slot: int, kind: type[MechanismKind]) -> MechanismKind:
+        mechanism = self._context.streams.terms_at(slot).mechanism
+        if not isinstance(mechanism, kind):
+            raise TypeError(f"stream in slot {slot} is a {mechanism.kind}")
+        return mechanism
+
+    def _calibration(self, slot: int) -> ReleaseCalibration:
+        calibration = self._context.streams.terms_at(slot).calibration
+        if not isinstance(calibration, ReleaseCalibration):
+            raise TypeError(f"stream in slot {slot} has a {calibration.kind} calibration")
+        return calibration
+
+    def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
+        """The stream's cells; streams of the same terms share them."""
+        terms = int(self._context.streams.columns.terms_of[slot])
+        if (known := self._cells_of.get(terms)) is None:
+            known = self._cells_of[terms] = NamedCells(self._context.source_table(slot), attributes)
+        return known
+
+    def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
+        """The noise that belongs to cells, or rows, of these names."""
+        subkey = self._context.streams.noise.subkey(slot, DrawRole.RELEASE)
+        return cell_noise(release_law(self._calibration(slot)), subkey, names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marginal:
+    """Noisy counts over some axes, of the cells within ``mask``; ``rows`` makes a share of a count."""
+
+    mask: npt.NDArray[np.bool_]
+    axes: tuple[int, ...]
+    rows: int | None = None
+
+
+class HistogramFamily(_Release):
+    """Streams of kind ``histogram``."""
+
+    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | CellQuestion]:
+        """Resolve the question to cells of the release."""
+        form = form_for(query, "count", "fraction", "groups", "cells")
+        mechanism = self._mechanism(slot, Histogram)
+        space = self._cells(slot, mechanism.attributes)
+        table = self._context.table(slot)
+        if form == "cells":
+            return table, space.question(query.cells, len(query.cells))
+        predicate = self._context.predicate(slot, query.where)
+        try:
+            mask = cells(predicate, dict(zip(space.attributes, space.shape, strict=True)))
+        except PredicateError as error:
+            raise Rejection("predicate", f"where: {error}") from None
+        if form == "groups":
+            return table, _Marginal(mask, self._axes(query.group_by, space))
+        return table, _Marginal(mask, (), self._rows(slot) if form == "fraction" else None)
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Read the answers off the releases."""
+        return [self._reply(one) for one in questions]
+
+    def _axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
+        if len(set(group_by)) != len(group_by):
+            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+        for place, name in enumerate(group_by):
+            if name not in space.attributes:
+                lacking = no_attribute(place, name, space.attributes, "the stream's histogram, which has")
+                raise Rejection("malformed", f"group_by: {lacking}")
+        axes = tuple(space.attributes.index(name) for name in group_by)
+        if math.prod(space.shape[axis] for axis in axes) > MAX_CATEGORIES:
+            raise Rejection(
+                "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
+            )
+        return axes
+
+    def _rows(self, slot: int) -> int:
+        rows = self._context.public_rows(slot)
+        if rows is None:
+            raise Rejection(
+                "malformed",
+                "fraction: the number of rows is private here; ask for the count, and for that of TRUE",
+            )
+        return max(1, rows)
+
+    def _reply(self, one: AdmittedQuestion) -> Reply:
+        table, question = one.content
+        release = self._release(one.slot, table)
+        calibration = self._calibration(one.slot)
+        if isinstance(question, CellQuestion):
+            estimate = weighted_sum(question.steps, [int(release[cell]) for cell in question.cells])
+            alpha = histogram_alpha(calibration, release.size, len(question.cells), whole=_whole(question))
+            return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha)
+        numbers = marginal(np.where(question.mask, release, 0), question.axes)
+        summed = int(marginal(question.mask.astype(np.int64), question.axes).max())
+        alpha = histogram_alpha(calibration, release.size, summed, numbers.size)
+        if question.axes:
+            estimates = tuple(map(float, numbers.ravel().tolist()))
+            return Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha)
+        rows = question.rows or 1
+        return Reply(charged=False, estimate=int(numbers) / rows, basis=BASIS, alpha=alpha / rows)
+
+    def _release(self, slot: int, table: PrivateTable) -> Integers:
+        """The whole noisy histogram, along the attributes' axes."""
+        incarnation = self._context.streams.incarnations[slot]
+        if (known := self._kept.get(incarnation)) is None:
+            space = self._cells(slot, self._mechanism(slot, Histogram).attributes)
+            everyone = self._context.predicate(slot, None)
+            counts = table.group_counts(space.attributes, everyone)
+            names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
+            known = counts + self._noise(slot, names).reshape(space.shape)
+            self._kept.put(incarnation, known)
+        return known
+
+
+class LazyHistogramFamily(_Release):
+    """Streams of kind ``lazy_histogram``."""
+
+    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
+        """Resolve the question to single cells."""
+        form_for(query, "cells")
+        mechanism = self._mechanism(slot, LazyHistogram)
+        question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
+        return self._context.table(slot), question
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Noise for all cells of a stream's questions at once."""
+        return stream_by_stream(questions, self._replies)
+
+    def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        table: PrivateTable = asked[0].content[0]
+        questions: list[CellQuestion] = [one.content[1] for one in asked]
+        space = self._cells(slot, self._mechanism(slot, LazyHistogram).attributes)
+        calibration = self._calibration(slot)
+        named = [cell for question in questions for cell in question.cells]
+        noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_names(named))).tolist())
+        replies: list[Reply | None] = []
+        for question in questions:
+            values = list(islice(noisy, len(question.cells)))
+            alpha = lazy_alpha(calibration, len(values), whole=_whole(question))
+            estimate = weighted_sum(question.steps, values)
+            replies.append(Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha))
+        return replies
+
+
+class SparseProjectFamily(_Release):
+    """Streams of kind ``sparse_project``."""
+
+    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
+        """Resolve the question to single cells."""
+        form_for(query, "cells")
+        mechanism = self._mechanism(slot, SparseProject)
+        question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
+        return self._context.table(slot), question
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Inner products with the noisy projection, whose whole error is bounded by what the projection tells of the table."""
+        return [self._reply(one) for one in questions]
+
+    def _reply(self, one: AdmittedQuestion) -> Reply:
+        table, question = one.content
+        release = self._release(one.slot, table)
+        seed = matrix_seed(self._context.streams.incarnations[one.slot])
+        products = inner_products(columns(seed, cell_names(question.cells), len(release)), release)
+        calibration = self._calibration(one.slot)
+        norm = released_norm(calibration, _squares(release), self._context.public_rows(one.slot))
+        alpha = projection_alpha(calibration, len(question.cells), norm)
+        return Reply(
+            charged=False,
+            estimate=weighted_sum(question.steps, products, len(release)),
+            basis=BASIS,
+            alpha=alpha if math.isfinite(alpha) else None,
+        )
+
+    def _release(self, slot: int, table: PrivateTable) -> Integers:
+        """The noisy projection u + v."""
+        incarnation = self._context.streams.incarnations[slot]
+        if (known := self._kept.get(incarnation)) is None:
+            mechanism = self._mechanism(slot, SparseProject)
+            codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
+            exact = project(matrix_seed(incarnation), codes, mechanism.projections)
+            rows = cell_names(np.arange(mechanism.projections)[:, None])
+            known = exact + self._noise(slot, rows)
+            self._kept.put(incarnation, known)
+        return known
+
+
+def _squares(release: Integers) -> float:
+    """Σ (u_i + v_i)², to a double's accuracy."""
+    doubles = release.astype(np.float64)
+    return float(doubles @ doubles)
+
+
+def _whole(question: CellQuestion) -> bool:
+    return set(question.steps) == {WEIGHT_STEPS}

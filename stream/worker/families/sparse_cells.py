@@ -1,0 +1,115 @@
+"""Questions that name single cells of a table's attributes, whose product may be of any size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import SparsePmw, TableSource
+from stream.privacy.mechanisms.releases import cell_names
+from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis, weight_steps
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.processing.dead_letters import Rejection
+from stream.tables import CellReader, PrivateTable
+
+
+class NamedCells:
+    """The cells of some attributes of a table source, in the attributes' order."""
+
+    def __init__(self, source: TableSource, attributes: Sequence[str]) -> None:
+        self.attributes = tuple(attributes)
+        self._domains = {name: source.attributes[name] for name in attributes}
+
+    @cached_property
+    def reader(self) -> CellReader:
+        """Reads a cell's values as codes."""
+        return CellReader(self._domains)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each attribute has."""
+        return tuple(domain.size for domain in self._domains.values())
+
+    @property
+    def universe(self) -> int:
+        """How many cells there are."""
+        return math.prod(self.shape)
+
+    def question(self, cells: Sequence[Any], most: int) -> CellQuestion:
+        """Resolve the cells of a query; cells of weight 0 are left out. Rejection names what is wrong with them."""
+        if len(cells) > most:
+            raise Rejection(
+                "malformed",
+                f"cells: {len(cells)} of them, the stream takes {most}; ask for them in several queries",
+            )
+        steps: dict[tuple[int, ...], int] = {}
+        for cell in cells:
+            try:
+                codes = self.reader.read(cell.at)
+                weight = weight_steps(cell.weight)
+            except ValueError as error:
+                raise Rejection("malformed", f"cells: {error}") from None
+            if codes in steps:
+                raise Rejection("malformed", "cells: one cell is named twice; name it once, with one weight")
+            steps[codes] = weight
+        named = sorted((codes, weight) for codes, weight in steps.items() if weight)
+        if not named:
+            raise Rejection("malformed", "cells: no weight is above 0; give a cell one")
+        return CellQuestion(tuple(codes for codes, _ in named), tuple(weight for _, weight in named))
+
+
+class CellSpace:
+    """What ``sparse_pmw`` needs to know of its universe, of which its hypothesis begins with so many ``places``."""
+
+    def __init__(
+        self,
+        source: TableSource,
+        table: Callable[[], PrivateTable],
+        mechanism: SparsePmw,
+        learning_rate: float,
+        places: int,
+    ) -> None:
+        self._cells = NamedCells(source, mechanism.attributes)
+        self._table = table
+        self._sparsity = mechanism.sparsity
+        self._learning_rate = learning_rate
+        self._places = min(self._cells.universe, places)
+
+    def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> CellQuestion:
+        """Resolve a question, or the question of an update; Rejection names what is wrong with it."""
+        if terms:
+            raise Rejection(
+                "malformed", "where, terms: a predicate may hold for too many cells; name single ones in cells"
+            )
+        return self._cells.question(cells, self._sparsity)
+
+    def key(self, question: CellQuestion) -> bytes:
+        """Canonical bytes: equal for equal questions, however they were written."""
+        steps = np.array(question.steps, dtype=">u4")
+        return b"".join(cell_names(question.cells)) + steps.tobytes()
+
+    def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:
+        """The true value of each question in steps, exactly. The numbers are private."""
+        return weighted_counts(self._table(), self._cells.attributes, questions)
+
+    def fresh(self) -> SparseHypothesis:
+        """The uniform hypothesis."""
+        return SparseHypothesis(self._places, self._learning_rate, WEIGHT_STEPS)
+
+
+def weighted_counts(
+    table: PrivateTable, attributes: Sequence[str], questions: Sequence[CellQuestion]
+) -> npt.NDArray[np.int64]:
+    """Σ weight·count of each question in steps, exactly. The numbers are private."""
+    if not questions:
+        return np.zeros(0, dtype=np.int64)
+    counts = table.cell_counts(attributes, list(chain.from_iterable(one.cells for one in questions)))
+    weighted = counts * np.fromiter(chain.from_iterable(one.steps for one in questions), dtype=np.int64)
+    starts = np.cumsum([0, *(len(one.cells) for one in questions[:-1])])
+    return np.add.reduceat(weighted, starts)

@@ -1,0 +1,214 @@
+"""AboveThreshold and NumericSparse: whole batches over thousands of streams in whole-array operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.kernel import Spans, rows_of
+from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
+from stream.privacy.mechanisms.grid import shown
+from stream.privacy.mechanisms.ranges import written
+from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
+from stream.processing.exact_decimals import value_of
+from stream.worker.families.family import Context, form_for, on_values
+from stream.worker.families.question_columns import Number, Places, QuestionRows, Streams, Verdicts
+from stream.worker.hosted_streams import HostedStreams, answering
+from stream.worker.stream_columns import FigureArrays, StreamColumns
+from stream.worker.stream_terms import StreamTerms
+
+
+class Rounds(FigureArrays):
+    """What a partition's sparse vectors need to answer, derived from their definitions.
+
+    ``threshold`` is T in steps and ``barrier`` ρ + s; ``fresh`` says that a stream draws ρ anew after each ⊤. The
+    figures of a slot are those of the beginning ``begun`` and of the round after ``tops`` ⊤s.
+    """
+
+    APART = frozenset({"fresh"})
+
+    begun: npt.NDArray[np.int32]
+    tops: npt.NDArray[np.int64]
+    fresh: npt.NDArray[np.bool_]
+    threshold: npt.NDArray[np.int64]
+    barrier: npt.NDArray[np.int64]
+    query_key: Annotated[npt.NDArray[np.uint8], SUBKEY_BYTES]
+
+    def __init__(self, streams: HostedStreams) -> None:
+        super().__init__()
+        self._streams = streams
+        self._some_are_fresh = False
+
+    def of(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
+        """What streams of these figures need for the round under way.
+
+        Left until a stream's first query, so that a restore of many streams is not held up by idle ones.
+        """
+        self.grow(len(self._streams))
+        found = self.picked(slots)
+        stale = found.begun != figures.begun
+        if self._some_are_fresh:
+            stale |= self.fresh[slots] & (found.tops != figures.tops)
+        if not stale.any():
+            return found
+        waiting, terms_of = slots[stale], figures.terms_of[stale]
+        for index in np.unique(terms_of).tolist():
+            self._derive(waiting[terms_of == index], index)
+        return self.picked(slots)
+
+    def which_are_fresh(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
+        """Which streams draw ρ anew after each ⊤; None if none at all does."""
+        return self.fresh[slots] if self._some_are_fresh else None
+
+    def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
+        """The keys that ν is derived from."""
+        return self.texts("query_key", slots)
+
+    def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
+        """The figures of streams of the same terms, all draws at once."""
+        terms, columns, noise = self._streams.terms[index], self._streams.columns, self._streams.noise
+        self.query_key[slots] = noise.subkeys(slots, DrawRole.QUERY)
+        tops = columns.tops[slots]
+        self.begun[slots] = columns.begun[slots]
+        self.tops[slots] = tops
+        self.fresh[slots] = fresh = terms.sparse_vector.fresh_threshold
+        self._some_are_fresh |= fresh
+        self.threshold[slots] = terms.grid.public(columns.threshold[slots])
+        subkeys = noise.subkeys(slots, DrawRole.THRESHOLD)
+        self.barrier[slots] = terms.barriers(rows_of(subkeys, np.arange(len(slots))), tops)
+
+
+Integers = npt.NDArray[np.int64]
+
+_NO_NUMBERS: Final[Mapping[int, Number]] = {}
+
+
+class _Batch(NamedTuple):
+    """Rows, and which of them go by the same terms."""
+
+    rows: QuestionRows
+    by_terms: Sequence[tuple[StreamTerms, Places]]
+
+
+class _ComparedBatch(NamedTuple):
+    """What a batch's questions were compared by, in steps: f, T, and f − T + ν."""
+
+    values: Integers
+    thresholds: Integers
+    margins: Integers
+
+
+class SparseVectorFamily:
+    """Streams of the kinds ``above_threshold`` and ``numeric_sparse``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams = context.streams
+        self._rounds = Rounds(context.streams)
+
+    def admit(self, slot: int, query: Any) -> float:
+        """The private number that a question is about: a trusted value, or a table's count or sum."""
+        context = self._context
+        if on_values(context.streams, slot):
+            form_for(query, "value")
+            return float(query.value)
+        if (form := form_for(query, "count", "people", "sum")) == "people":
+            return float(context.people(slot, query.where))
+        context.allow_rows(slot, "where" if form == "count" else "sum")
+        if form == "count":
+            return float(context.count(slot, query.where))
+        context.allow_sum(slot, query.sum)
+        return float(context.total(slot, query.sum, query.where))
+
+    def decide(self, rows: QuestionRows, asked: Streams) -> Verdicts:
+        """Compare every question with its stream's barrier, in order."""
+        streams, rounds = self._streams, self._rounds
+        slots, figures, stream_of, order = asked
+        own = rounds.of(slots, figures)
+        batch = _Batch(rows, self._by_terms(figures.terms_of[stream_of]))
+        compared = self._compared(batch, own.threshold[stream_of])
+        live = answering(figures)
+        tops = figures.tops
+        decisions = decide(
+            compared.margins,
+            stream_of,
+            own.barrier,
+            np.where(live, figures.tops_left, 0),
+            lambda row, more: streams.barrier_of_round(int(slots[row]), int(tops[row]) + more),
+            rounds.which_are_fresh(slots),
+            order,
+        )
+        return Verdicts(asked, live, decisions, self._numbers(batch, compared, decisions))
+
+    def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[StreamTerms, Places]]:
+        """Which places of a batch go by the same terms."""
+        terms = self._streams.terms
+        if len(terms_of) and (terms_of == terms_of[0]).all():
+            return [(terms[terms_of[0]], np.arange(len(terms_of)))]
+        return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
+
+    def _compared(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
+        """Take the streams' own thresholds, in steps; those of questions take their places."""
+        values, asked = batch.rows.values, batch.rows.thresholds
+        steps = np.empty(len(values), dtype=np.int64)
+        for terms, members in batch.by_terms:
+            own = ~np.isnan(asked[members])
+            thresholds[members[own]] = terms.grid.public(asked[members[own]])
+            steps[members] = terms.grid.private(values[members], _as_written(terms, batch.rows, members))
+        return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
+
+    def _noise(self, batch: _Batch) -> Integers:
+        """ν of every question, with all noise of one law drawn at once."""
+        noise = np.empty(len(batch.rows.slots), dtype=np.int64)
+        laws: dict[Sampler, list[Places]] = {}
+        for terms, members in batch.by_terms:
+            laws.setdefault(terms.query_noise, []).append(members)
+        for law, parts in laws.items():
+            members = np.sort(np.concatenate(parts))
+            rows = batch.rows if len(laws) == 1 else batch.rows.picked(members)
+            noise[members] = self._draw(law, rows, self._rounds.query_keys(rows.slots))
+        return noise
+
+    def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:
+        """One law's noise for rows, each under a key of its own."""
+        topic, partition = self._context.topic, self._context.partition
+        words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
+        return law.draw(words, low)
+
+    def _numbers(self, batch: _Batch, compared: _ComparedBatch, decisions: Decisions) -> Mapping[int, Number]:
+        """The number of each ⊤ of a stream that publishes numbers, by place."""
+        tops = np.flatnonzero(decisions.codes == ABOVE)
+        if not len(tops):
+            return _NO_NUMBERS
+        numbers: dict[int, Number] = {}
+        for terms, chosen in self._by_terms(self._streams.columns.terms_of[batch.rows.slots[tops]]):
+            calibration, members = terms.sparse_vector, tops[chosen]
+            if calibration.numbers == "none":
+                continue
+            slots = batch.rows.slots[members]
+            if calibration.numbers == "fresh":
+                subkeys = rows_of(self._streams.noise.subkeys(slots, DrawRole.ANSWER), np.arange(len(slots)))
+                steps = compared.values[members] + self._draw(
+                    terms.answer_noise, batch.rows.picked(members), subkeys
+                )
+            else:
+                before = self._streams.columns.tops[slots] + decisions.tops_before[members]
+                barriers = map(self._streams.barrier_of_round, slots.tolist(), before.tolist())
+                gaps = compared.margins[members] - np.array(list(barriers), dtype=np.int64)
+                steps = compared.thresholds[members] + gaps
+            for member, number in zip(members.tolist(), shown(steps.tolist(), calibration.grid), strict=True):
+                numbers[int(batch.rows.places[member])] = Number(
+                    number, calibration.numbers, calibration.answer_alpha
+                )
+        return numbers
+
+
+def _as_written(terms: StreamTerms, rows: QuestionRows, members: Places) -> Callable[[int], Decimal]:
+    """The exact number of each of some rows: a trusted value stands in its event, a count is whole."""
+    if terms.trusts_values:
+        return lambda place: value_of(rows.payloads[int(members[place])])
+    return lambda place: written(float(rows.values[members[place]]))

@@ -1,0 +1,215 @@
+"""Questions about a table's attributes as weights over the tensor of their cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Pmw, TableSource
+from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
+from stream.privacy.mechanisms.sparse_weights import whole_steps
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.processing.dead_letters import Rejection
+from stream.tables import Predicate, PrivateTable, TableStore, attributes_of, cells
+from stream.tables.cache import BoundedCache
+from stream.tables.expressions import evaluate
+
+VECTOR_CACHE_BYTES: Final = 64 << 20
+"""Questions' weights that a partition keeps written out; the others are written out again when they are needed."""
+
+Steps = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedPredicates:
+    """Σ weight·predicate: distinct predicates in a canonical order, weights in whole steps, none of them 0."""
+
+    parts: tuple[tuple[Predicate, int], ...]
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes that the question depends on."""
+        return frozenset[str]().union(*(attributes_of(predicate) for predicate, _ in self.parts))
+
+    def steps(self, sizes: Mapping[str, int]) -> Steps:
+        """The weight of each cell of these attributes' tensor in steps, in row-major order."""
+        total = np.zeros(tuple(sizes.values()), dtype=np.int32)
+        for predicate, weight in self.parts:
+            total += np.int32(weight) * cells(predicate, sizes)
+        return total.reshape(-1)
+
+
+def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> WeightedPredicates:
+    """What a question's terms add up; ``parse`` takes a predicate and the field that it stands in. Rejection as from it."""
+    alone = len(terms) == 1
+    parts: dict[Predicate, int] = {}
+    for place, term in enumerate(terms):
+        predicate = parse(term.where, "where" if alone else f"terms[{place}].where")
+        try:
+            parts[predicate] = parts.get(predicate, 0) + whole_steps(term.weight)
+        except ValueError as error:
+            raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
+    kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
+    return WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical(part[0]))))
+
+
+class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps]):
+    """Questions' weights over the cells of some attributes, shared by the streams of a partition."""
+
+    def __init__(self) -> None:
+        super().__init__(VECTOR_CACHE_BYTES, lambda steps: steps.nbytes)
+
+
+class Tensor:
+    """The tensor of some attributes' cells, and the weights that questions give to them."""
+
+    def __init__(self, sizes: Mapping[str, int], written: VectorCache) -> None:
+        self.sizes: Final = dict(sizes)
+        self._written = written
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each attribute has."""
+        return tuple(self.sizes.values())
+
+    def axes(self, question: WeightedPredicates) -> tuple[int, ...]:
+        """The axes that a question depends on."""
+        named = question.attributes
+        return tuple(axis for axis, name in enumerate(self.sizes) if name in named)
+
+    def steps(self, question: WeightedPredicates) -> Steps:
+        """A question's weights over the cells of its own axes."""
+        named = question.attributes
+        sizes = {name: size for name, size in self.sizes.items() if name in named}
+        # A predicate knows its attributes' sizes, so that their names in order say it all.
+        key = (tuple(sizes), question)
+        known = self._written.get(key)
+        if known is None:
+            known = question.steps(sizes)
+            known.setflags(write=False)
+            self._written.put(key, known)
+        return known
+
+
+@dataclass(frozen=True)
+class HypothesisQuestion:
+    """A question about a tensor, as its hypothesis takes it."""
+
+    tensor: Tensor
+    weights: WeightedPredicates
+
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that the question depends on, in increasing order."""
+        return self.tensor.axes(self.weights)
+
+    @cached_property
+    def key(self) -> bytes:
+        """Canonical bytes: equal for equal questions, however they were written."""
+        return json.dumps([[canonical(predicate), weight] for predicate, weight in self.weights.parts]).encode()
+
+    def steps(self) -> Steps:
+        """q over the cells of these axes in row-major order, in steps."""
+        return self.tensor.steps(self.weights)
+
+
+class TensorSpace:
+    """What ``pmw`` needs to know of its universe, every cell of which is in memory."""
+
+    def __init__(
+        self,
+        source: TableSource,
+        table: Callable[[], PrivateTable],
+        tables: TableStore,
+        mechanism: Pmw,
+        learning_rate: float,
+        written: VectorCache,
+    ) -> None:
+        self._source = source
+        self._table = table
+        self._tables = tables
+        self._tensor = Tensor({name: source.attributes[name].size for name in mechanism.attributes}, written)
+        self._learning_rate = learning_rate
+
+    def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> HypothesisQuestion:
+        """Resolve a question, or the question of an update; Rejection names what is wrong with it.
+
+        Whether every row's weight lies between 0 and 1, so that one row moves the answer by at most 1, is checked on the
+        cells: public, and true of every table.
+        """
+        if cells:
+            raise Rejection("malformed", "cells: this stream's mechanism does not take them; send where or terms")
+        weights = weighted(terms, self._predicate)
+        check_range(
+            weights, {name: size for name, size in self._tensor.sizes.items() if name in weights.attributes}
+        )
+        return HypothesisQuestion(self._tensor, weights)
+
+    def key(self, question: HypothesisQuestion) -> bytes:
+        """Canonical bytes: equal for equal questions, however they were written."""
+        return question.key
+
+    def private(self, questions: Sequence[HypothesisQuestion]) -> npt.NDArray[np.int64]:
+        """The true value of each question in steps, exactly. The numbers are private."""
+        table = self._table()
+        totals = [
+            sum(weight * table.count(predicate) for predicate, weight in question.weights.parts)
+            for question in questions
+        ]
+        return np.array(totals, dtype=np.int64)
+
+    def fresh(self) -> TensorHypothesis:
+        """The uniform hypothesis."""
+        return TensorHypothesis(self._tensor.shape, self._learning_rate, WEIGHT_STEPS)
+
+    def _predicate(self, where: str, field: str) -> Predicate:
+        return predicate_on(self._tensor.sizes, self._tables, self._source, where, field)
+
+
+def predicate_on(
+    attributes: Container[str], tables: TableStore, source: TableSource, where: str, field: str
+) -> Predicate:
+    """The predicate of a question that may be about these attributes alone; Rejection names ``field``."""
+    try:
+        predicate = tables.predicate(source, where)
+    except ValueError as error:
+        raise Rejection("predicate", f"{field}: {error}") from None
+    for name in sorted(attributes_of(predicate)):
+        if name not in attributes:
+            raise Rejection(
+                "predicate",
+                f"{field}: attribute '{name}' is none of the stream's mechanism.attributes; ask about those alone",
+            )
+    return predicate
+
+
+def canonical(predicate: Predicate) -> str:
+    """A predicate in one spelling: equal for equal normal forms."""
+    return evaluate(
+        predicate,
+        lambda holds: "1" if holds else "0",
+        lambda leaf: json.dumps([leaf.attribute, *leaf.cuts]),
+        lambda left, right: f"({left}&{right})",
+        lambda left, right: f"({left}|{right})",
+    )
+
+
+def check_range(question: WeightedPredicates, sizes: Mapping[str, int]) -> None:
+    """Refuse a question that gives some row a weight below 0 or above 1; ``sizes`` are those of its attributes."""
+    weights = [weight for _, weight in question.parts]
+    if min(weights, default=0) >= 0 and sum(weights) <= WEIGHT_STEPS:
+        return
+    steps = question.steps(sizes)
+    lowest, highest = int(steps.min()), int(steps.max())
+    if lowest < 0 or highest > WEIGHT_STEPS:
+        raise Rejection(
+            "malformed",
+            "terms: some row's weights add up to less than 0 or more than 1; scale them, or add a term for all rows, so "
+            "that every sum lies from 0 to 1",
+        )

@@ -1,0 +1,231 @@
+"""Running counts: the exact sums of nodes come with the question, and each node's noise belongs to its place.
+
+Nothing of a count is stored: what was published of a node is published again, noise and all, with every answer that the node is in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from schemas import (
+    AnswersCalibration,
+    EventsSource,
+    Histogram,
+    RunningCountCalibration,
+    StandingQuery,
+    Window,
+    moment_ms,
+    written_moment,
+)
+from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
+from stream.privacy.accuracy.source_facts import movement
+from stream.privacy.mechanisms.grid import shown
+from stream.privacy.noise import DrawRole, cell_noise, event_words
+from stream.privacy.planning.answer_plans import alpha_for, answer_law
+from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
+from stream.processing.dead_letters import Rejection
+from stream.processing.exact_decimals import values_of
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Reply,
+    Stateless,
+    form_for,
+    stream_by_stream,
+    within_grants,
+)
+from stream.worker.stream_terms import StreamTerms
+
+
+@dataclass(frozen=True, slots=True)
+class _Horizon:
+    """What streams of the same terms count by."""
+
+    calibration: RunningCountCalibration
+    tree: CountingTree
+    first: int
+    step: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeQuestion:
+    """The place of a group, the nodes of its windows so far, and their trusted sums as doubles."""
+
+    group: int
+    nodes: tuple[Node, ...]
+    sums: tuple[float, ...]
+
+
+class RunningCountFamily(Stateless):
+    """Streams of kind ``running_count``."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._horizons: dict[int, _Horizon] = {}
+
+    def admit(self, slot: int, query: Any) -> _NodeQuestion:
+        """Find the nodes of a question: its window tells how many windows there are so far. Nothing private decides."""
+        form_for(query, "values")
+        horizon = self._horizon(slot)
+        group = self._context.streams.terms_at(slot).groups.place(query.group)
+        windows = _windows(horizon, query.window)
+        nodes = horizon.tree.nodes(windows)
+        if len(query.values) != len(nodes):
+            raise Rejection(
+                "malformed",
+                f"values: {len(query.values)} of them, and the number so far after {windows} windows is the sum of {len(nodes)}; "
+                "send the sums of these nodes, in the order of their windows",
+            )
+        return _NodeQuestion(group, nodes, query.values)
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Noise for all nodes of a stream's questions at once."""
+        paid = within_grants(self._context.streams, questions)
+        replies = iter(
+            stream_by_stream([one for one, pays in zip(questions, paid, strict=True) if pays], self._replies)
+        )
+        return [next(replies) if pays else None for pays in paid]
+
+    def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        horizon = self._horizon(slot)
+        subkey = self._context.streams.noise.subkey(slot, DrawRole.NODES)
+        names = [node_name(one.content.group, node) for one in asked for node in one.content.nodes]
+        noise = iter(cell_noise(node_law(horizon.calibration), subkey, names).tolist())
+        grid = self._context.streams.terms_at(slot).grid
+        replies: list[Reply | None] = []
+        for one in asked:
+            question: _NodeQuestion = one.content
+            exact = grid.private(question.sums, values_of(one.payload)).tolist()
+            noisy = sum(exact) + sum(islice(noise, len(exact)))
+            replies.append(
+                Reply(
+                    charged=True,
+                    estimate=shown([noisy], horizon.calibration.grid)[0],
+                    basis="noisy",
+                    alpha=answer_alpha(horizon.calibration, len(question.nodes)),
+                )
+            )
+        return replies
+
+    def _horizon(self, slot: int) -> _Horizon:
+        number = int(self._context.streams.columns.terms_of[slot])
+        if (known := self._horizons.get(number)) is None:
+            known = self._horizons[number] = _horizon_of(self._context.streams.terms[number])
+        return known
+
+
+def _horizon_of(terms: StreamTerms) -> _Horizon:
+    calibration, standing, source = terms.calibration, terms.standing, terms.source
+    if not isinstance(calibration, RunningCountCalibration) or not isinstance(source, EventsSource):
+        raise TypeError("a stream of running_count has a calibration of its own and a source of events")
+    if standing is None or standing.begins is None:
+        raise TypeError("a stream of running_count is standing, and its first window is known")
+    return _Horizon(
+        calibration,
+        tree_of(calibration),
+        _first(standing, standing.begins),
+        standing.window.every_ms,
+        standing.window.size_ms,
+    )
+
+
+def _first(standing: StandingQuery, begins: str) -> int:
+    return standing.window.first_from(moment_ms(begins))
+
+
+def _windows(horizon: _Horizon, window: Window | None) -> int:
+    """How many windows of the horizon are over with a question's own."""
+    if window is None:
+        raise Rejection("malformed", "window: the windows ask this stream; a question by hand is not answered")
+    try:
+        start, end = moment_ms(window.start), moment_ms(window.end)
+    except ValueError as error:
+        raise Rejection("malformed", f"window: {error}") from None
+    found = window_number(start, horizon.first, horizon.step)
+    if not found or end - start != horizon.size:
+        raise Rejection(
+            "malformed",
+            f"window: it is none of the stream's, the first of which begins at {written_moment(horizon.first)}",
+        )
+    if found > horizon.tree.steps:
+        raise Rejection(
+            "malformed",
+            f"window: it is number {found} of the stream's, whose horizon is {horizon.tree.steps} windows; open another stream",
+        )
+    return found
+
+
+class StandingHistogramFamily(Stateless):
+    """Streams of kind ``histogram`` on live topics."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def admit(self, slot: int, query: Any) -> tuple[float, ...]:
+        """The numbers of all groups of a window, in row-major order."""
+        form_for(query, "values")
+        values: tuple[float, ...] = query.values
+        if len(values) != (groups := self._groups(slot)):
+            raise Rejection(
+                "malformed", f"values: there are {len(values)}, and {groups} groups; send one for each"
+            )
+        return values
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Noise for all windows of a stream at once."""
+        return stream_by_stream(questions, self._replies)
+
+    def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        paid = asked[: self._context.streams.left(slot)]
+        replies: list[Reply | None] = [None] * len(asked)
+        if not paid:
+            return replies
+        terms = self._context.streams.terms_at(slot)
+        calibration, groups = terms.calibration, self._groups(slot)
+        if not isinstance(calibration, AnswersCalibration):
+            raise TypeError("a standing histogram has a calibration of kind 'answers'")
+        width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
+        law = answer_law(calibration, width, spread)
+        words, low = event_words(
+            [self._context.streams.noise.subkey(slot, DrawRole.ANSWER)] * len(paid),
+            self._context.topic,
+            self._context.partition,
+            [one.offset for one in paid],
+            [one.payload for one in paid],
+            groups * law.words,
+        )
+        alpha = alpha_for(calibration, width, groups, spread)
+        columns = [
+            law.draw(
+                words[:, group * law.words : (group + 1) * law.words],
+                lambda row, start=group * law.words: low(row)[start : start + law.words],  # type: ignore[misc]
+            )
+            for group in range(groups)
+        ]
+        for place, (one, noise) in enumerate(zip(paid, np.stack(columns, axis=1).tolist(), strict=True)):
+            exact = terms.grid.private(one.content, values_of(one.payload)).tolist()
+            noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
+            told = tuple(shown(noisy, calibration.grid))
+            replies[place] = Reply(charged=True, estimates=told, basis="noisy", alpha=alpha)
+        return replies
+
+    def _groups(self, slot: int) -> int:
+        """How many groups a window has: the cells of the attributes that the mechanism names."""
+        terms = self._context.streams.terms_at(slot)
+        if not isinstance(terms.source, EventsSource) or not isinstance(terms.mechanism, Histogram):
+            raise TypeError(f"stream in slot {slot} is no histogram of a live topic")
+        return math.prod(terms.source.attributes[name].size for name in terms.mechanism.attributes)
+
+    def _spread(self, slot: int, groups: int) -> int:
+        """Among how many numbers a person's movement is spread where its ℓ₂ norm is largest."""
+        terms = self._context.streams.terms_at(slot)
+        if not isinstance(terms.source, EventsSource) or terms.standing is None:
+            raise TypeError(f"stream in slot {slot} is no standing one")
+        return movement(terms.source, terms.standing, groups).spread

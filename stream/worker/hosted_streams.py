@@ -1,0 +1,344 @@
+"""The streams that one partition hosts.
+
+A million idle streams must fit one worker and a batch over thousands of them must be answered with whole-array
+operations; hence one numpy column per figure, those of a stream side by side in memory, and one shared ``Terms`` object for all streams of equal terms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
+from stream.kernel import SlotNames, Spans
+from stream.privacy.composition.costs import PARTS, charged_answers, whole_left
+from stream.privacy.noise import DrawRole, NoiseKey
+from stream.processing.control_order import IN_PERIODS
+from stream.processing.dead_letters import exhausted_reason
+from stream.worker.stream_columns import UNLIMITED, StreamColumns
+from stream.worker.stream_definitions import Definition
+from stream.worker.stream_noise import StreamKeys
+from stream.worker.stream_terms import StreamTerms, TermsTable
+
+STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
+OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
+_STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
+
+
+def answering(figures: StreamColumns) -> npt.NDArray[np.bool_]:
+    """Which streams answer, here and now."""
+    found: npt.NDArray[np.bool_] = (figures.state == OPEN) & ~figures.refused
+    return found
+
+
+class LifeCycle:
+    """The states of a partition's streams.
+
+    ``reasons`` says by slot why one was ended or is refused, ``turns`` what the turn was of the last question that a standing one answered.
+    """
+
+    def __init__(self, columns: StreamColumns) -> None:
+        self.reasons: dict[int, str] = {}
+        self.turns: dict[int, int] = {}
+        self._columns = columns
+
+    def begin(self, slots: npt.NDArray[np.intp]) -> None:
+        """Open streams that have answered nothing yet."""
+        columns = self._columns
+        for slot in slots.tolist():
+            self.reasons.pop(slot, None)
+            self.turns.pop(slot, None)
+        columns.state[slots] = OPEN
+        columns.refused[slots] = False
+        columns.answered[slots] = 0
+        columns.last_offset[slots] = -1
+        columns.tops[slots] = 0
+        columns.surplus[slots] = 0
+
+    def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
+        """Take streams' figures from the changelog: slot, checkpoint of its incarnation, and when it was written."""
+        if not checkpoints:
+            return
+        columns = self._columns
+        slots = np.array([slot for slot, _, _ in checkpoints], dtype=np.intp)
+        columns.written_at[slots] = [written_at for _, _, written_at in checkpoints]
+        kept = [checkpoint for _, checkpoint, _ in checkpoints]
+        columns.state[slots] = [_STATE_NUMBERS[checkpoint.state] for checkpoint in kept]
+        columns.answered[slots] = [checkpoint.answered for checkpoint in kept]
+        columns.last_offset[slots] = [checkpoint.offset for checkpoint in kept]
+        columns.due[slots] = [checkpoint.due for checkpoint in kept]
+        columns.tops[slots] = [checkpoint.tops for checkpoint in kept]
+        columns.surplus[slots] = [checkpoint.surplus for checkpoint in kept]
+        self.revive(slots)
+        for slot, checkpoint, _ in checkpoints:
+            if checkpoint.reason is not None:
+                self.reasons[slot] = checkpoint.reason
+            if checkpoint.turn:
+                self.turns[slot] = checkpoint.turn
+
+    def revive(self, slots: npt.NDArray[np.intp]) -> None:
+        """Open streams again that had run dry before they were extended."""
+        columns = self._columns
+        figures = columns.picked(slots)
+        dry = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
+        columns.state[slots[dry]] = OPEN
+
+    def answers(self, slot: int) -> bool:
+        """Whether one stream answers, here and now."""
+        return bool(self._columns.state[slot] == OPEN) and not self._columns.refused[slot]
+
+    def end(self, slot: int, state: int, reason: str) -> None:
+        """Move a stream to a final state."""
+        self._columns.state[slot] = state
+        self._columns.changed[slot] = True
+        self.reasons[slot] = reason
+
+    def refuse(self, slot: int, reason: str) -> None:
+        """Stop answering here and now, without a checkpoint: another worker may be fit to answer. The next digest says so."""
+        self._columns.refused[slot] = True
+        self._columns.changed[slot] = True
+        self.reasons[slot] = reason
+
+
+CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
+"""Why a stream is not answered whose latest control event a later version wrote."""
+
+PLAIN: Final = 1
+STANDING: Final = 2
+
+
+class HostedStreams:
+    """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
+
+    ``names[slot]`` is the stream of a slot, of which ``texts`` has the bytes, ``kinds[slot]`` the name of its family, and
+    ``sorts[slot]`` says how it takes its questions: ``PLAIN`` if it is a sparse vector over trusted values, ``STANDING`` if windows ask
+    it, or both. ``extensions`` has those of the few streams that were extended. ``unread`` names streams that have no slot, since no
+    definition of theirs can be read here.
+    """
+
+    def __init__(self, key: NoiseKey) -> None:
+        self.slots: dict[str, int] = {}
+        self.unread: set[str] = set()
+        self.names: list[str] = []
+        self.incarnations: list[str] = []
+        self.kinds: list[str] = []
+        self.sorts: list[int] = []
+        self.columns = StreamColumns()
+        self.texts = SlotNames()
+        self.noise = StreamKeys(key, self.columns)
+        self.life = LifeCycle(self.columns)
+        self.terms_table = TermsTable()
+        self.terms: list[StreamTerms] = self.terms_table.all
+        self.extensions: dict[int, Extensions] = {}
+        self._beginnings = 0
+        self._all_are_plain = (0, True)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def all_are_plain(self) -> bool:
+        """Whether every stream is a sparse vector over trusted values; looked up anew where a stream has begun since."""
+        if self._all_are_plain[0] != self._beginnings:
+            self._all_are_plain = self._beginnings, bool(self.columns.plain[: len(self)].all())
+        return self._all_are_plain[1]
+
+    def terms_at(self, slot: int) -> StreamTerms:
+        """The terms of a slot's stream."""
+        return self.terms[int(self.columns.terms_of[slot])]
+
+    def host(self, definitions: Sequence[Definition]) -> list[int]:
+        """Take in streams' definitions and give their slots; an unchanged incarnation keeps its figures.
+
+        A new incarnation starts afresh. Of several definitions of one stream the last counts, and of several extensions of one
+        incarnation the most: none is ever taken back.
+        """
+        slots: list[int] = []
+        fresh: dict[int, Definition] = {}
+        extended: dict[int, Definition] = {}
+        renewed: dict[int, Definition] = {}
+        for definition in definitions:
+            slot = self.slots.get(definition.stream)
+            if slot is None:
+                slot = self._new_slot(definition.stream)
+            if self.incarnations[slot] != definition.incarnation:
+                self.incarnations[slot] = definition.incarnation
+                fresh[slot] = definition
+                extended.pop(slot, None)
+                renewed.pop(slot, None)
+                self.extensions.pop(slot, None)
+            if definition.extensions:
+                extended[slot] = max(definition, extended.get(slot, definition), key=_extent)
+            if definition.version > FIRST_VERSION:
+                renewed[slot] = max(definition, renewed.get(slot, definition), key=_version)
+            slots.append(slot)
+        self._name_new_slots()
+        if fresh:
+            self._begin(fresh)
+        for slot, definition in renewed.items():
+            self._renew(slot, definition)
+        for slot, definition in extended.items():
+            self._extend(slot, definition.extensions)
+        return slots
+
+    def _extend(self, slot: int, extensions: Extensions) -> None:
+        """Let a stream give more charged answers; one that has run dry goes on."""
+        if len(extensions) <= len(self.extensions.get(slot, ())):
+            return
+        self.extensions[slot] = extensions
+        self.columns.cutoff[slot] = charged_answers(self.terms_at(slot).calibration, extensions)
+        self.columns.changed[slot] = True
+        self.life.revive(np.array([slot], dtype=np.intp))
+
+    def _renew(self, slot: int, definition: Definition) -> None:
+        """Have a stream answer from a later version of its data; one that was refused for the old may be fit for the new."""
+        columns, version = self.columns, self.terms[definition.terms].version
+        if version > self.terms_at(slot).version:
+            self._beginnings += 1
+            columns.begun[slot] = self._beginnings
+            columns.terms_of[slot] = definition.terms
+        if columns.refused[slot] and version == self.terms_at(slot).version:
+            columns.refused[slot] = False
+            self.life.reasons.pop(slot, None)
+        self.noise.renew(slot, self.terms_at(slot).version)
+        columns.changed[slot] = True
+
+    def _begin(self, fresh: dict[int, Definition]) -> None:
+        """Start streams as their definitions have them."""
+        columns, terms_of = self.columns, [definition.terms for definition in fresh.values()]
+        facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
+        self.noise.begin(fresh, len(self))
+        for slot, index in zip(fresh, terms_of, strict=True):
+            self.kinds[slot], self.sorts[slot], _ = facts[index]
+        self._beginnings += 1
+        slots = np.fromiter(fresh, dtype=np.intp, count=len(fresh))
+        columns.begun[slots] = self._beginnings
+        columns.terms_of[slots] = terms_of
+        columns.threshold[slots] = [definition.threshold for definition in fresh.values()]
+        columns.plain[slots] = [facts[index][1] == PLAIN for index in terms_of]
+        columns.cutoff[slots] = [facts[index][2] for index in terms_of]
+        self.life.begin(slots)
+
+    def _new_slot(self, name: str) -> int:
+        slot = len(self.names)
+        self.slots[name] = slot
+        self.unread.discard(name)
+        self.names.append(name)
+        self.incarnations.append("")
+        self.kinds.append("")
+        self.sorts.append(0)
+        return slot
+
+    def _name_new_slots(self) -> None:
+        """Keep the names of slots that are new."""
+        columns, known = self.columns, len(self.texts.texts)
+        columns.grow(len(self))
+        self.texts.extend([name.encode() for name in self.names[known:]])
+        names, new = self.texts.texts.spans, slice(known, len(self))
+        columns.name_at[new], columns.name_size[new] = names.at[new], names.size[new]
+
+    def names_of(self, figures: StreamColumns) -> Spans:
+        """The names of streams of these figures."""
+        return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
+
+    def barrier_of_round(self, slot: int, tops: int) -> int:
+        """ρ + s of the round that follows so many ⊤s; the same round for ever where ρ is drawn once."""
+        return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
+
+    def key(self, slot: int) -> bytes:
+        """The key of a stream's records."""
+        return self.names[slot].encode()
+
+    def show_resumed(self, recent: int) -> None:
+        """Mark the streams changed of which the last worker may have shown no digest, or one that is untrue here.
+
+        Those whose figures were written in the last ``recent`` milliseconds before the crash (records without a time may be
+        as new as any), and the open ones that it may have refused: by table, or by noise key.
+        """
+        columns, hosted = self.columns, slice(len(self))
+        answered, written_at = columns.last_offset[hosted] >= 0, columns.written_at[hosted]
+        newest = written_at.max(initial=0)
+        columns.changed[hosted] |= answered & ((written_at >= newest - recent) | (written_at < 0))
+        over_tables = np.array([isinstance(one.source, TableSource) for one in self.terms], dtype=np.bool_)
+        unsure = self.noise.others() | over_tables[columns.terms_of[hosted]]
+        columns.changed[hosted] |= (columns.state[hosted] == OPEN) & unsure
+
+    def reason(self, slot: int) -> str:
+        """Why a stream does not answer."""
+        if (reason := self.life.reasons.get(slot)) is not None:
+            return reason
+        return exhausted_reason(self.terms_at(slot).calibration, int(self.columns.cutoff[slot]))
+
+    def refusals(self) -> Counter[str]:
+        """How many open streams are not answered here though they should be, by reason."""
+        columns, hosted = self.columns, slice(len(self))
+        refused = np.flatnonzero(columns.refused[hosted] & (columns.state[hosted] == OPEN)).tolist()
+        reasons = Counter(self.reason(slot) for slot in refused)
+        del reasons[IN_PERIODS]
+        return reasons
+
+    def left(self, slot: int) -> int:
+        """How many ordinary charged answers a stream may still give."""
+        columns = self.columns
+        return whole_left(int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
+
+    def parts_left(self, slot: int) -> int:
+        """What a stream's grant still pays for, in parts of an ordinary charged answer."""
+        columns = self.columns
+        return (int(columns.cutoff[slot]) - int(columns.tops[slot])) * PARTS - int(columns.surplus[slot])
+
+    def charge(self, slot: int, parts: int) -> None:
+        """Count a charged answer that costs so many parts."""
+        if parts > self.parts_left(slot):
+            raise AssertionError(f"stream '{self.names[slot]}' cannot pay for a charged answer")
+        self.columns.tops[slot] += 1
+        self.columns.surplus[slot] += parts - PARTS
+
+    def shown_left(self, slot: int) -> int | None:
+        """The same as the wire shows it: None where one charge pays for all."""
+        return None if self.columns.cutoff[slot] == UNLIMITED else self.left(slot)
+
+    def spent(self, slot: int) -> Any:
+        """A stream's realised cost so far, as the wire shows it."""
+        columns = self.columns
+        figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
+        return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
+
+    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
+        """Every stream's persistent figures, for comparing a restored state with a live one."""
+        columns = self.columns
+        return {
+            name: (
+                STATES[columns.state[slot]],
+                int(columns.answered[slot]),
+                int(columns.tops[slot]),
+                int(columns.last_offset[slot]),
+                self._barrier_or_none(slot),
+                self.incarnations[slot],
+                int(columns.surplus[slot]),
+            )
+            for name, slot in self.slots.items()
+        }
+
+    def _barrier_or_none(self, slot: int) -> int | None:
+        if self.terms_at(slot).calibration.kind not in {"sparse_vector", "hypothesis", "estimate"}:
+            return None
+        return self.barrier_of_round(slot, int(self.columns.tops[slot]))
+
+
+def _facts(terms: StreamTerms) -> tuple[str, int, int]:
+    """The family, how questions are taken, and the cutoff of a stream that begins on these terms."""
+    sort = PLAIN * terms.plain + STANDING * (terms.standing is not None)
+    return terms.family, sort, terms.calibration.cutoff or UNLIMITED
+
+
+def _version(definition: Definition) -> int:
+    return definition.version
+
+
+def _extent(definition: Definition) -> int:
+    return len(definition.extensions)

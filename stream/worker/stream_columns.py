@@ -1,0 +1,164 @@
+"""Figures of many streams as numpy arrays, one entry for each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.kernel import LINE_BYTES, RowLayout, Spans, empty_rows, zeros
+
+UNLIMITED: Final = 1 << 62
+"""Stands for the cutoff where one charge pays for all."""
+
+_ROOM_AT_FIRST: Final = 64
+
+
+class FigureArrays:
+    """Arrays of equal length, one for each annotation of a subclass; entries are 0 at first.
+
+    The entries of one slot lie side by side, so that whoever comes to a slot waits for memory once and not for each array;
+    those that are ``APART`` have memory of their own, since they are rarely needed or walked through as a whole. An array is
+    exchanged when it grows, so whoever keeps ``Columns`` asks for its arrays anew.
+    """
+
+    APART: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self) -> None:
+        kinds = _entries(type(self))  # type: ignore[arg-type]  # classes are hashable
+        self._apart = {name: kind for name, kind in kinds.items() if name in self.APART}
+        self._record = _side_by_side(type(self))  # type: ignore[arg-type]
+        self._layout = RowLayout(self._record)
+        self._figures = [name for name in self._record.names or () if not kinds[name].shape]
+        self._room = 0
+        self.rows: npt.NDArray[np.uint8] = np.zeros((0, self._record.itemsize), dtype=np.uint8)
+        self.grow(_ROOM_AT_FIRST)
+
+    def grow(self, count: int) -> None:
+        """Make room for so many slots."""
+        if count <= self._room:
+            return
+        before, self._room = self._room, max(self._room, _ROOM_AT_FIRST)
+        while self._room < count:
+            self._room *= 2
+        rows = empty_rows(self._room, self._record.itemsize)
+        rows[:before] = self.rows
+        self.rows, records = rows, rows.view(self._record)[:, 0]
+        for name in self._record.names or ():
+            setattr(self, name, records[name])
+        for name, kind in self._apart.items():
+            grown = zeros((self._room,), kind)
+            grown[:before] = getattr(self, name, grown)[:before]
+            setattr(self, name, grown)
+
+    def picked(self, slots: npt.NDArray[np.intp]) -> Self:
+        """The entries of some slots, one behind another; those that are ``APART`` or bytes are left out."""
+        found = object.__new__(type(self))
+        arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
+        for name, array in zip(self._figures, arrays, strict=True):
+            setattr(found, name, array)
+        return found
+
+    def moved_on(self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Write figures of some slots, each of which comes once, and give what was ``picked`` of them as it is now."""
+        self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
+        found = object.__new__(type(self))
+        found.__dict__.update(picked.__dict__)
+        for name, array in figures.items():
+            setattr(found, name, array)
+        return found
+
+    def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
+        """Entries that are bytes."""
+        kind, offset = self._layout.place_of(name)
+        at = slots * self._layout.size + offset
+        return Spans(self.rows.reshape(-1), at, np.full(len(slots), kind.itemsize, dtype=np.int32))
+
+
+class StreamColumns(FigureArrays):
+    """The figures that a partition keeps of each of its streams.
+
+    ``cutoff`` is how many ordinary charged answers a stream's grant pays for, ``tops`` how many charged ones it has given and
+    ``surplus`` what these have cost beyond an ordinary charge each, in parts of one; 0 for sparse vectors. ``threshold`` is
+    that of a sparse vector's definition; ``plain`` says that a stream is one over trusted values. ``begun`` is the number of the beginning, never 0, that a stream's figures go
+    back to: another beginning, another number. ``name_at`` and ``name_size`` say where its name stands among all names.
+    """
+
+    APART = frozenset({"changed", "plain", "threshold", "written_at"})
+
+    name_at: npt.NDArray[np.int64]
+    name_size: npt.NDArray[np.int32]
+    incarnation: Annotated[npt.NDArray[np.uint8], 32]
+    terms_of: npt.NDArray[np.int32]
+    begun: npt.NDArray[np.int32]
+    threshold: npt.NDArray[np.float64]
+    plain: npt.NDArray[np.bool_]
+    cutoff: npt.NDArray[np.int64]
+    state: npt.NDArray[np.uint8]
+    refused: npt.NDArray[np.bool_]
+    changed: npt.NDArray[np.bool_]
+    tops: npt.NDArray[np.int64]
+    surplus: npt.NDArray[np.int64]
+    answered: npt.NDArray[np.int64]
+    last_offset: npt.NDArray[np.int64]
+    written_at: npt.NDArray[np.int64]
+    due: npt.NDArray[np.int64]
+
+    @property
+    def tops_left(self) -> npt.NDArray[np.int64]:
+        """How many charged answers each stream may still give."""
+        left: npt.NDArray[np.int64] = self.cutoff - self.tops
+        return left
+
+
+@cache
+def _entries(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
+    """The types of the entries, for each annotation of a subclass; they take longer to find than the arrays to make."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _entry(array) for name, array in hints.items() if name != "APART"}
+
+
+def _entry(annotation: Any) -> np.dtype[Any]:
+    """The type of the entries of ``npt.NDArray[...]``, or of so many of them that ``Annotated`` has as its number.
+
+    The innermost type is that of the array: numpy's releases nest what stands around it differently.
+    """
+    kind, *width = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    while parts := get_args(kind):
+        kind = parts[-1]
+    return np.dtype((kind, tuple(width))) if width else np.dtype(kind)
+
+
+@cache
+def _side_by_side(kind: type[FigureArrays]) -> np.dtype[Any]:
+    """A record of the entries that are not apart, the widest first, that fills whole lines of the cache."""
+    entries = _entries(kind)  # type: ignore[arg-type]
+    kinds = {name: entry for name, entry in entries.items() if name not in kind.APART}
+    names = sorted(kinds, key=lambda name: -kinds[name].alignment)
+    packed = np.dtype([(name, kinds[name]) for name in names])
+    layout = RowLayout(packed)
+    offsets = [layout.place_of(name)[1] for name in names]
+    size = -(-packed.itemsize // LINE_BYTES) * LINE_BYTES
+    formats = [kinds[name] for name in names]
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+Places = npt.NDArray[np.intp]
+
+
+def groups(count: int, columns: Sequence[npt.NDArray[Any]]) -> tuple[Places, Places]:
+    """One row of each group of equal rows, and the group of each row."""
+    group = np.zeros(count, dtype=np.intp)
+    found = min(count, 1)
+    for column in columns:
+        if count and (column == column[0]).all():
+            continue
+        _, number = np.unique(column, return_inverse=True)
+        _, group = np.unique(group * count + number, return_inverse=True)
+        found = int(group.max(initial=-1)) + 1
+    first = np.zeros(found, dtype=np.intp)
+    first[group[::-1]] = np.arange(count - 1, -1, -1)
+    return first, group

@@ -1,0 +1,274 @@
+"""The workers' processor: queries in, answers out, for one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Progress
+from schemas.wire import struct
+from stream.privacy.noise import NoiseKey
+from stream.processing.protocol import Message, Outputs, RecordLike
+from stream.processing.record_columns import RecordColumns
+from stream.processing.topic_names import Topics
+from stream.tables import TableStore
+from stream.worker.admission import Admission, AdmittedBatch, Reading
+from stream.worker.answer_encoding import Replies
+from stream.worker.answer_headers import enveloped
+from stream.worker.answer_publishing import ColumnPublisher, Publisher
+from stream.worker.control_records import Control
+from stream.worker.fair_shares import SECOND, UNLIMITED, Limits, Shares
+from stream.worker.families import families
+from stream.worker.families.family import AdmittedQuestion, Context
+from stream.worker.families.question_columns import QuestionRows, Streams
+from stream.worker.hosted_streams import HALTED, OPEN, HostedStreams
+from stream.worker.worker_restore import WorkerRestore
+
+WORK_AT_ONCE = 3 * SECOND // 20
+"""A step ends with the question that brings its work to this: what is done is committed, and who must stop can."""
+
+STATUS_INTERVAL = 2.0
+"""Seconds between two digests of one stream."""
+
+_WireProgress: Any = struct(Progress)
+
+
+class QueryProcessor:
+    """Every stream of one partition, each with its mechanism."""
+
+    def __init__(
+        self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore, limits: Limits = UNLIMITED
+    ) -> None:
+        """Take ``limits``, how much work the partition takes on: the same wherever it is answered."""
+        self.inputs = (topics.queries,)
+        self.tables = (topics.control,)
+        self.changelog = topics.state
+        self.streams = HostedStreams(key)
+        self._topics = topics
+        self._partition = partition
+        self._replies = Replies(topics, partition, self.streams)
+        context = Context(self.streams, tables, topics.queries, partition)
+        self._publisher = Publisher(self.streams, self._replies)
+        self._column_publisher = ColumnPublisher(self.streams, self._replies)
+        self._families = families(context)
+        self._limited = limits.outstanding > 0
+        self._admission = Admission(topics, context, self._families, Shares(limits))
+        self._reading: Reading | None = None
+        self._progress = _WireProgress(0)
+        self._control = Control(self.streams, tables, topics.state)
+        self._restore = WorkerRestore(topics.control, self._control, self.streams)
+        self._status_due = 0.0
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The id of the queries that the progress is of."""
+        return self._restore.topic_ids
+
+    def recreated(self, topic: str) -> None:
+        """Take the queries from their beginning: a stream that has answered at later offsets halts rather than answer there again."""
+
+    @property
+    def heavy(self) -> bool:
+        """Whether any stream takes questions that are work."""
+        return self._control.heavy
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether what was answered may be answered once more, from nothing but control and queries."""
+        return self._control.repeatable
+
+    def restore(self, records: Iterable[RecordLike]) -> None:
+        """Collect control events and checkpoints.
+
+        Each topic's records come in its own order; the two topics may take turns.
+        """
+        self._restore.take(records)
+
+    def restored(self) -> Mapping[str, int]:
+        """End the restore and give the next query offset that the changelog holds; 0 where it holds none.
+
+        Whoever crashed may not have shown the last digests of the streams that it answered for in its last moments.
+        """
+        self._restore.end(self._families)
+        self._progress = progress = self._restore.progress or self._progress
+        self.streams.show_resumed(recent=int(5000 * STATUS_INTERVAL))
+        due = self.streams.columns.due[: len(self.streams)]
+        waiting = {slot: int(due[slot]) for slot in np.flatnonzero(due > progress.served).tolist()}
+        self._admission.shares.resume(progress.clock, progress.served, waiting)
+        return {self._topics.queries: progress.offset}
+
+    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+        """Take in definitions; a stream that control ends reports its last totals, once."""
+        self._reading = None
+        self._control.refuse_unfit(np.array(self._control.define(records), dtype=np.intp))
+        return self._settle()
+
+    def refusals(self) -> Mapping[str, int]:
+        """How many open streams are not answered here: their noise key, their table or their updates are lacking."""
+        return self.streams.refusals()
+
+    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
+        """Whether a query names a stream that no control event has defined yet."""
+        self._reading = self._read(records)
+        return self._reading.unknown
+
+    def portion(self, records: Sequence[RecordLike]) -> int:
+        """All of a batch of trusted values; of others as many as have little enough work."""
+        if not self.heavy:
+            return len(records)
+        self._reading = self._admission.read(records, WORK_AT_ONCE)
+        return len(self._reading.records)
+
+    def idle(self, now: float) -> Outputs:
+        """Finish what control ended, and show digests of the streams that changed since the last interval."""
+        outputs = self._settle()
+        if now >= self._status_due:
+            self._status_due = now + STATUS_INTERVAL
+            changed = np.flatnonzero(self.streams.columns.changed[: len(self.streams)])
+            self._replies.status(outputs, changed)
+            self.streams.columns.changed[changed] = False
+        return outputs
+
+    def process(self, records: Sequence[RecordLike]) -> Outputs:
+        """Answer queries in order: each gets one answer, and whatever is wrong with one stops no other."""
+        reading, self._reading = self._read(records), None
+        charged = self._charge(reading)
+        outputs = self._settle()
+        if not records:
+            return outputs
+        batch = self._admission.admit(reading)
+        answers: list[Message | None] = [None] * (len(records) - len(batch.rows.slots) and len(records))
+        for place, rejection in batch.rejected:
+            answers[place] = self._replies.reject(outputs, records[place], rejection)
+        in_columns = self._answer(batch, answers, outputs)
+        outputs.extend(self._topics.answers, self._partition, self._in_order(records, batch, answers, in_columns))
+        self._reached(outputs, records[-1], charged)
+        return outputs
+
+    def _in_order(
+        self,
+        records: Sequence[RecordLike],
+        batch: AdmittedBatch,
+        answers: list[Message | None],
+        in_columns: Sequence[Message],
+    ) -> Sequence[Message]:
+        """All answers to records, each with the headers that it is to have; they stay in columns if all are."""
+        if not answers and isinstance(records, RecordColumns):
+            return in_columns
+        answers = answers or [None] * len(records)
+        for place, answer in zip(batch.rows.places.tolist(), in_columns, strict=True):
+            answers[place] = answer
+        return enveloped(self._topics.answers, records, answers)
+
+    def _read(self, records: Sequence[RecordLike]) -> Reading:
+        if self._reading is not None and self._reading.is_of(records):
+            return self._reading
+        return self._admission.read(records)
+
+    def _charge(self, reading: Reading) -> Sequence[int]:
+        """Take the shares as they are now, and give the slots of the streams whose shares have changed."""
+        shares = self._admission.shares = reading.shares
+        charged = list(dict.fromkeys(slot for _, slot, _ in reading.waiting)) if self._limited else []
+        for slot in charged:
+            self.streams.columns.due[slot] = shares.due.get(slot, shares.served)
+        return charged
+
+    def _reached(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
+        """Write how far the partition is, and the shares of streams that have written nothing else."""
+        written = (
+            {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
+        )
+        missing = [slot for slot in charged if self.streams.key(slot) not in written]
+        self._replies.checkpoints(outputs, np.array(missing, dtype=np.intp))
+        shares = self._admission.shares
+        self._progress = _WireProgress(last.offset + 1, shares.clock, shares.served)
+        self._replies.progress(outputs, self._progress, self.topic_ids)
+
+    def _settle(self) -> Outputs:
+        """Report the last totals of streams that control has ended."""
+        outputs = Outputs()
+        ended = self._control.settle()
+        if len(ended):
+            self._replies.checkpoints(outputs, ended)
+            self._replies.charges(outputs, ended)
+        return outputs
+
+    def _answer(self, batch: AdmittedBatch, answers: list[Message | None], outputs: Outputs) -> Sequence[Message]:
+        """Answer the admitted queries, family by family; a stream's queries all go to one.
+
+        Gives the answers to ``batch.rows``; ``answers`` gets the others.
+        """
+        rows, asked = batch.rows, batch.asked
+        if not len(rows.slots) and not asked:
+            return ()
+        streams = Streams.of(rows, self.streams.columns)
+        parts = (self._halt_replayed(rows, streams, asked), self._halt_asked_again(rows, asked))
+        replayed = np.unique(np.concatenate(parts)) if any(map(len, parts)) else parts[0]
+        if len(replayed):
+            streams = Streams.of(rows, self.streams.columns)
+        in_columns: Sequence[Message] = ()
+        if len(rows.slots):
+            verdicts = self._families.in_columns.decide(rows, streams)
+            in_columns = self._column_publisher.publish(rows, verdicts, outputs)
+        by_kind: dict[str, list[AdmittedQuestion]] = {}
+        for one in asked:
+            by_kind.setdefault(self.streams.kinds[one.slot], []).append(one)
+        for kind, questions in by_kind.items():
+            self._publisher.publish(self._families.one_by_one[kind], questions, answers, outputs)
+        self._replies.checkpoints(outputs, replayed)
+        self._replies.charges(outputs, replayed)
+        return in_columns
+
+    def _halt_replayed(
+        self, rows: QuestionRows, streams: Streams, asked: Sequence[AdmittedQuestion]
+    ) -> npt.NDArray[np.intp]:
+        """An offset that a stream has passed already means that the input topic went back: never answer it again."""
+        replayed = rows.slots[rows.offsets <= streams.figures.last_offset[streams.stream_of]]
+        if asked:
+            last_offset = self.streams.columns.last_offset
+            again = [one.slot for one in asked if one.offset <= last_offset[one.slot]]
+            replayed = np.append(replayed, np.array(again, dtype=np.intp))
+        if not len(replayed):
+            return replayed
+        halted = np.unique(replayed[self.streams.columns.state[replayed] == OPEN])
+        for slot in halted.tolist():
+            self.streams.life.end(
+                slot,
+                HALTED,
+                f"replayed: {self._topics.queries} went back behind offset {self.streams.columns.last_offset[slot]} of this "
+                "stream (topic recreated or offsets reset); open a new stream",
+            )
+        return halted
+
+    def _halt_asked_again(self, rows: QuestionRows, asked: Sequence[AdmittedQuestion]) -> npt.NDArray[np.intp]:
+        """A question at or behind a standing stream's last turn means that merging forgot what it has asked: never answer it again.
+
+        What is asked after it may be wrong too: of a running count, the sums of what was forgotten.
+        """
+        life, latest, again = self.streams.life, dict[int, int](), set[int]()
+        abouts = (
+            [
+                (slot, about)
+                for slot, place in zip(rows.slots.tolist(), rows.places.tolist(), strict=True)
+                if (about := rows.abouts.get(place)) is not None
+            ]
+            if rows.abouts
+            else []
+        )
+        abouts += [(one.slot, one.about) for one in asked if one.about is not None]
+        for slot, about in abouts:
+            if about.turn <= latest.get(slot, life.turns.get(slot, 0)):
+                again.add(slot)
+            latest[slot] = about.turn
+        halted = sorted(slot for slot in again if self.streams.columns.state[slot] == OPEN)
+        for slot in halted:
+            life.end(
+                slot,
+                HALTED,
+                f"asked again: a window came that this stream was asked about before ({self._topics.merges} lost or set "
+                "back, with its group's offsets); open a new stream",
+            )
+        return np.array(halted, dtype=np.intp)
