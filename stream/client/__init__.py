@@ -1,4 +1,4 @@
-"""The SDK: register sources, open streams, ask, read answers, watch budgets; asynchronously or not."""
+"""The clients: register sources, open streams, ask questions, read answers and budgets."""
 
 from stream.client.async_client import AsyncClient
 from stream.client.blocking_client import Client

@@ -1,4 +1,4 @@
-"""Waiting for answers: one reader of all answers, which hands each to whoever asked."""
+"""Delivers answers: one consumer reads all of them and resolves the pending questions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stream.questions.question_forms import as_query
 
 @dataclass(frozen=True)
 class Pending:
-    """A question that was published, and until when its answer is waited for."""
+    """A published question and the future of its answer."""
 
     query: Query
     source: Source | None
@@ -45,7 +45,7 @@ class Pending:
 
 
 class Listener:
-    """Starts with the first question."""
+    """Reads answers in the background; the first question starts it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -55,14 +55,14 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read what is answered from now on."""
+        """Read answers from the end of the topic on."""
         async with self._starting:
             if self._consumer is None:
                 self._consumer = await self._connection.answers_reader(from_beginning=False)
                 self._task = asyncio.create_task(self._deliver(self._consumer))
 
     async def stop(self) -> None:
-        """Read no more; whoever waits is cancelled."""
+        """Stop reading and cancel all pending questions."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -74,7 +74,7 @@ class Listener:
                 future.cancel()
 
     def expect(self, query: Query, source: Source | None, timeout: float | None) -> Pending:
-        """Be ready for the answer to a question that is about to be published."""
+        """Create the pending entry of a question; call it before the question is published."""
         value: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault((query.stream, query.id), []).append(value)
         value.add_done_callback(partial(self._forget, (query.stream, query.id)))
@@ -82,7 +82,7 @@ class Listener:
 
     @staticmethod
     def watch(pending: Pending, sent: asyncio.Future[Any]) -> None:
-        """Should Kafka not take the question, say so to whoever waits for its answer."""
+        """Fail the pending question if Kafka rejects its record."""
 
         def look(done: asyncio.Future[Any]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None and not pending.value.done():
@@ -92,14 +92,14 @@ class Listener:
 
     @staticmethod
     async def answer(pending: Pending) -> Result:
-        """The answer, once it is committed; Timeout if it does not come in time, Unreachable if Kafka is away."""
+        """Wait for the committed answer; raise Timeout or Unreachable if it does not arrive."""
         left = None if pending.timeout is None else pending.published + pending.timeout - time.monotonic()
         try:
             value = await asyncio.wait_for(pending.value, left)
         except TimeoutError:
             raise Timeout(
-                f"no answer to '{pending.query.id}' from stream '{pending.query.stream}' within {pending.timeout:g} s: one may still come, and be "
-                "charged; look for it among the stream's answers before you ask again, and see whether 'sotto serve worker' runs",
+                f"no answer to '{pending.query.id}' from stream '{pending.query.stream}' within {pending.timeout:g} s: it may still come, and be "
+                "charged; look for it in the stream's answers before you ask again, and check that 'sotto serve worker' runs",
                 [pending.query],
             ) from None
         except Unreachable as lost:
@@ -133,19 +133,18 @@ class Listener:
 
 
 IN_FLIGHT: Final = 1000
-"""Questions that are published ahead of the answer that is waited for."""
+"""Most questions of one ``ask_many`` that are published and not yet answered."""
 
 Publish = Callable[[Question], Awaitable[Pending]]
 
 
 class PendingResults:
-    """Questions that are about to be asked: ``await`` it for all results, or iterate over it with ``async for``.
+    """Results of ``ask_many``: ``await`` it for all of them, or iterate with ``async for``.
 
-    Results come in the order of the questions, of which at most a thousand are under way; so with ``async for`` neither questions
-    nor results need fit into memory. One that was rejected or halted does not raise: see ``Result.checked``.
-
-    Questions that are at hand are all checked before the first is asked: those of a collection, and with ``await`` all but those of
-    an asynchronous iterable. What ends the others early is raised after the answers to those before it.
+    Results come in the order of the questions. At most 1,000 questions are pending at a time, so
+    ``async for`` needs no memory for all of them. A rejected or halted question does not raise;
+    call ``Result.checked`` for that. A collection of questions is validated before the first one is
+    published. An error in a later question is raised after the answers to the earlier ones.
     """
 
     def __init__(self, publish: Publish, questions: Iterable[Question] | AsyncIterable[Question]) -> None:
@@ -164,7 +163,7 @@ class PendingResults:
                 yield one
 
     async def _all(self) -> Results:
-        """All results; Timeout, Unreachable or Invalid, with those that came, if any did not come."""
+        """Return all results; an error carries the results that did arrive."""
         asked = self._questions
         results: list[Result] = []
         lost: list[Timeout | Unreachable] = []
@@ -197,7 +196,7 @@ class PendingResults:
                     waiting.append(await self._publish(question))
                     if len(waiting) == IN_FLIGHT:
                         yield await _outcome(waiting.popleft())
-            except Exception as error:  # noqa: BLE001  (raised below, after the answers to what was asked before it)
+            except Exception as error:  # noqa: BLE001  (raised below, after the answers to earlier questions)
                 ended = error
             while waiting:
                 yield await _outcome(waiting.popleft())
@@ -209,7 +208,7 @@ class PendingResults:
 
 
 def _checked(questions: Iterable[Question]) -> list[Query]:
-    """The queries that are meant; Invalid if one of them is none, before any is asked."""
+    """Validate all questions before the first is published."""
     return [as_query(one, {}, new_id) for one in questions]
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous client."""
+"""The asynchronous client of an installation."""
 
 from __future__ import annotations
 
@@ -70,11 +70,16 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(PublishCalls, BudgetCalls):
-    """One connection to an installation. Use it with ``async with``, or ``connect`` and ``disconnect``.
+    """Connects to an installation; every error it raises is a ``SottoError``.
 
-    Settings are those of the environment (``SOTTO_BOOTSTRAP`` …) unless given, whole or by name: ``AsyncClient(bootstrap=…)``. A text
-    alone is Kafka's address: ``AsyncClient("127.0.0.1:9092")``.
-    What goes wrong is raised as a SottoError.
+    Settings come from the environment (``SOTTO_BOOTSTRAP`` …). Arguments override them, by name
+    (``AsyncClient(bootstrap="127.0.0.1:9092")``) or as a whole ``Settings`` object.
+
+    Example::
+
+        async with AsyncClient("127.0.0.1:9092") as client:
+            result = await client.ask("ward-7", value=250)
+            print(result.outcome, result.estimate)
     """
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
@@ -90,14 +95,14 @@ class AsyncClient(PublishCalls, BudgetCalls):
         await self.disconnect()
 
     async def connect(self) -> None:
-        """Find the installation. Unreachable if there is none."""
+        """Find the installation's topics; ``Unreachable`` if Kafka or the topics are missing."""
         with translated():
             await self._connection.open()
 
     async def disconnect(self) -> None:
-        """Send what was published, and leave; questions that wait are cancelled.
+        """Send published records for up to 10 seconds, cancel pending questions, and disconnect.
 
-        What Kafka does not take within ten seconds is given up; ``flush`` waits, and tells what was not taken.
+        Later records are lost without an error; call ``flush`` first to wait for all of them.
         """
         self._connection.is_open = False
         await self._listener.stop()
@@ -106,48 +111,58 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
     @property
     def topics(self) -> Topics:
-        """The installation's topics."""
+        """The topic names of the installation."""
         return self._connection.topics
 
     async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
-        """Register a source. Refused if the name stands for something else already."""
+        """Register a source; ``Refused`` if its name has another definition."""
         return await self.request(RegisterSource(request=new_id(), source=as_source(source)))
 
     async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
-        """Open a stream; once this returns it answers. Refused says what was asked and what is left.
+        """Open a stream and reserve its grant; it answers once this call returns.
 
-        With ``analyst``, who asks, it is also taken from what that analyst was allotted.
+        With ``analyst``, the grant also counts against that analyst's allotments. ``Refused`` carries
+        the requested amount (``asked``) and the rest of the budget (``left``).
         """
         return await self.request(opening(new_id, stream, analyst))
 
     async def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
     ) -> Receipt:
-        """Grant a stream as many further charged answers as ``epsilon`` pays for; all that it has measured stays.
+        """Extend a stream's grant by as many charged answers as ``epsilon`` pays for.
 
-        The receipt says how many they are and what they cost. Refused if they are none, if the source cannot pay, or if the
-        stream was asked to end. An ``analyst`` who asks must have opened it.
+        The stream keeps its estimates. The receipt has the number of answers and their cost.
+        ``Refused`` if ``epsilon`` pays for none, the budget does not suffice, or the stream is ending.
+        An ``analyst`` can only extend a stream that was opened under the same name.
         """
         fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
         return await self.request(extension(new_id, **fields))
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
-        """Close a stream; the refund follows once its worker has reported its last totals."""
+        """Close a stream; its refund follows when the worker has reported its final charge."""
         return await self.request(closing(new_id, source, stream, reason))
 
     async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
-        """Halt a stream, or a source with all its streams."""
+        """Halt a stream, or a source with all its streams; the grant stays reserved."""
         return await self.request(halting(new_id, source, stream, reason))
 
     async def refresh(self, source: str, *, close: bool = False) -> Receipt:
-        """Take the data that a table source has now for its next version; the receipt has the version's number.
+        """Make the current data of a table its next version; the receipt has the number.
 
-        Streams that keep what they computed of the old one are closed, with ``close`` all are. The others go on.
+        Streams that hold estimates of the old version are closed; with ``close``, all streams are.
+        Other streams continue on the new version.
         """
         return await self.request(refreshing(new_id, source, close=close))
 
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
-        """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
+        """Send a request and return its receipt within ``timeout`` seconds.
+
+        Sending the same request id again is safe and returns the same receipt.
+
+        Raises:
+            Refused: the budget service refuses the request.
+            Timeout: no receipt arrived in time.
+        """
         [receipt] = await self.requests([request], timeout)
         if receipt.outcome == "refused":
             raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
@@ -158,10 +173,9 @@ class AsyncClient(PublishCalls, BudgetCalls):
         requests: Iterable[Request],
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
     ) -> list[Receipt]:
-        """Send many requests at once and give their receipts in the same order, refusals among them.
+        """Send many requests and return their receipts, refusals included, in the same order.
 
-        Timeout if not all have come within ``timeout`` seconds, sending included: are Kafka and a budget service running? What
-        was sent may still be done.
+        ``Timeout`` if a receipt is missing after ``timeout`` seconds; the requests may still be decided.
         """
         asked = as_requests(requests)
         require_seconds("timeout", timeout)
@@ -180,21 +194,22 @@ class AsyncClient(PublishCalls, BudgetCalls):
         headers: Headers = (),
         **fields: Any,
     ) -> Result:
-        """Ask one question and wait for its answer: ``ask("ward-7", value=250)``, or a whole query.
+        """Ask one question and wait up to ``timeout`` seconds (None: no limit) for its answer.
 
-        With ``outcomes`` a question that is rejected or halted is a result like others. An ``id`` is made up where none is
-        given. No ``timeout`` waits for ever.
+        ``question`` is a stream's name with the query's fields as keywords, a mapping, or a ``Query``:
+        ``await client.ask("ward-7", value=250)``. An ``id`` is generated if missing. A question with an
+        ``alpha`` has a ``max_price`` of ``"10%"`` of the grant by default; if its answer may cost more,
+        it is rejected without a charge.
 
-        One with an ``alpha`` has a ``max_price``, of a tenth of its stream's grant (``"10%"``) unless it says another: if its answer
-        may cost more it is rejected, for nothing.
-
-        With ``dry_run`` the question is only priced: the result has the most ε that its answer may cost as ``price``. An answer that
-        costs nothing is given.
+        With ``dry_run``, the question is only priced: ``price`` of the result is the most ε that the
+        answer may cost, and only a free answer is published. With ``outcomes``, a rejected or halted
+        question returns a result instead of raising.
 
         Raises:
-            Rejected: the question is wrong, or its stream is not open.
-            Halted: the stream is halted, closed, or (Exhausted) its grant is used up.
-            Timeout: no answer came in time.
+            Rejected: the question is invalid, or its stream is not open.
+            Halted: the stream is halted or closed, or its grant is used up (``Exhausted``).
+            Timeout: no answer arrived in time; it may still arrive and be charged.
+            Invalid: a field does not fit the contract; nothing was published.
         """
         pending = await self._publish(question, fields, timeout, headers, dry_run=dry_run)
         try:
@@ -206,14 +221,15 @@ class AsyncClient(PublishCalls, BudgetCalls):
     def ask_many(
         self, questions: Iterable[Question] | AsyncIterable[Question], *, timeout: float | None = ANSWER_TIMEOUT
     ) -> PendingResults:
-        """Ask many questions at once: ``await`` gives all results in the same order, ``async for`` each as it comes.
+        """Ask many questions; ``await`` returns ``Results``, ``async for`` yields each ``Result``.
 
-        What is rejected or halted is a result like others. Each has ``timeout`` seconds.
+        Results keep the order of the questions, and rejected or halted questions do not raise. Each
+        question waits up to ``timeout`` seconds for its answer.
 
         Raises:
-            Invalid: a question is none. Nothing was asked, or of questions that are read as they are asked those before it: its
-                ``results`` are their answers, which ``async for`` has given by then.
-            Timeout, Unreachable: answers did not come; ``results`` has those that did.
+            Invalid: a question does not fit the contract. Questions of a collection are validated
+                before the first is published; otherwise ``results`` has the earlier answers.
+            Timeout, Unreachable: answers are missing; ``results`` has the others.
         """
         require_many(questions)
         return PendingResults(partial(self._publish, fields={}, timeout=timeout, headers=()), questions)
@@ -226,18 +242,18 @@ class AsyncClient(PublishCalls, BudgetCalls):
         outcomes: bool = False,
         max_price: float | str | None = None,
     ) -> Table:
-        """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
+        """Answer a SELECT: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
 
-        FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes`` numbers that were rejected
-        or halted are null in the table. With ``max_price`` each question that may cost more is rejected, for nothing; with 0 the
-        table has the price of all together, as ``price``.
+        FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes``,
+        rejected or halted numbers are null. A question that may cost more than ``max_price`` is
+        rejected without a charge; with 0, ``price`` of the table is the price of all questions.
 
         Raises:
-            Invalid: the statement asks what cannot be asked; the message says what can.
-            Unknown: there is no such source, stream or attribute.
-            Rejected, Halted, Timeout: as ``ask``.
+            Invalid: the statement is not supported; the message names the supported form.
+            Unknown: the source, stream or attribute does not exist.
+            Rejected, Halted, Timeout: as for ``ask``.
         """
-        from stream import sql  # noqa: PLC0415  (a parser that who asks otherwise does not wait for)
+        from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
 
         read = sql.read(statement)
         self._connection.require_open()
@@ -248,7 +264,7 @@ class AsyncClient(PublishCalls, BudgetCalls):
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
-        """Committed answers of all streams, as they come; without end."""
+        """Yield the committed answers of all streams, without end."""
         self._connection.require_open()
         with translated():
             consumer = await self._connection.answers_reader(from_beginning=from_beginning)
@@ -265,13 +281,13 @@ class AsyncClient(PublishCalls, BudgetCalls):
     async def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
     ) -> AsyncGenerator[Notice, None]:
-        """The alerts of these streams as they are committed, and that one has ended; without end.
+        """Yield alerts and ends of streams as they are committed, without end.
 
-        A stream's name may hold ``*`` for anything; with ``source`` it must be of that source, and without names all are watched.
-        With ``quiet`` every other answer is told as well.
+        A stream's name may contain ``*`` as a wildcard; without names, all streams of ``source``, or
+        of all sources, are watched. With ``quiet``, all other answers are yielded too.
 
         Raises:
-            Unknown: there is no such source, or no stream that is named in full.
+            Unknown: the source, or a stream named without wildcard, does not exist.
         """
         self._connection.require_open()
         with translated():
@@ -281,11 +297,15 @@ class AsyncClient(PublishCalls, BudgetCalls):
                     yield notice
 
     async def list_sources(self) -> list[SourceRecord]:
-        """All sources that are registered as of now, with their budgets."""
+        """Return all registered sources with their budgets."""
         return list((await self._ledger()).sources.values())
 
     async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
+        """Return the grants of all streams ever opened, of one source or of all.
+
+        Raises:
+            Unknown: the source is not registered.
+        """
         self._connection.require_open()
         with translated():
             found = await read_ledger(self._connection, source)
@@ -294,13 +314,13 @@ class AsyncClient(PublishCalls, BudgetCalls):
         return list(found.grants.values())
 
     async def budget(self, source: str) -> SourceRecord:
-        """A source's budget as of now: what is granted, spent, refunded and left. Unknown if it is not registered."""
+        """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered."""
         self._connection.require_open()
         with translated():
             return (await read_ledger(self._connection, source)).source(source)
 
     async def grant(self, source: str, stream: str) -> GrantRecord:
-        """A stream's grant as of now: its plan, its cost, and what is spent of it. Unknown if it was never opened."""
+        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened."""
         grants = {one.spec.stream: one for one in await self.list_streams(source)}
         if stream not in grants:
             hint = did_you_mean(stream, grants) or f"; see 'sotto source show {source}'"
@@ -308,14 +328,17 @@ class AsyncClient(PublishCalls, BudgetCalls):
         return grants[stream]
 
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+        """Return the last status of each stream, with its Unix time in seconds.
+
+        A stream without a status is missing from the mapping.
+        """
         named = as_names("streams", streams)
         self._connection.require_open()
         with translated():
             return await read_digests(self._connection, named)
 
     async def trail(self) -> AsyncGenerator[TrailRecord, None]:
-        """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        """Yield the current entries of the audit trail, oldest first."""
         self._connection.require_open()
         with translated():
             async for values in read_trail(self._connection):
@@ -323,10 +346,10 @@ class AsyncClient(PublishCalls, BudgetCalls):
                     yield trail_codec.decode(value)
 
     async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
-        """Refused events as of now, as they came, each with the reason; of all topics, or of the topic of a live source.
+        """Yield the current dead letters, of all topics or of a live source's topic.
 
-        They come partition by partition, and are as private as the events: it takes an operator's rights. Feeds refuse an event when they
-        read it, which may be after ``flush``.
+        They come partition by partition. Dead letters are as private as the events and need an
+        operator's rights. A feed refuses an event when it reads it, possibly after ``flush`` returns.
         """
         topic = None if source is None else live_source((await self.budget(source)).source).topic
         self._connection.require_open()
@@ -359,7 +382,6 @@ class AsyncClient(PublishCalls, BudgetCalls):
         return pending
 
     async def _source_of(self, query: Query) -> Source | None:
-        """What the question is about, where that says more of the answer."""
         return await self._definitions.of(query.stream) if is_about_table(query) else None
 
     async def _ledger(self) -> LedgerView:

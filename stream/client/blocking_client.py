@@ -1,4 +1,4 @@
-"""The client for programs that are not asynchronous."""
+"""The synchronous client: an ``AsyncClient`` and its event loop in a background thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DISCONNECTED: Final = "the client was disconnected before this was done"
 
 
 class Running:
-    """An asynchronous client, and the thread in which its event loop runs."""
+    """An asynchronous client and the thread that runs its event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.client = AsyncClient(settings)
@@ -57,7 +57,7 @@ class Running:
         self._left = False
 
     def do(self, work: Coroutine[Any, Any, Done]) -> Done:
-        """The outcome of what is done in that thread; Ctrl-C ends it. SottoError if the client is disconnected meanwhile."""
+        """Run a coroutine in that thread and return its result; Ctrl-C cancels it."""
         with self._beginning:
             if self._left:
                 work.close()
@@ -66,7 +66,7 @@ class Running:
         return _outcome(future)
 
     def end(self, each: AsyncGenerator[Item, None]) -> None:
-        """Read no more of what comes one by one; whoever has left reads none."""
+        """Close a generator of the client unless the client is disconnected."""
 
         async def close() -> None:
             await each.aclose()
@@ -75,7 +75,7 @@ class Running:
             self.do(close())
 
     def stop(self) -> None:
-        """Leave, and end the thread; once is enough. Threads that wait for something are told."""
+        """Disconnect and end the thread; calls of other threads raise a SottoError. Idempotent."""
         with self._beginning:
             if self._left:
                 return
@@ -98,7 +98,7 @@ class Running:
         try:
             await self.client.disconnect()
         finally:
-            # A loop that stops resumes nobody: who waits is told first, then readers that rest between two answers end.
+            # A stopped loop resumes no task: cancel the waiting calls first, then close suspended generators.
             await _cancel(self._under_way)
             await asyncio.get_running_loop().shutdown_asyncgens()
             await _cancel(asyncio.all_tasks())
@@ -125,9 +125,16 @@ Arguments = ParamSpec("Arguments")
 
 
 class Client:
-    """As AsyncClient, call for call, for programs that are not asynchronous; threads may share one.
+    """The synchronous form of ``AsyncClient``, with the same methods; threads may share one.
 
-    It connects with its first call, or in a ``with`` block, and leaves with the block, ``disconnect``, or the program.
+    It connects at the first call or in a ``with`` block, and disconnects at the end of the block, of
+    ``disconnect`` or of the program.
+
+    Example::
+
+        with Client("127.0.0.1:9092") as client:
+            result = client.ask("ward-7", value=250)
+            print(result.outcome, result.estimate)
     """
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
@@ -143,13 +150,13 @@ class Client:
         self.disconnect()
 
     def connect(self) -> None:
-        """Find the installation. Unreachable if there is none."""
+        """Find the installation's topics; ``Unreachable`` if Kafka or the topics are missing."""
         self._connected()
 
     def disconnect(self) -> None:
-        """Send what was published, and leave; what Kafka does not take within ten seconds is given up.
+        """Send published records for up to 10 seconds, and disconnect.
 
-        Threads that wait for something raise a SottoError.
+        Calls of other threads that still wait raise a ``SottoError``.
         """
         with self._connecting:
             running, self._running = self._running, None
@@ -158,19 +165,19 @@ class Client:
 
     @property
     def topics(self) -> Topics:
-        """The installation's topics."""
+        """The topic names of the installation."""
         return self._connected().client.topics
 
     def register(self, source: Source | Mapping[str, Any]) -> Receipt:
-        """Register a source. Refused if the name stands for something else already."""
+        """Register a source; ``Refused`` if its name has another definition."""
         return self._do(AsyncClient.register, source)
 
     def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
-        """Register a population. Refused if the name stands for something else already."""
+        """Register a population; ``Refused`` if its name has another definition."""
         return self._do(AsyncClient.register_population, population)
 
     def join(self, source: str, population: str) -> Receipt:
-        """Let a source belong to a population, for good. Refused unless what it has granted fits there."""
+        """Add a source to a population for good; ``Refused`` if its grants exceed that budget."""
         return self._do(AsyncClient.join, source, population)
 
     def allot(
@@ -183,38 +190,41 @@ class Client:
         population: str | None = None,
         analysts: Sequence[str] = (),
     ) -> Receipt:
-        """Let analysts have a part of a source's or a population's budget, or change the part that they have."""
+        """Create or change an allotment: the analysts' part of a source's or population's budget."""
         fields = {"source": source, "population": population}
         return self._do(AsyncClient.allot, allotment, epsilon, delta, **fields, analysts=analysts)
 
     def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
-        """Open a stream; once this returns it answers. Refused says what was asked and what is left."""
+        """Open a stream and reserve its grant; it answers once this call returns.
+
+        ``Refused`` carries the requested amount (``asked``) and the rest of the budget (``left``).
+        """
         return self._do(AsyncClient.open, stream, analyst=analyst)
 
     def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
     ) -> Receipt:
-        """Grant a stream as many further charged answers as ``epsilon`` pays for; all that it has measured stays."""
+        """Extend a stream's grant by as many charged answers as ``epsilon`` pays for."""
         return self._do(AsyncClient.extend, source, stream, epsilon, delta, analyst=analyst)
 
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
-        """Close a stream; the refund follows once its worker has reported its last totals."""
+        """Close a stream; its refund follows when the worker has reported its final charge."""
         return self._do(AsyncClient.close, source, stream, reason)
 
     def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
-        """Halt a stream, or a source with all its streams."""
+        """Halt a stream, or a source with all its streams; the grant stays reserved."""
         return self._do(AsyncClient.halt, source, stream, reason)
 
     def refresh(self, source: str, *, close: bool = False) -> Receipt:
-        """Take the data that a table source has now for its next version; the receipt has the version's number."""
+        """Make the current data of a table its next version; the receipt has the number."""
         return self._do(AsyncClient.refresh, source, close=close)
 
     def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
-        """Send a request and wait for its receipt. Sending the same id again is safe and gives the same receipt."""
+        """Send a request and return its receipt; sending the same request id again is safe."""
         return self._do(AsyncClient.request, request, timeout)
 
     def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:
-        """Send many requests at once and give their receipts in the same order, refusals among them."""
+        """Send many requests and return their receipts, refusals included, in the same order."""
         return self._do(AsyncClient.requests, requests, timeout)
 
     def ask(
@@ -228,18 +238,19 @@ class Client:
         headers: Headers = (),
         **fields: Any,
     ) -> Result:
-        """Ask one question and wait for its answer: ``ask("ward-7", value=250)``, or a whole query.
+        """Ask one question and wait for its answer: ``client.ask("ward-7", value=250)``.
 
-        Raises Rejected, Halted, Exhausted or Timeout; with ``outcomes`` what is rejected or halted is a result like others.
-        With ``dry_run`` the result has the most ε that the answer may cost as ``price``.
+        With ``outcomes``, a rejected or halted question returns a result instead of raising
+        ``Rejected``, ``Halted`` or ``Exhausted``. With ``dry_run``, ``price`` of the result is the most
+        ε that the answer may cost.
         """
         given: dict[str, Any] = {"timeout": timeout, "outcomes": outcomes, "dry_run": dry_run, "headers": headers}
         return self._do(AsyncClient.ask, question, **given, **fields)
 
     def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
-        """Ask many questions at once and give their results in the same order; rejected and halted ones among them.
+        """Ask many questions and return their results in the same order; see ``AsyncClient.ask_many``.
 
-        Invalid if a question is none; nothing was asked then.
+        ``Invalid`` if a question does not fit the contract; nothing was published then.
         """
         return self._do(_all_of, questions, timeout)
 
@@ -251,9 +262,10 @@ class Client:
         outcomes: bool = False,
         max_price: float | str | None = None,
     ) -> Table:
-        """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
+        """Answer a SELECT: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
 
-        FROM names a stream, or a source with one open stream of pmw or laplace. Invalid says what can be asked instead.
+        FROM names a stream, or a source with one open stream of pmw or laplace. The message of
+        ``Invalid`` names the supported form.
         """
         return self._do(AsyncClient.sql, statement, timeout=timeout, outcomes=outcomes, max_price=max_price)
 
@@ -266,73 +278,73 @@ class Client:
         headers: Headers = (),
         **fields: Any,
     ) -> None:
-        """Hand one question, or people's events for the topic of a source, to the producer; ``flush`` waits until Kafka has them."""
+        """Send one question, or events to a source's topic, without waiting; see ``flush``."""
         self._do(AsyncClient.publish, question, events, headers=headers, **fields)
 
     def advance(self, source: str, time: str | float | datetime) -> None:
-        """Let the clock of a source reach a moment, by a mark for each partition of its topic.
+        """Advance a source's clock to ``time``: send a watermark to each partition of its topic.
 
-        ``time`` is in ISO 8601, a datetime with a zone, or seconds since 1970. Invalid if it is no moment from 1970 to 9999, such as
-        milliseconds, or if the source has no marks.
+        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds. ``Invalid`` if it is not
+        from 1970 to 9999 (for example milliseconds), or if the source's clock is not ``marks``.
         """
         self._do(AsyncClient.advance, source, time)
 
     def flush(self) -> None:
-        """Wait until Kafka has everything published; raises what it did not take."""
+        """Wait until Kafka has all published records; raise the first delivery error."""
         self._do(AsyncClient.flush)
 
     def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
-        """Committed answers of all streams, as they come; without end."""
+        """Yield the committed answers of all streams, without end."""
         return self._each(lambda client: client.answers(from_beginning=from_beginning))
 
     def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
     ) -> Generator[Notice, None, None]:
-        """The alerts of these streams as they are committed, and that one has ended; without end."""
+        """Yield alerts and ends of streams as they are committed, without end."""
         return self._each(
             lambda client: client.watch(*streams, source=source, quiet=quiet, from_beginning=from_beginning)
         )
 
     def list_sources(self) -> list[SourceRecord]:
-        """All sources that are registered as of now, with their budgets."""
+        """Return all registered sources with their budgets."""
         return self._do(AsyncClient.list_sources)
 
     def list_populations(self) -> list[PopulationRecord]:
-        """All populations that are registered as of now, with their budgets."""
+        """Return all registered populations with their budgets."""
         return self._do(AsyncClient.list_populations)
 
     def population(self, population: str) -> PopulationRecord:
-        """A population's budget as of now. Unknown if it is not registered."""
+        """Return a population's budget; ``Unknown`` if it is not registered."""
         return self._do(AsyncClient.population, population)
 
     def list_allotments(
         self, *, source: str | None = None, population: str | None = None
     ) -> list[AllotmentRecord]:
-        """The allotments of a source or population as of now, or all that there are."""
+        """Return the allotments of a source or population, or all allotments."""
         return self._do(AsyncClient.list_allotments, source=source, population=population)
 
     def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
+        """Return the grants of all streams ever opened, of one source or of all."""
         return self._do(AsyncClient.list_streams, source)
 
     def budget(self, source: str) -> SourceRecord:
-        """A source's budget as of now: what is granted, spent, refunded and left. Unknown if it is not registered."""
+        """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered."""
         return self._do(AsyncClient.budget, source)
 
     def grant(self, source: str, stream: str) -> GrantRecord:
-        """A stream's grant as of now: its plan, its cost, and what is spent of it. Unknown if it was never opened."""
+        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened."""
         return self._do(AsyncClient.grant, source, stream)
 
     def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest."""
+        """Return the last status of each stream that has one, with its Unix time in seconds."""
         return self._do(AsyncClient.digests, streams)
 
     def trail(self) -> Generator[TrailRecord, None, None]:
-        """The audit trail as of now, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        """Yield the current entries of the audit trail, oldest first."""
         return self._each(AsyncClient.trail)
 
     def dead_letters(self, source: str | None = None) -> Generator[DeadLetter, None, None]:
-        """Refused events as of now, as they came, each with the reason; of all topics, or of the topic of a live source."""
+        """Yield the current dead letters, of all topics or of a live source's topic."""
         return self._each(lambda client: client.dead_letters(source))
 
     def _each(self, begin: Callable[[AsyncClient], AsyncGenerator[Item, None]]) -> Generator[Item, None, None]:

@@ -1,4 +1,4 @@
-"""One connection to an installation: its topics, a producer that starts with the first event, readers on demand."""
+"""Kafka connection of a client: topics, a lazily started producer, and consumers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from stream.settings import Settings
 from stream.tracing import context_headers
 
 END_TIMEOUT: Final = 10.0
-"""Seconds that a producer gets to hand over what it has before it is cut off."""
+"""Seconds in which a stopping producer may deliver its records."""
 
 _CUT_OFF: Final = 1.0
-"""Seconds that its requests get to end once their connections are closed."""
+"""Seconds in which a stopping producer's requests may end after their connections are closed."""
 
 
 class KafkaSender:
-    """One idempotent producer: Kafka has each record once, or its future fails.
+    """An idempotent producer: Kafka stores each record once, or the record's future fails.
 
-    aiokafka counts on behind a batch that failed for good, and Kafka takes nothing more of it for that partition: a sender that
-    has ``failed`` is good for nothing but ``end``.
+    aiokafka increments sequence numbers past a failed batch, so Kafka refuses all later batches of
+    that partition: a sender that has ``failed`` must be ended and replaced.
     """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
@@ -46,7 +46,7 @@ class KafkaSender:
 
     @classmethod
     async def start(cls, settings: Settings) -> Self:
-        """Connect to Kafka."""
+        """Start the producer."""
         producer = AIOKafkaProducer(
             **connection(settings), enable_idempotence=True, linger_ms=2, max_batch_size=256 * 1024
         )
@@ -61,7 +61,7 @@ class KafkaSender:
     async def send(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None
     ) -> asyncio.Future[Any]:
-        """Hand a record over, to the partition of its key unless one is given; the future resolves when Kafka has it."""
+        """Send a record, by default to its key's partition; return the future of its delivery."""
         sent: asyncio.Future[Any] = await self._producer.send(
             topic, value, key, partition=partition, headers=list(headers)
         )
@@ -70,16 +70,16 @@ class KafkaSender:
         return sent
 
     async def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has."""
+        """Return the number of a topic's partitions."""
         return len(await self._producer.partitions_for(topic))
 
     async def flush(self) -> None:
-        """Wait until Kafka has everything, or has refused it."""
+        """Wait until each record is delivered or has failed."""
         if self._under_way:
             await asyncio.wait(self._under_way)
 
     async def end(self) -> None:
-        """Hand over what is under way, and leave; what Kafka has not taken within ten seconds fails."""
+        """Deliver pending records for up to 10 seconds, fail the others, and stop."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -97,16 +97,16 @@ class KafkaSender:
         await asyncio.gather(stopping, return_exceptions=True)
 
     async def _cut_off(self) -> None:
-        """An idempotent producer of aiokafka's never gives a batch up, and has no call that makes it."""
+        """Fail all batches: aiokafka's idempotent producer retries for ever and has no call to stop."""
         await self._producer.client.close()
         retrying = self._producer._sender.sender_task  # noqa: SLF001
         retrying.cancel()
-        # It waits for its requests then, which may be connecting.
+        # The task now waits for its requests, which may still be connecting.
         await asyncio.wait([retrying], timeout=_CUT_OFF)
         retrying.cancel()
         batches = self._producer._message_accumulator  # noqa: SLF001
         under_way = batches._pending_batches  # noqa: SLF001
-        # A batch that waits to be sent again looks for itself there when it is done.
+        # A batch that waits for a retry removes itself from this set when it is done.
         under_way.update(chain.from_iterable(batches._batches.values()))  # noqa: SLF001
         for batch in tuple(under_way):
             batch.drain_ready()
@@ -114,7 +114,7 @@ class KafkaSender:
 
 
 class Connection:
-    """The producer is idempotent and partitions by murmur2 of the stream; all readers see committed records only."""
+    """A client's connection: an idempotent producer, and consumers of committed records only."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -125,73 +125,70 @@ class Connection:
         self._starting = asyncio.Lock()
 
     async def open(self) -> None:
-        """Find the installation's topics, waiting a moment for topics that are being made.
+        """Find the installation's topics, with retries while topics are being created.
 
-        Where the partitions of some differ, these are refused once they are used: a halt needs requests alone.
+        Topics with the wrong number of partitions fail only when used: a halt needs ``requests`` alone.
         """
         self._found = await look_up(self.settings, attempts=25)
         self.topics = self._found.topics
         self.is_open = True
 
     def require_open(self) -> None:
-        """Raise a SottoError unless it is open."""
+        """Raise a SottoError if the connection is not open."""
         if not self.is_open:
             raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
 
     async def close(self) -> None:
-        """Send what is published, and leave; what Kafka does not take within ten seconds is given up.
-
-        What begins meanwhile, or is just connecting, is refused.
-        """
+        """Deliver pending records for up to 10 seconds and close; new calls are refused."""
         self.is_open = False
         sender, self._sender = self._sender, None
         if sender is not None:
             await sender.end()
 
     async def send(self, topic: str, key: str, value: bytes, headers: Headers = ()) -> asyncio.Future[Any]:
-        """Hand a record to the producer; the future resolves when Kafka has it.
+        """Send a record to one of Sotto's topics; return the future of its delivery.
 
         Raises:
-            TopicsError: the topic has other partitions than it should, so that nobody might read the record.
+            TopicsError: the topic has the wrong number of partitions, so its reader might miss the record.
         """
         self._require_even(topic)
         return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
 
     async def write(self, record: LiveRecord) -> asyncio.Future[Any]:
-        """Hand a record for somebody's own topic to the producer, as it is; the future resolves when Kafka has it."""
+        """Send a record unchanged to a live topic; return the future of its delivery."""
         topic, partition, key, value, headers = record
         return await self._send(topic, key, value, headers, partition)
 
     async def partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has, that may be anybody's.
+        """Return the number of a topic's partitions, of any topic.
 
         Raises:
-            Unknown: it is not there, or is not shown to this principal.
+            Unknown: the topic does not exist or is not visible to this principal.
         """
         async with self._looking() as consumer:
             if topic not in await consumer.topics():
                 raise Unknown(
-                    f"topic '{topic}' is not there, or not yours to see; create it, or have it allowed to you"
+                    f"topic '{topic}' does not exist or is not visible to you; create it, or ask for access"
                 )
         return await (await self._sending()).partitions_of(topic)
 
     async def flush(self) -> None:
-        """Wait until Kafka has everything, or has refused it."""
+        """Wait until each record is delivered or has failed."""
         if self._sender is not None:
             await self._sender.flush()
 
     @asynccontextmanager
     async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
-        """A reader of one topic, not at any place yet."""
+        """Yield a consumer of one topic, without assignment."""
         async with self._looking() as consumer:
             await require_visible(consumer, topic)
             yield consumer
 
     async def answers_reader(self, *, from_beginning: bool) -> AIOKafkaConsumer:
-        """A reader of all answers, at the beginning or at what comes next; to be stopped by the caller.
+        """Return a consumer of all answers, at the beginning or the end; the caller stops it.
 
         Raises:
-            TopicsError: their topic has other partitions than it should.
+            TopicsError: the topic has the wrong number of partitions.
         """
         self._require_even(self.topics.answers)
         consumer = reader(self.settings, fetch_max_wait_ms=50)
@@ -236,9 +233,9 @@ class Connection:
                     raise
 
     async def _sending(self) -> KafkaSender:
-        """Start it at the first event: whoever only reads need not be allowed to write.
+        """Start the producer at the first record: a client that only reads needs no right to write.
 
-        One that has failed ends before the next starts, so that records come in the order in which they were handed over.
+        A failed producer ends before the next one starts, which keeps the order of the records.
         """
         self.require_open()
         if self._sender is not None and not self._sender.failed:
@@ -260,7 +257,7 @@ class Connection:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise a SottoError in place of what Kafka's client or the contract raises."""
+    """Convert errors of Kafka, topics and the contract into a SottoError."""
     try:
         yield
     except MalformedEventError as error:
@@ -272,5 +269,5 @@ def translated() -> Iterator[None]:
 
 
 def translation(error: KafkaError) -> SottoError:
-    """The member of the family that an error of Kafka's is."""
+    """Convert a Kafka error into ``Forbidden`` or ``Unreachable``."""
     return (Forbidden if is_refusal(error) else Unreachable)(advice(error))

@@ -1,4 +1,4 @@
-"""What the ledger and the status topic say as of now."""
+"""Reads the current ledger, status, trail and dead letters, and sends budget requests."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ _BUDGETS = (_SOURCE, b"population|", b"allotment|")
 
 @dataclass
 class LedgerView:
-    """Sources and populations by their name, allotments, and grants by their stream's name.
-
-    ``other_sources`` are the names of the sources that were not read.
-    """
+    """The ledger's records by name; ``other_sources`` are names of sources that were not read."""
 
     sources: dict[str, SourceRecord] = field(default_factory=dict)
     grants: dict[str, GrantRecord] = field(default_factory=dict)
@@ -58,18 +55,18 @@ class LedgerView:
 
     @property
     def allotments(self) -> list[AllotmentRecord]:
-        """The parts of all budgets that analysts have."""
+        """All allotments."""
         return list(self.allotted.values())
 
     def population(self, name: str) -> PopulationRecord:
-        """A population; Unknown if it is not registered."""
+        """Return a population; ``Unknown`` if it is not registered."""
         if name not in self.populations:
             hint = did_you_mean(name, self.populations) or "; register it with 'sotto population register'"
             raise Unknown(f"population '{name}' is not registered{hint}")
         return self.populations[name]
 
     def source(self, name: str) -> SourceRecord:
-        """A source; Unknown if it is not registered."""
+        """Return a source; ``Unknown`` if it is not registered."""
         if name not in self.sources:
             hint = (
                 did_you_mean(name, {*self.sources, *self.other_sources}) or "; register it with 'sotto source add'"
@@ -79,7 +76,7 @@ class LedgerView:
 
 
 async def read_ledger(connection: Connection, source: str | None = None) -> LedgerView:
-    """All that the ledger has of budgets and grants, or a source with its grants, as they are at one moment."""
+    """Read all budgets and grants of the ledger, or one source with its grants."""
     found = LedgerView()
     one = None if source is None else f"source|{source}".encode()
     of_source = f"grant|{source or ''}{'|' if source is not None else ''}".encode()
@@ -102,9 +99,10 @@ async def read_ledger(connection: Connection, source: str | None = None) -> Ledg
 
 
 async def read_digests(connection: Connection, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-    """What workers last showed of these streams, with the time in seconds since the epoch; not all have a digest.
+    """Read the last status of each stream that has one, with its Unix time in seconds.
 
-    What a partition's last worker lacked its next one may have: that one says anew what it refuses.
+    A worker that restores a partition invalidates the refusals of the previous worker, which may have
+    lacked a table or key that this one has.
     """
     wanted = {stream.encode(): stream for stream in streams}
     found: dict[str, tuple[StreamStatus, float]] = {}
@@ -140,26 +138,26 @@ async def _records(connection: Connection, partitions: int) -> AsyncIterator[Con
 
 
 def new_id() -> str:
-    """An id that nobody else uses."""
+    """Return a unique id."""
     return uuid.uuid4().hex
 
 
 class BudgetCalls(ABC):
-    """What of a client is about budgets that sources and analysts share."""
+    """The client's calls for populations and allotments."""
 
     @abstractmethod
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
-        """Send a request and wait for its receipt."""
+        """Send a request and return its receipt."""
 
     @abstractmethod
     async def _ledger(self) -> LedgerView: ...
 
     async def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
-        """Register a population. Refused if the name stands for something else already."""
+        """Register a population; ``Refused`` if its name has another definition."""
         return await self.request(registration(new_id, population))
 
     async def join(self, source: str, population: str) -> Receipt:
-        """Let a source belong to a population, for good. Refused unless what it has granted fits there."""
+        """Add a source to a population for good; ``Refused`` if its grants exceed that budget."""
         return await self.request(joining(new_id, source, population))
 
     async def allot(
@@ -172,29 +170,30 @@ class BudgetCalls(ABC):
         population: str | None = None,
         analysts: Sequence[str] = (),
     ) -> Receipt:
-        """Let analysts have a part of a source's or a population's budget, or change the part that they have.
+        """Create or change an allotment: the analysts' part of a source's or population's budget.
 
-        Without ``analysts`` it is for the one that it is named after. Refused below what they were granted already.
+        Without ``analysts``, the allotment is for the analyst of the same name. ``Refused`` if the
+        amount is below the analysts' present grants.
         """
         return await self.request(allotting(new_id, allotment, epsilon, delta, source, population, analysts))
 
     async def list_populations(self) -> list[PopulationRecord]:
-        """All populations that are registered as of now, with their budgets."""
+        """Return all registered populations with their budgets."""
         return list((await self._ledger()).populations.values())
 
     async def population(self, population: str) -> PopulationRecord:
-        """A population's budget as of now. Unknown if it is not registered."""
+        """Return a population's budget; ``Unknown`` if it is not registered."""
         return (await self._ledger()).population(population)
 
     async def list_allotments(
         self, *, source: str | None = None, population: str | None = None
     ) -> list[AllotmentRecord]:
-        """The allotments of a source or population as of now, or all that there are."""
+        """Return the allotments of a source or population, or all allotments."""
         return [one for one in (await self._ledger()).allotments if is_of(one, source, population)]
 
 
 async def read_trail(connection: Connection) -> AsyncGenerator[Sequence[bytes], None]:
-    """The bytes of all entries that are committed now, oldest first, some at a time."""
+    """Yield the bytes of the trail's committed entries in batches, oldest first."""
     topic = connection.topics.trail
     async with connection.reader(topic) as consumer:
         for number in range(LEDGER_PARTITIONS):
@@ -204,7 +203,7 @@ async def read_trail(connection: Connection) -> AsyncGenerator[Sequence[bytes], 
 
 
 async def read_accounts(connection: Connection) -> list[LedgerRecord]:
-    """What the ledger holds at one moment, its progress included, but for receipts."""
+    """Read all records of the ledger except receipts."""
     latest: dict[bytes, bytes | None] = {}
     topic = connection.topics.ledger
     async with connection.reader(topic) as consumer:
@@ -216,12 +215,12 @@ async def read_accounts(connection: Connection) -> list[LedgerRecord]:
 
 
 def is_account(key: bytes) -> bool:
-    """Whether a record of the ledger tells of accounts or of its progress, and is no receipt."""
+    """Check that a key of the ledger is not a receipt's."""
     return not key.startswith(RECEIPT_PREFIX)
 
 
 async def read_dead_letters(connection: Connection) -> AsyncGenerator[DeadLetter, None]:
-    """Give all dead letters that are committed now, partition by partition."""
+    """Yield the committed dead letters, partition by partition."""
     topic = connection.topics.rejected
     async with connection.reader(topic) as consumer:
         for number in range(connection.topics.partitions):
@@ -232,14 +231,14 @@ async def read_dead_letters(connection: Connection) -> AsyncGenerator[DeadLetter
 
 
 PATIENCE: Final = 5.0
-"""Seconds that questions wait for one reading of the ledger; one with a million streams takes longer, and goes on meanwhile."""
+"""Seconds that questions wait for a read of the ledger; a longer read continues in the background."""
 
 _ABSENT: Final = 1.0
-"""Seconds after which a stream that the ledger did not know is looked up again."""
+"""Seconds until a stream that is not in the ledger is looked up again."""
 
 
 class KnownSources:
-    """Reads the ledger when a stream is first asked for, and from then on only what has come to it."""
+    """Sources by stream; reads the ledger at the first lookup, and later only its new records."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -253,7 +252,7 @@ class KnownSources:
         self._forbidden = False
 
     async def of(self, stream: str) -> Source | None:
-        """The source of a stream; None if it is not known, not known yet, or not for this principal to know."""
+        """Return the source of a stream; None if it is unknown or the ledger may not be read."""
         if not self._knows(stream) and not self._forbidden and not self._is_absent(stream):
             await self._read()
             if not self._knows(stream) and self._reading is None:
@@ -275,7 +274,7 @@ class KnownSources:
         return False
 
     def _knows(self, stream: str) -> bool:
-        """Compaction can leave a source's record behind the grants of its streams: one may be read without the other."""
+        # Compaction can leave a grant before its source's record: one may be read without the other.
         name = self._source_of.get(stream)
         return name in self._sources or name in self._values
 
@@ -291,7 +290,7 @@ class KnownSources:
         return self._sources[name]
 
     async def _read(self) -> None:
-        """Wait for the reading under way, or for one that begins now."""
+        """Wait up to ``PATIENCE`` seconds for the current or a new read of the ledger."""
         if self._reading is None:
             self._began = time.monotonic()
             self._reading = asyncio.create_task(self._read_on())
@@ -306,7 +305,7 @@ class KnownSources:
         except Forbidden:
             self._forbidden = True
         except (SottoError, TopicWentBackError, OSError):
-            # What is asked does not hang on it; whoever must know reads the ledger and is told.
+            # The source is optional for a question; calls that need the ledger report the error.
             self._read_to.clear()
         finally:
             self._reading = None
@@ -321,16 +320,16 @@ class KnownSources:
                     consumer, partition, self._connection.settings.batch_events, start
                 ):
                     for record in records:
-                        self._take(record.key, record.value)
+                        self._add(record.key, record.value)
                 self._read_to[number] = await consumer.position(partition)
 
-    def _take(self, key: bytes | None, value: bytes | None) -> None:
+    def _add(self, key: bytes | None, value: bytes | None) -> None:
         kind, _, rest = (key or b"").partition(b"|")
         if value is None:
             return
         if kind == b"source":
             name = rest.decode()
-            # A name stands for one definition for ever; its later records differ in their budget alone.
+            # A definition never changes; later records differ only in their budget.
             if name not in self._sources:
                 self._values[name] = value
         elif kind == b"grant":

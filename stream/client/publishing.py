@@ -1,4 +1,4 @@
-"""The asynchronous client's calls that wait for no answer: questions, people's events, and marks."""
+"""Sends questions, events, watermarks and requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 
 class PublishCalls(ABC):
-    """What of a client hands events to Kafka and returns at once; ``flush`` tells whether Kafka took them."""
+    """The client's calls that return before delivery; ``flush`` raises delivery errors."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -55,7 +55,7 @@ class PublishCalls(ABC):
 
     @abstractmethod
     async def budget(self, source: str) -> SourceRecord:
-        """A source's budget as of now."""
+        """Return a source's budget."""
 
     async def publish(
         self,
@@ -66,14 +66,13 @@ class PublishCalls(ABC):
         headers: Headers = (),
         **fields: Any,
     ) -> None:
-        """Hand one question, or people's events for the topic of a source, to the producer; ``flush`` waits until Kafka has them.
+        """Send one question, or events to a source's topic, without waiting; see ``flush``.
 
-        ``publish("ward-7", value=250)`` asks. ``headers`` may hold CloudEvents attributes and W3C trace context, which the answer
-        then carries too.
+        ``publish("ward-7", value=250)`` sends a question; read its answer with ``answers``. ``headers``
+        may have CloudEvents attributes and W3C trace context, which the answer repeats.
 
-        ``publish("visits", events)`` writes to the source's own topic, which must be there. Events are mappings, or raw bytes that
-        may be wrong. They go to the partitions of the people whom they name. Unlike the driver's call it gives no answers: those
-        come in ``answers``.
+        ``publish("visits", events)`` writes to the source's topic, which must exist. Each event is a
+        mapping or encoded bytes, and goes to the partition of its person.
         """
         if events is not None:
             topic = await self._topic_of(live_name(question, headers, fields))
@@ -87,14 +86,14 @@ class PublishCalls(ABC):
             self._noted(await self._send(query, headers))
 
     async def advance(self, source: str, time: str | float | datetime) -> None:
-        """Let the clock of a source reach a moment: in ISO 8601, a datetime with a zone, or seconds since 1970.
+        """Advance a source's clock to ``time``: send a watermark to each partition of its topic.
 
-        A mark for each partition of the source's topic is handed to the producer, after what was published before. Unlike the
-        driver's call it gives no answers.
+        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds. The watermarks follow
+        all events that were published before.
 
         Raises:
-            Invalid: ``time`` is no moment from 1970 to 9999, such as milliseconds; or marks are not the source's clock, and the
-                broker's moves by itself.
+            Invalid: ``time`` is not from 1970 to 9999 (for example milliseconds), or the source's clock
+                is not ``marks``.
         """
         moment = milliseconds_of(time)
         topic = await self._topic_of(source)
@@ -102,10 +101,10 @@ class PublishCalls(ABC):
         await self._write(topic.marks(moment))
 
     async def flush(self) -> None:
-        """Wait until Kafka has everything published; raises what it did not take."""
+        """Wait until Kafka has all published records; raise the first delivery error."""
         with translated():
             await self._connection.flush()
-            await asyncio.sleep(0)  # for the callbacks of the last
+            await asyncio.sleep(0)  # runs the callbacks of the last records
             undelivered, self._undelivered = self._undelivered, []
             if undelivered:
                 raise undelivered[0]
@@ -115,7 +114,7 @@ class PublishCalls(ABC):
         return await self._connection.send(self._connection.topics.queries, query.stream, value, headers)
 
     async def _topic_of(self, source: str) -> LiveTopic:
-        """The topic of a source; its definition is read once, for a name stands for one definition for ever."""
+        """Return a source's topic; read once, because a definition never changes."""
         self._connection.require_open()
         if source not in self._live:
             declared = live_source((await self.budget(source)).source)
@@ -141,12 +140,12 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 async def send_requests(connection: Connection, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
-    """Send requests at once and give their receipts in the same order, refusals among them.
+    """Send requests and return their receipts, refusals included, in the same order.
 
-    A receipt is taken for a request if it has its id and its digest: whoever else uses the id gets another.
+    A receipt must match the id and the digest, because another client may use the same id.
 
     Raises:
-        Timeout: not all have come ``timeout`` seconds from now; what was sent may still be done.
+        Timeout: a receipt is missing after ``timeout`` seconds; the requests may still be decided.
     """
     wanted = [(request.request, request_digest(request)) for request in requests]
     missing = set(wanted)
@@ -182,7 +181,7 @@ async def _send_and_read(
                 )
             sent.append(await connection.send(connection.topics.requests, subject_of(request)[0], value))
         for future in sent:
-            # The producer goes by whether it fails, whoever waits for it.
+            # Cancelling the caller must not cancel the future: KafkaSender needs its outcome.
             await asyncio.shield(future)
         while missing:
             fetched = await consumer.getmany(timeout_ms=200, max_records=connection.settings.batch_events)

@@ -1,4 +1,4 @@
-"""Watching streams on Kafka."""
+"""Follows alerts and ends of streams on Kafka."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_n
 
 
 class Openings:
-    """The openings of those streams that are ``wanted``, told by the names of source and stream. Call ``stop`` in the end."""
+    """The openings of ``wanted`` streams; the caller must call ``stop``."""
 
     def __init__(self, connection: Connection, wanted: Callable[[str, str], bool]) -> None:
         self.sources: dict[str, str] = {}
-        """The sources there are as of the last reading, and how many rows or events of one person count in each."""
+        """Each source with its contribution bound in words, as of the last ``read``."""
         self._connection = connection
         self._wanted = wanted
         self._found: dict[str, StreamOpening] = {}
@@ -31,16 +31,16 @@ class Openings:
         self._consumer: Any = None
 
     async def of(self, stream: str) -> StreamOpening | None:
-        """The opening of a stream that has answered; the ledger is read on where it is not known. None if it is not wanted."""
+        """Return the opening of a stream that has answered; None if it is not wanted."""
         if stream not in self._found and stream not in self._others:
             await self.read()
             if stream not in self._found:
-                # Whatever has answered was opened before: it is there, and not wanted.
+                # A stream that has answered is in the ledger; if it is not found, it is not wanted.
                 self._others.add(stream)
         return self._found.get(stream)
 
     async def read(self) -> list[StreamOpening]:
-        """Read what has come to the ledger, to its end as of now; gives those that were opened or have changed."""
+        """Read the ledger's new records; return the openings that are new or changed."""
         async with self._reading:
             consumer = await self._start()
             changed: dict[str, StreamOpening] = {}
@@ -54,11 +54,11 @@ class Openings:
             return list(changed.values())
 
     def known(self) -> list[StreamOpening]:
-        """All openings, as of the last reading."""
+        """Return all openings, as of the last ``read``."""
         return list(self._found.values())
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop the consumer."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.stop()
@@ -90,13 +90,13 @@ class Openings:
 
 
 LEDGER_SECONDS: Final = 2.0
-"""Seconds between two looks at which streams there are and have ended."""
+"""Seconds between two reads of the ledger for new and ended streams."""
 
 
 async def notices(connection: Connection, watch: Watch, *, from_beginning: bool) -> AsyncGenerator[Notice, None]:
-    """What is told of the streams that are watched, without end; of one stream in the order of its answers.
+    """Yield the notices of watched streams without end, each stream's in the order of its answers.
 
-    From the beginning on the ends that the ledger knows are told behind all answers that there were at first.
+    With ``from_beginning``, ends that the ledger has follow all answers present at the start.
     """
     consumer = await connection.answers_reader(from_beginning=from_beginning)
     openings = Openings(connection, watch.wants)

@@ -97,7 +97,7 @@ async def test_many_questions_are_iterated_over_as_their_answers_come(
     await client.register(FEED)
     await client.open(WARD)
     with pytest.raises(
-        Timeout, match=r"no answer to 'early' from stream 'ward' within 0\.5 s: one may still come"
+        Timeout, match=r"no answer to 'early' from stream 'ward' within 0\.5 s: it may still come"
     ) as late:
         await client.ask("ward", value=1.0, id="early", timeout=0.5)
     assert [query.id for query in late.value.unanswered] == ["early"]

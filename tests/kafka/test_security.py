@@ -272,7 +272,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
         with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
             await sent(client, tills, event)
     async with asyncio.timeout(120), AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
-        with pytest.raises(Unknown, match=r"topic 'ops.door' is not there, or not yours to see"):
+        with pytest.raises(Unknown, match=r"topic 'ops.door' does not exist or is not visible to you"):
             await sent(operator, door, event)
     assert set((await ends(installation.admin, [door, tills], 1)).values()) == {0, 1}
 
