@@ -1,6 +1,6 @@
-"""The workers' role: queries in, answers out.
+"""The worker: answers the queries of its partitions.
 
-The processor is imported on first use: its smaller modules serve commands of a client without NumPy.
+The processor is imported on first use: clients without NumPy use the smaller modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Taking queries in: decoding, finding their streams, counting their rows; refusing what is wrong, one by one."""
+"""Admits queries: decodes them, finds their streams, counts their rows, and rejects errors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from stream.worker.stream_terms import about_of
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Some records, read and found to belong to streams.
+    """Decoded records, assigned to streams.
 
-    Values for plain streams are ready as ``rows``; ``waiting`` has place, slot and content of the other questions that
-    are taken on, and ``shares`` are as they will be then.
+    ``rows`` are the questions to plain streams; ``waiting`` has place, slot and query of the other
+    admitted questions, and ``shares`` the shares after them.
     """
 
     records: Sequence[RecordLike]
@@ -51,7 +51,7 @@ class Reading:
     shares: Shares
 
     def is_of(self, records: Sequence[RecordLike]) -> bool:
-        """Whether these are the records that were read."""
+        """Return whether these are the records that were read."""
         mine = self.records
         if isinstance(mine, RecordColumns):
             return mine.are(records)
@@ -60,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedBatch:
-    """The admitted queries of some records, those to answer in columns and those to answer one by one, and the rejections."""
+    """Admitted questions, answered in columns or one by one, and rejections by place."""
 
     rejected: list[tuple[int, Rejection]]
     asked: Sequence[AdmittedQuestion]
@@ -68,9 +68,9 @@ class AdmittedBatch:
 
 
 class Admission:
-    """Admits the queries of one partition: reads them, and then does the work they ask for. It changes nothing.
+    """Reads the queries of one partition and resolves them to private numbers.
 
-    ``shares`` are those that the next records are read with.
+    It changes no state but ``shares``, which the processor sets.
     """
 
     def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:
@@ -81,7 +81,7 @@ class Admission:
         self._workload = Workload(context)
 
     def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> Reading:
-        """Read records, up to the one whose work uses the budget up."""
+        """Read records up to the one whose work exhausts ``budget``."""
         rows: list[Row] = []
         waiting: list[tuple[int, int, Any]] = []
         shares = self.shares.copy()
@@ -105,7 +105,7 @@ class Admission:
                 if slot is None:
                     unknown = unknown or query.stream not in streams.unread
                     raise self._unknown(query.stream)
-                # The next query is probably to a stream of the same sort.
+                # The next query probably goes to a stream of the same sort.
                 sort = sorts[slot]
                 like = TAKEN[sort]
                 if query.__class__ is not like.kind:
@@ -132,15 +132,15 @@ class Admission:
         return Reading(records, rejected, unknown, found, waiting, shares)
 
     def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """What a question costs, of which its stream's share is taken; Rejection if there is no room for it."""
+        """Charge a question's work to its stream's share; Rejection if there is no room."""
         work = self._workload.of(slot, query)
-        # Nobody asks about a window again.
+        # A feed never repeats the question of a window, so it must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING:
             shares.take(slot, work, timestamp)
         return work
 
     def _scan(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
-        """The plain queries that can be read all at once, and the places of the other records."""
+        """Read plain queries in one pass, and return the places of the other records."""
         streams = self._context.streams
         events = _events(records)
         if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
@@ -159,7 +159,7 @@ class Admission:
         return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
 
     def admit(self, reading: Reading) -> AdmittedBatch:
-        """Do the work that questions ask for, in order."""
+        """Resolve the waiting questions in order."""
         rejected = reading.rejected.copy()
         asked: list[AdmittedQuestion] = []
         resolved: list[Row] = []
@@ -183,10 +183,9 @@ class Admission:
         return AdmittedBatch(rejected, asked, reading.rows.and_also(QuestionRows.of(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
-        """What the stream's family makes of a question; every private number comes from here.
+        """Let the stream's family resolve a question; every private number comes from here.
 
-        A stream that this worker must not answer for is not looked up: its table may not be the right one. One that has ended needs
-        no number, and its table may be let go of.
+        The table of a refused stream may be wrong and that of an ended one released: neither is read.
         """
         streams = self._context.streams
         if not streams.sorts[slot] & STANDING and (query.window is not None or query.group is not None):
@@ -214,7 +213,7 @@ class Admission:
 
 
 def _events(records: Sequence[RecordLike]) -> Spans:
-    """The bytes of records; nothing where there are none, or none that could be read."""
+    """Return the records' values, empty if a value is missing or unreadable."""
     if isinstance(records, RecordColumns):
         return records.values
     return spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])

@@ -1,4 +1,4 @@
-"""Encoding what a batch of queries writes: answers, checkpoints, charges, status and dead letters."""
+"""Encodes the output of a batch: checkpoints, charges, status and dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATES: Final = spans_of([b'","state":"%s","answered":' % state.encode() for st
 
 
 class Replies:
-    """Writes for one partition. All methods only add to ``outputs``."""
+    """Encodes the records of one partition. All methods only add to ``outputs``."""
 
     def __init__(self, topics: Topics, partition: int, streams: HostedStreams) -> None:
         self._topics = topics
@@ -35,7 +35,7 @@ class Replies:
     def checkpoints(
         self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
     ) -> None:
-        """One changelog record per touched stream, of the figures that it has now, where these are at hand."""
+        """Write one changelog record per stream, with ``figures`` if they are already gathered."""
         if not len(slots):
             return
         if figures is None:
@@ -65,7 +65,7 @@ class Replies:
         )
 
     def _surplus(self, figures: StreamColumns) -> Part:
-        """The last field of a record; it is left out where it is 0."""
+        """Encode the field ``surplus``, which is omitted if it is 0."""
         surplus = figures.surplus
         if not surplus.any():
             return b""
@@ -73,31 +73,30 @@ class Replies:
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
 
     def _turns(self, slots: npt.NDArray[np.intp]) -> Part:
-        """The turns of standing streams, as a record's last field; it is left out of the others'."""
+        """Encode the field ``turn``, which only standing streams have."""
         if not (turns := self._streams.life.turns):
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
         return spans_of(said), np.arange(len(slots))
 
     def _reasons(self, slots: npt.NDArray[np.intp]) -> Part:
-        """Why streams ended or are refused, as JSON."""
         if not (reasons := self._streams.life.reasons):
             return b"null"
         return _texts_of([reasons.get(slot) for slot in slots.tolist()])
 
     def update(self, outputs: Outputs, slot: int, update: Update) -> None:
-        """One changelog record for a step of a stream's hypothesis."""
+        """Write one changelog record for an update of a stream's hypothesis or estimate."""
         key = update_key(self._streams.names[slot], update.number)
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
 
     def progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
-        """How far this partition's queries are answered."""
+        """Write the offset up to which this partition's queries are answered."""
         outputs.add(
             self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), with_topic_ids(topic_ids))
         )
 
     def charges(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
-        """One charge per stream with news for the ledger."""
+        """Write one charge per stream."""
         if not len(slots):
             return
         figures = self._streams.columns.picked(slots)
@@ -121,7 +120,7 @@ class Replies:
             outputs.extend(self._topics.charges, partition, charges)
 
     def status(self, outputs: Outputs, slots: npt.NDArray[np.intp]) -> None:
-        """One digest per stream that changed since the last time."""
+        """Write one status record per stream."""
         if not len(slots):
             return
         figures = self._streams.columns.picked(slots)
@@ -154,7 +153,7 @@ class Replies:
         )
 
     def _totals(self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part) -> tuple[Part, ...]:
-        """The fields that a charge and a digest begin with."""
+        """Encode the first fields of charges and status records."""
         streams = self._streams
         return (
             b'{"stream":"',
@@ -182,13 +181,11 @@ class Replies:
         ), group
 
     def _left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
-        """How many charged answers streams may still give."""
         first, group = groups(len(slots), [figures.cutoff, figures.tops, figures.surplus])
         shown = [encode(self._streams.shown_left(slot)) for slot in slots[first].tolist()]
         return spans_of([b',"tops_left":' + left for left in shown]), group
 
     def _spent(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
-        """What streams have spent so far, as JSON."""
         streams = self._streams
         alike = [figures.terms_of, figures.answered > 0, figures.tops, figures.surplus]
         if streams.extensions:
@@ -198,9 +195,9 @@ class Replies:
         return spans_of([encode(streams.spent(slot)) for slot in slots[first].tolist()]), group
 
     def reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
-        """Give an answer where the event has an id and a stream; write a dead letter unless it need only come again.
+        """Write a dead letter, and return the answer if the event has an id and a stream.
 
-        Nothing is wrong with a question that came too soon: its asker knows it, and a copy of it would help nobody.
+        A busy question is valid and its client can send it again, so it has no dead letter.
         """
         if rejection.code == BUSY:
             outputs.busy += 1
@@ -216,16 +213,15 @@ class Replies:
 
 
 def _alike(numbers: Column) -> Part:
-    """Whole numbers; written once where all are the same."""
+    """Encode integers, as a constant if all are equal."""
     return b"%d" % numbers[0] if (numbers == numbers[0]).all() else numbers
 
 
 def _one_or_each(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
-    """The text that each row has; found once where all have the same."""
+    """Select each row's text, as a constant if all rows have the same."""
     return texts[int(which[0])] if (which == which[0]).all() else (texts, which.astype(np.int64))
 
 
 def _texts_of(reasons: Sequence[str | None]) -> Part:
-    """Reasons as JSON."""
     number_of = {reason: number for number, reason in enumerate(dict.fromkeys(reasons))}
     return spans_of(list(map(encode, number_of))), np.array([number_of[one] for one in reasons], dtype=np.int64)

@@ -1,8 +1,8 @@
-"""Headers of answers: trace context and CloudEvents attributes, for askers that sent some.
+"""Answer headers: trace context and CloudEvents attributes, if the query has them.
 
-Nothing here bears on a verdict or on noise, and all of it follows from the query's record alone: a query that is
-answered again gets the same headers. Sources: W3C Trace Context (Recommendation of 2021); CloudEvents 1.0.2 with its
-Kafka protocol binding, binary content mode.
+The headers depend on the query's record alone, so a repeated answer has the same headers.
+Sources: W3C Trace Context (Recommendation of 2021); CloudEvents 1.0.2 with its Kafka protocol
+binding, binary content mode.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from stream.processing.protocol import Headers, Message, RecordLike
 CLOUD_EVENTS_VERSION: Final = b"1.0"
 CONTENT_TYPE: Final = b"application/json"
 ANSWER_TYPE: Final = b"io.sotto.answer.v1"
-"""The type of answers as CloudEvents; its number rises when an answer's form breaks its readers."""
+"""CloudEvents type of answers; the version rises with incompatible changes of the format."""
 
 MAX_TRACEPARENT = 128
-"""Longest ``traceparent`` carried, in bytes; those of version 00 have 55."""
+"""Longest ``traceparent`` that is copied, in bytes; version 00 has 55."""
 
 MAX_TRACESTATE = 512
-"""Longest ``tracestate`` carried, in bytes: what the recommendation asks for."""
+"""Longest ``tracestate`` that is copied, in bytes; the recommendation requires 512."""
 
 MAX_TRACESTATE_MEMBERS = 32
 
 _PARENT = r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 TRACEPARENT: Final = rf"^(?:00-{_PARENT}|(?!00|ff)[0-9a-f]{{2}}-{_PARENT}(?:-[\x21-\x7e]*)?)$"
-"""A ``traceparent`` of version 00, or of a later version whose first fields are those of version 00."""
+"""A ``traceparent`` of version 00, or of a later version that begins with the same fields."""
 
 _traceparent = re.compile(TRACEPARENT.removesuffix("$").encode() + rb"\Z")
 _tracestate_member = re.compile(
@@ -38,7 +38,7 @@ _CARRIED: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
 
 
 def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]) -> list[Message]:
-    """The answers to these records, for ``topic``, each with the headers that its query asks for."""
+    """Add the requested headers to the answers, and drop empty answers."""
     return [
         (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer
         for record, answer in zip(records, answers, strict=True)
@@ -47,10 +47,11 @@ def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Messa
 
 
 def answer_headers(topic: str, record: RecordLike, stream: bytes) -> Headers:
-    """Headers of the answer on ``topic`` to a query of ``stream``; none where the query has none of these.
+    """Return the headers of an answer on ``topic``; none if the query has none of these.
 
-    A query with ``ce_specversion`` 1.0 gets a CloudEvent back, whose id is the query's position. A well-formed
-    ``traceparent`` is copied, and with it a well-formed ``tracestate``; a header given twice counts as malformed.
+    A query with ``ce_specversion`` 1.0 gets a CloudEvent whose id is the query's position. A
+    well-formed ``traceparent`` is copied, together with a well-formed ``tracestate``; a repeated
+    header counts as malformed.
     """
     given = _given(record.headers)
     return (*_cloud_event(topic, record, stream, given), *_trace_context(given))

@@ -1,4 +1,4 @@
-"""From a family's replies to what is written: answers, checkpoints, updates and charges."""
+"""Publishes replies as answers, with checkpoints, updates and charges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stream.worker.stream_terms import About
 
 
 class Publisher:
-    """Has families answer, and writes their replies."""
+    """Publishes the replies of families that answer questions one by one."""
 
     def __init__(self, streams: HostedStreams, replies: Replies) -> None:
         self._streams = streams
@@ -39,7 +39,7 @@ class Publisher:
         answers: list[Message | None],
         outputs: Outputs,
     ) -> None:
-        """Answer questions of one family and write what must outlive this worker; ended streams answer ``halted``."""
+        """Answer questions of one family; ended streams answer ``halted``."""
         streams, columns = self._streams, self._streams.columns
         answering = {slot: streams.life.answers(slot) for slot in {one.slot for one in questions}}
         replies = iter(family.answer([one for one in questions if answering[one.slot]]))
@@ -72,7 +72,7 @@ class Publisher:
 
 @dataclass(slots=True)
 class _Shown:
-    """What a stream's answers of one batch show, up to the next that is charged; ``answered``, ``offset`` and ``about`` are the last one's."""
+    """The fields that a stream's answers share until the next charge, and its last answer."""
 
     name: str
     key: bytes
@@ -118,7 +118,7 @@ def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: AdmittedQuest
 
 
 def _refused(streams: HostedStreams, one: AdmittedQuestion, reply: Reply, refusal: Rejection) -> Message:
-    """There is no dead letter: nothing is wrong with the question, and its asker is told."""
+    """Encode a refusal; the question is valid, so there is no dead letter."""
     window, group = (one.about or (None, None))[:2]
     answer = WireAnswer(
         one.id,
@@ -153,25 +153,22 @@ _HEAD: Final = b'{"id":"","stream":"'
 _ID_ENDS: Final = _HEAD.index(b'","')
 _END: Final = b"}"
 _About: Any = struct(Answer, only=frozenset({"window", "group"}))
-"""What an answer is about, which is the last that it tells."""
+"""The last fields of an answer."""
 _FIRST_INDEX: Final = b'"index":0'
 _MOST_TOLD: Final = 4096
 
 
 class ColumnPublisher:
-    """Writes what a family has decided of whole batches."""
+    """Publishes verdicts on whole batches."""
 
     def __init__(self, streams: HostedStreams, replies: Replies) -> None:
         self._streams = streams
         self._replies = replies
         self._told: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-        """What answers of a code, ⊤s given, ⊤s left and terms say, where nothing more is told."""
+        """Encoded answers without id, stream and index, by code, ⊤s given, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
-        """The answers to rows, in order; ``outputs`` gets what must outlive this worker.
-
-        Streams that do not answer say ``halted``.
-        """
+        """Return the answers in order, and write the streams' new figures to ``outputs``."""
         answers = self._answers(rows, verdicts)
         self._count(rows, verdicts, outputs)
         return answers
@@ -183,7 +180,8 @@ class ColumnPublisher:
         index = known.answered[stream_of] + np.where(verdicts.live[stream_of], decisions.place, 0)
         left = known.cutoff[stream_of] - tops
         halted = decisions.codes == HALTED
-        # Answers of equal figures are equal but for id, stream, index and what they are about, unless there is more to tell.
+        # Answers with equal figures differ only in id, stream, index, window and group; _apart
+        # marks the others.
         figures = (decisions.codes, tops, left, known.terms_of[stream_of])
         first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
         told: Iterator[Any] = zip(
@@ -215,7 +213,7 @@ class ColumnPublisher:
         return MessageColumns(names, values if order is None else values.picked(order))
 
     def _apart(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """A number for each row whose answer's text is its own, or its stream's; 0 for all others."""
+        """Number the rows whose text is not shared beyond their stream; the others have 0."""
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
             extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)
@@ -256,14 +254,14 @@ class ColumnPublisher:
         return head + sign[:-1], tail
 
     def _count(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
-        """Move the streams' figures on, and write them."""
+        """Update the streams' figures and write them."""
         columns, decisions = self._streams.columns, verdicts.decisions
         slots, before, stream_of, _ = verdicts.streams
         given = decisions.codes != HALTED
         stream_of = stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
         last = before.last_offset.copy()
-        # Offsets ascend: of a stream's rows the last is written last.
+        # Offsets ascend, so the last assignment of a stream wins.
         last[stream_of] = rows.offsets[given]
         shown = np.where(verdicts.live, before.tops_left - decisions.tops_left, 0)
         some = answered > 0
@@ -294,7 +292,7 @@ class ColumnPublisher:
 
 
 def _ends(rows: QuestionRows) -> Spans | None:
-    """How the answers to rows end: with what they are about; None if all end alike."""
+    """Encode windows and groups, the end of answers; None if no row has any."""
     if not rows.abouts:
         return None
     abouts = [rows.abouts.get(place) for place in rows.places.tolist()]
@@ -304,5 +302,5 @@ def _ends(rows: QuestionRows) -> Spans | None:
 
 
 def _addressed(rows: QuestionRows, names: Spans, places: npt.NDArray[np.intp]) -> tuple[Part, ...]:
-    """How the answers to rows begin: with id and stream."""
+    """Encode id and stream, the beginning of answers."""
     return (_HEAD[:_ID_ENDS], rows.ids.picked(places), _HEAD[_ID_ENDS:], names.picked(places))

@@ -1,4 +1,4 @@
-"""What control says of a partition's streams."""
+"""Applies control events to a partition's streams."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from stream.worker.stream_definitions import Definition, DefinitionReader
 
 
 class Control:
-    """Hosts the streams that control events define, and ends those that they end.
+    """Hosts and ends streams as control events say, and holds the tables in use.
 
-    ``heavy`` says whether any stream is not plain: rows are counted, hypotheses learned, hundreds of values noised, at
-    worst for a second a question. It holds the tables that streams answer from, for the store does not.
+    ``heavy`` is true if any stream is not plain: a question may then take up to a second.
     """
 
     def __init__(self, streams: HostedStreams, tables: TableStore, changelog: str) -> None:
@@ -33,11 +32,11 @@ class Control:
         self._unclaimed: Mapping[str, str] = {}
 
     def expect_none_of(self, unclaimed: Mapping[str, str]) -> None:
-        """Take the streams, each with its incarnation, whose figures a restore found without any definition."""
+        """Set the streams and incarnations that a restore found without a definition."""
         self._unclaimed = unclaimed
 
     def define(self, records: Sequence[RecordLike]) -> list[int]:
-        """Take in control events, in order, and give the slots of the streams that they define."""
+        """Apply control events in order and return the slots of their streams."""
         slots: list[int] = []
         readable: list[Definition] = []
         named = [record for record in records if record.value is not None]
@@ -48,7 +47,7 @@ class Control:
                 continue
             slots += self._host(readable)
             readable = []
-            # Written by a later version, perhaps to halt the stream: whatever it says, do not answer against it.
+            # A later version wrote this event, perhaps to halt the stream, so the stream must not answer.
             name = (record.key or b"").decode(errors="replace")
             if (known := self._streams.slots.get(name)) is not None:
                 self._streams.life.refuse(known, CONTROL_UNREAD)
@@ -57,10 +56,10 @@ class Control:
         return slots + self._host(readable)
 
     def _host(self, definitions: Sequence[Definition]) -> list[int]:
-        """Host streams, unless one has answered before and was restored without its figures.
+        """Host streams; TableMissedError if one was restored without its figures.
 
-        A restore finds no definition of such a stream if a later one, behind the end up to which it reads, let
-        compaction remove what stood before. Begun afresh the stream would answer beyond its cutoff.
+        If a definition lies behind the end of the restore, compaction may have removed the earlier ones,
+        so the restore found figures without a stream. A fresh start would answer beyond the cutoff.
         """
         if self._unclaimed and (missed := [one for one in definitions if self._is_unclaimed(one)]):
             raise TableMissedError(
@@ -77,17 +76,17 @@ class Control:
         return slots
 
     def _is_current(self, slot: int, definition: Definition) -> bool:
-        """Whether this was told of the stream as it is: nothing that was said before it was extended or renewed counts any more."""
+        """Return whether the stream was neither extended nor renewed after this event."""
         streams = self._streams
         known = len(streams.extensions.get(slot, ())) + streams.terms_at(slot).version
         return definition.incarnation == streams.incarnations[slot] and definition.rank >= known
 
     @property
     def repeatable(self) -> bool:
-        """Whether all streams that answer would give the same answers once more, from nothing but control and queries.
+        """Whether control and queries alone would give the same answers again.
 
-        When a stream was extended its log does not say: what it answered ``halted`` before that it would answer now. Nor does
-        it say when its data were renewed.
+        The log does not record when a stream was extended or its data renewed: questions that it
+        answered with ``halted`` before an extension would now get an answer.
         """
         streams, state = self._streams, self._streams.columns.state
         changed = streams.extensions.keys() | streams.noise.renewed
@@ -97,7 +96,7 @@ class Control:
         return self._unclaimed.get(definition.stream) == definition.incarnation
 
     def refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
-        """Refuse those streams whose noise key or table is not here, and those that are asked in their periods alone."""
+        """Refuse streams without their noise key or table, and models of periods."""
         streams = self._streams
         keyless = streams.noise.keyless
         for slot in keyless.keys() & set(slots.tolist() if keyless else ()):
@@ -118,13 +117,13 @@ class Control:
                 for slot in slots[terms_of == index].tolist():
                     if slot not in keyless:
                         streams.life.refuse(slot, f"table: {error}")
-        # Only what was renewed or has ended answers no more from a table that is held.
+        # Only a renewed or ended stream can make a held table unnecessary.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
         if renewed or not answering(streams.columns.picked(slots)).all():
             self._let_go()
 
     def _let_go(self) -> None:
-        """Let go of the tables that no stream answers from any more."""
+        """Release the tables from which no stream answers."""
         if not self._held:
             return
         columns = self._streams.columns
@@ -134,9 +133,9 @@ class Control:
         self._held = {index: table for index, table in self._held.items() if needed[index]}
 
     def settle(self) -> npt.NDArray[np.intp]:
-        """End what control has ended, and give the slots of the streams of which that is news.
+        """End the streams that control has ended, and return their slots.
 
-        What is closed because its period is over answers first what it was asked, however far behind its worker is.
+        A stream whose period is over first answers all questions of the period.
         """
         ended = []
         waiting = {slot: one for slot, one in self._pending.items() if self._is_still_asked(slot, one)}

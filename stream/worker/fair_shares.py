@@ -1,8 +1,8 @@
-"""What a question costs, told before it is worked on.
+"""Estimates the work of questions, and divides a partition's work fairly among its streams.
 
-From public facts alone: the text of the question, the declared attributes, the mechanism, and the number of rows where
-that is public. Caches are left out of account, and a hypothesis is taken to be corrected by every question, so that the
-figure is about the most that a question can cost, and the same for whoever reads the log again.
+Estimates use public facts alone: a question's text, the declared attributes, the mechanism, and
+the number of rows if it is public. They ignore caches and let every question correct a
+hypothesis, so they are near the worst case and the same whenever the log is read again.
 """
 
 from __future__ import annotations
@@ -36,62 +36,62 @@ from stream.tables.cache import RecentCache
 from stream.worker.families.family import Context, TableLetGoError
 
 SECOND: Final = 1_000_000_000
-"""Work is counted in nanoseconds of one core of the machine that docs/performance.md is measured on."""
+"""Units of work per second: nanoseconds of one core of the machine of docs/performance.md."""
 
 PRIVATE_ROWS: Final = 1 << 20
-"""So many rows a table is taken to have where their number is private: a refusal must not tell of it."""
+"""Assumed number of rows if it is private, so that a refusal does not reveal it."""
 
 QUESTION: Final = 60_000
-"""A question as such: resolving, drawing, encoding, its checkpoint."""
+"""Per question: resolving, drawing, encoding, its checkpoint."""
 LISTED: Final = 40_000
-"""Each value, cell or candidate that a question lists, and each number that it asks for."""
+"""Per listed value, cell or candidate, and per requested number."""
 CHARACTER: Final = 6_000
-"""Each character of a predicate: reading it, and bringing it to normal form."""
+"""Per character of a predicate: parsing and normalization."""
 SCAN: Final = 0.25
-"""Each row, for each literal that an attribute is compared with, and each binary digit of a sum."""
+"""Per row, for each literal of a comparison and each binary digit of a sum."""
 GROUPED: Final = 3.0
-"""Each row, for each attribute that it is grouped by."""
+"""Per row, for each attribute of a grouping."""
 LEAF: Final = 0.5
-"""Each cell, for each comparison of a predicate over cells."""
+"""Per cell, for each comparison of a predicate."""
 WEIGHED: Final = 1.0
-"""Each cell, for each term that is weighed over cells."""
+"""Per cell, for each weighted term."""
 CORRECTED: Final = 20.0
-"""Each cell of a hypothesis: a correction, and the next question's marginal."""
+"""Per cell of a hypothesis: a correction, and the next question's marginal."""
 FITTED: Final = 2_500
-"""Each cell of an estimate of few cells: the steps of its fit."""
+"""Per cell of a small estimate: the steps of its fit."""
 FITTED_WIDE: Final = 700
-"""Each cell of an estimate of many cells, whose fit takes fewer steps, for each ``_AXES`` attributes."""
+"""Per cell of a large estimate, whose fit takes fewer steps, for each ``_AXES`` attributes."""
 MEASURED: Final = 200
-"""Each cell of a marginal: its noise, its counts and their sums."""
+"""Per cell of a marginal: its noise, its counts and their sums."""
 NAMED: Final = 1_000
-"""Each cell that a sparse hypothesis may have named."""
+"""Per cell of a sparse hypothesis."""
 RELEASED: Final = 4.0
-"""Each cell of a release that is summed over."""
+"""Per cell of a release in a sum."""
 PROJECTED: Final = 15.0
-"""Each row of a projection, for each cell."""
+"""Per row of a projection, for each cell."""
 
 PRICED: Final = 1_500_000
-"""The law of the noise that a question with a wanted error is given by itself, and its price."""
+"""Noise distribution and price of a question with a requested error."""
 
 _SERVED: Final = 10
-"""So many questions about the same attributes are taken to be served by one fit of few cells; a large one is each question's own."""
+"""Assumed number of questions that share a small fit; a large fit serves one question."""
 
 _AXES: Final = 5
-"""A fit goes over the cells once for each attribute; so many are in the figure for a cell."""
+"""Attributes included in ``FITTED_WIDE``; a fit visits each cell once per attribute."""
 
 _REMEMBERED: Final = 1 << 13
-"""Questions, and shapes of questions, whose work is remembered at least."""
+"""Least number of cached estimates of work, by question and by shape."""
 _LONGEST_REMEMBERED: Final = 512
 
 _number = re.compile(r"[0-9]+")
 
 _LITERALS_AT_MOST: Final = 8
-"""Longer lists of literals are looked up in one pass, which costs about as much as so many comparisons."""
+"""Longer lists of literals take one lookup, which costs about as much as 8 comparisons."""
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What does not change between the questions of streams of the same terms."""
+    """Facts that all questions on the same terms share."""
 
     rows: int
     named: Sequence[tuple[str, int]]
@@ -104,7 +104,7 @@ class _Facts:
 
 
 class Workload:
-    """What the questions of a partition's streams cost."""
+    """Estimates the work of questions from public facts."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -112,7 +112,7 @@ class Workload:
         self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_REMEMBERED)
 
     def of(self, slot: int, query: Any) -> int:
-        """The work of one question, in units of work."""
+        """Estimate the work of one question."""
         number = int(self._context.streams.columns.terms_of[slot])
         terms = self._context.streams.terms[number]
         texts = _predicates(query)
@@ -138,7 +138,7 @@ class Workload:
     def _estimated(
         self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts
     ) -> float:
-        """The work of an estimate, which numbers have no part in: texts that differ in them alone have the same."""
+        """Estimate a question to an estimate; cached for texts that differ only in numbers."""
         fields: tuple[str, ...] = ()
         if query.sum is not None or query.mean is not None or query.group_by is not None:
             fields = tuple(name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
@@ -163,7 +163,7 @@ class Workload:
         try:
             rows = self._context.public_rows(slot)
         except (Rejection, TableLetGoError):
-            # This worker lacks the table and answers nothing for it; another that has it may. Or nobody answers for it any more.
+            # This worker lacks the table, or the stream has ended: it will not answer.
             return _Facts(PRIVATE_ROWS, named, universe)
         found = self._facts[number] = _Facts(PRIVATE_ROWS if rows is None else rows, named, universe)
         return found
@@ -176,7 +176,7 @@ def _listed(query: Any) -> int:
 
 
 def _predicates(query: Any) -> list[str]:
-    """The predicates of a question but for those that are too long: they are refused unread."""
+    """List the predicates of a question, without overlong ones, which are refused unread."""
     texts = [] if query.where is None else [query.where]
     if query.terms is not None or query.candidates is not None:
         parts = (*(query.terms or ()), *(query.candidates or ()))
@@ -185,18 +185,18 @@ def _predicates(query: Any) -> list[str]:
 
 
 def _leaves(text: str) -> int:
-    """At least as many comparisons as a predicate has."""
+    """Return an upper bound on the number of comparisons in a predicate."""
     folded = text.casefold()
     return 1 + folded.count("and") + folded.count("or")
 
 
 def _passes(source: TableSource, query: Any, texts: Sequence[str]) -> float:
-    """The work per row of counting, summing or grouping."""
+    """Estimate the work per row of counting, summing or grouping."""
     work = 0.0
     for text in texts:
         leaves = _leaves(text)
         work += SCAN * min(2 * (leaves + text.count(",")), _LITERALS_AT_MOST * leaves)
-    # Who has a row within is looked up row by row.
+    # People with a matching row are looked up row by row.
     work += GROUPED * [query.people, *(one.people for one in query.candidates or ())].count(True)
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
     work += SCAN * sum(_digits(source.attributes, name) for name in sums if name is not None)
@@ -217,14 +217,14 @@ def _estimated(
     grouped: bool,
     alone: bool = False,
 ) -> float:
-    """The work of a fit, of a marginal, and of writing a question out over the cells of the attributes that it names."""
+    """Estimate a fit, a marginal, and a question's weights over the cells that it names."""
     folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
     named = [size for name, size in facts.named if name in folded]
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
-    # What a question with a wanted error has measured by itself has the next one fitted anew.
+    # A question with a requested error may be measured alone, so that the next needs a new fit.
     served = 1 if alone else _SERVED
     if facts.universe <= WHOLE_CELLS:
-        # One estimate of all cells for every question, fitted once for each ⊤ and once before.
+        # All questions share one estimate of all cells, fitted at first and after each ⊤.
         fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
         work = FITTED * facts.universe * (1.0 if alone else fits)
     elif cells <= WHOLE_CELLS:
@@ -239,7 +239,7 @@ def _estimated(
 
 
 def _over_cells(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _Facts) -> float:
-    """The work over the cells of a hypothesis, a release or a projection."""
+    """Estimate the work over the cells of a hypothesis, a release or a projection."""
     match mechanism:
         case Pmw():
             return CORRECTED * facts.universe + _evaluated(texts, facts, WEIGHED)
@@ -253,7 +253,7 @@ def _over_cells(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[s
 
 
 def _evaluated(texts: Sequence[str], facts: _Facts, weighed: float) -> float:
-    """The work of writing out which cells satisfy predicates, over the attributes that they can be about."""
+    """Estimate the evaluation of predicates on all cells of the attributes that they may name."""
     folded = " ".join(texts).casefold()
     cells = min(facts.universe, math.prod(size for name, size in facts.named if name in folded))
     return cells * sum(weighed + LEAF * _leaves(text) for text in texts)
@@ -263,7 +263,7 @@ _MILLISECONDS: Final = 1000
 
 
 class Limits(NamedTuple):
-    """How much work a partition takes on, in units of work; an ``outstanding`` of 0 takes on everything."""
+    """The most outstanding work that a partition admits; 0 means no limit."""
 
     outstanding: int
     rate: int
@@ -271,20 +271,18 @@ class Limits(NamedTuple):
 
     @classmethod
     def of(cls, outstanding: float, rate: float) -> Self:
-        """Limits from seconds of work, and seconds of work per second."""
+        """Convert seconds of work, and seconds of work per second."""
         return cls(round(outstanding * SECOND), max(1, round(rate * SECOND / _MILLISECONDS)))
 
 
 UNLIMITED: Final = Limits(0, 1)
-"""Takes on everything."""
 
 
 class Shares:
-    """The work that the streams of one partition have outstanding.
+    """The outstanding work of the streams of one partition, served in equal shares.
 
-    ``served`` is how much work a stream would have been served that always had some outstanding, ``due`` of a stream that
-    has some what that will be when its work is done. Both only ever grow. ``queue`` has these streams in the order in
-    which their work is done.
+    ``served`` is the work served so far to a stream that was always busy; ``due`` is its value when a
+    stream's outstanding work will be done. Both never decrease. ``queue`` orders streams by ``due``.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -296,22 +294,22 @@ class Shares:
         self.queue: list[tuple[int, int]] = []
 
     def resume(self, clock: int, served: int, due: Mapping[int, int]) -> None:
-        """Go on from the changelog's figures."""
+        """Restore the figures of the changelog."""
         self.clock, self.served = clock, served
         self.due = {slot: one for slot, one in due.items() if one > served}
         self.queue = sorted((one, slot) for slot, one in self.due.items())
         self._outstanding = sum(self.due.values()) - served * len(self.due)
 
     def copy(self) -> Shares:
-        """Shares that can be tried out; these here stay as they are."""
+        """Return an independent copy."""
         found = copy(self)
         found.due, found.queue = self.due.copy(), self.queue.copy()
         return found
 
     def take(self, slot: int, work: int, timestamp: int) -> None:
-        """Take on a question of a stream; Rejection if there is no room for it.
+        """Admit a question of a stream; Rejection if there is no room for its work.
 
-        A question that is larger than the room there ever is for one stream is taken on when nothing is outstanding.
+        A question that exceeds the limit is admitted if no work is outstanding.
         """
         limit = self._limits.outstanding
         if limit == 0:
@@ -327,7 +325,7 @@ class Shares:
         heapq.heappush(self.queue, (due + work, slot))
 
     def _advance(self, timestamp: int) -> None:
-        """Serve the streams up to a time; time does not go back."""
+        """Serve the streams up to a time; an earlier time has no effect."""
         work = (timestamp - self.clock) * self._limits.rate
         if work <= 0:
             return
@@ -346,7 +344,7 @@ class Shares:
             heapq.heappop(self.queue)
 
     def _busy(self, own: int, work: int, excess: int) -> Rejection:
-        # What the stream has outstanding and what all have shrink together, but for the stream's part in the rate.
+        # Both the stream's and the partition's outstanding work shrink while the client waits.
         active = len(self.due)
         pace = self._limits.rate * (active + (own > 0))
         wait = min(excess * active // pace, self._outstanding // self._limits.rate) // _MILLISECONDS + 1

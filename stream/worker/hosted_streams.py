@@ -1,7 +1,7 @@
 """The streams that one partition hosts.
 
-A million idle streams must fit one worker and a batch over thousands of them must be answered with whole-array
-operations; hence one numpy column per figure, those of a stream side by side in memory, and one shared ``Terms`` object for all streams of equal terms.
+A million idle streams must fit one worker, and a batch over thousands of them uses whole-array
+operations. Hence each figure is a numpy column, and streams of equal terms share one object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
 
 
 def answering(figures: StreamColumns) -> npt.NDArray[np.bool_]:
-    """Which streams answer, here and now."""
+    """Return a mask of the streams that answer on this worker."""
     found: npt.NDArray[np.bool_] = (figures.state == OPEN) & ~figures.refused
     return found
 
@@ -38,7 +38,8 @@ def answering(figures: StreamColumns) -> npt.NDArray[np.bool_]:
 class LifeCycle:
     """The states of a partition's streams.
 
-    ``reasons`` says by slot why one was ended or is refused, ``turns`` what the turn was of the last question that a standing one answered.
+    ``reasons`` says by slot why a stream has ended or is refused; ``turns`` has the turn of a standing
+    stream's last answer.
     """
 
     def __init__(self, columns: StreamColumns) -> None:
@@ -47,7 +48,7 @@ class LifeCycle:
         self._columns = columns
 
     def begin(self, slots: npt.NDArray[np.intp]) -> None:
-        """Open streams that have answered nothing yet."""
+        """Open new streams."""
         columns = self._columns
         for slot in slots.tolist():
             self.reasons.pop(slot, None)
@@ -60,7 +61,7 @@ class LifeCycle:
         columns.surplus[slots] = 0
 
     def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
-        """Take streams' figures from the changelog: slot, checkpoint of its incarnation, and when it was written."""
+        """Restore figures from the changelog: slot, checkpoint, and time of writing."""
         if not checkpoints:
             return
         columns = self._columns
@@ -81,14 +82,14 @@ class LifeCycle:
                 self.turns[slot] = checkpoint.turn
 
     def revive(self, slots: npt.NDArray[np.intp]) -> None:
-        """Open streams again that had run dry before they were extended."""
+        """Open exhausted streams again if an extension lets them answer."""
         columns = self._columns
         figures = columns.picked(slots)
         dry = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS > figures.surplus)
         columns.state[slots[dry]] = OPEN
 
     def answers(self, slot: int) -> bool:
-        """Whether one stream answers, here and now."""
+        """Return whether a stream answers on this worker."""
         return bool(self._columns.state[slot] == OPEN) and not self._columns.refused[slot]
 
     def end(self, slot: int, state: int, reason: str) -> None:
@@ -98,26 +99,27 @@ class LifeCycle:
         self.reasons[slot] = reason
 
     def refuse(self, slot: int, reason: str) -> None:
-        """Stop answering here and now, without a checkpoint: another worker may be fit to answer. The next digest says so."""
+        """Refuse a stream on this worker; without a checkpoint, as another worker may answer."""
         self._columns.refused[slot] = True
         self._columns.changed[slot] = True
         self.reasons[slot] = reason
 
 
 CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
-"""Why a stream is not answered whose latest control event a later version wrote."""
+"""Reason for refusing a stream whose latest control event has a later version."""
 
 PLAIN: Final = 1
 STANDING: Final = 2
 
 
 class HostedStreams:
-    """Slots, one per stream: ``columns`` has the streams' figures, ``noise`` their keys, ``life`` their states.
+    """One slot per stream: ``columns`` has its figures, ``noise`` its keys, ``life`` its state.
 
-    ``names[slot]`` is the stream of a slot, of which ``texts`` has the bytes, ``kinds[slot]`` the name of its family, and
-    ``sorts[slot]`` says how it takes its questions: ``PLAIN`` if it is a sparse vector over trusted values, ``STANDING`` if windows ask
-    it, or both. ``extensions`` has those of the few streams that were extended. ``unread`` names streams that have no slot, since no
-    definition of theirs can be read here.
+    - ``names`` and ``texts``: the stream's name by slot, as text and as bytes.
+    - ``kinds``: the name of the stream's family.
+    - ``sorts``: ``PLAIN`` (a sparse vector over trusted values), ``STANDING``, both, or 0.
+    - ``extensions``: those of extended streams.
+    - ``unread``: streams without a slot, since this version cannot read their definitions.
     """
 
     def __init__(self, key: NoiseKey) -> None:
@@ -142,20 +144,20 @@ class HostedStreams:
 
     @property
     def all_are_plain(self) -> bool:
-        """Whether every stream is a sparse vector over trusted values; looked up anew where a stream has begun since."""
+        """Whether every stream is a sparse vector over trusted values; cached between openings."""
         if self._all_are_plain[0] != self._beginnings:
             self._all_are_plain = self._beginnings, bool(self.columns.plain[: len(self)].all())
         return self._all_are_plain[1]
 
     def terms_at(self, slot: int) -> StreamTerms:
-        """The terms of a slot's stream."""
+        """Return the terms of a slot's stream."""
         return self.terms[int(self.columns.terms_of[slot])]
 
     def host(self, definitions: Sequence[Definition]) -> list[int]:
-        """Take in streams' definitions and give their slots; an unchanged incarnation keeps its figures.
+        """Add or update streams and return their slots; a new incarnation starts with new figures.
 
-        A new incarnation starts afresh. Of several definitions of one stream the last counts, and of several extensions of one
-        incarnation the most: none is ever taken back.
+        The last definition of a stream counts, and within an incarnation the one with most extensions,
+        since extensions are never withdrawn.
         """
         slots: list[int] = []
         fresh: dict[int, Definition] = {}
@@ -186,7 +188,7 @@ class HostedStreams:
         return slots
 
     def _extend(self, slot: int, extensions: Extensions) -> None:
-        """Let a stream give more charged answers; one that has run dry goes on."""
+        """Raise a stream's cutoff, and open it again if it was exhausted."""
         if len(extensions) <= len(self.extensions.get(slot, ())):
             return
         self.extensions[slot] = extensions
@@ -195,7 +197,7 @@ class HostedStreams:
         self.life.revive(np.array([slot], dtype=np.intp))
 
     def _renew(self, slot: int, definition: Definition) -> None:
-        """Have a stream answer from a later version of its data; one that was refused for the old may be fit for the new."""
+        """Let a stream answer from a later version of its data, even if the old was refused."""
         columns, version = self.columns, self.terms[definition.terms].version
         if version > self.terms_at(slot).version:
             self._beginnings += 1
@@ -208,7 +210,6 @@ class HostedStreams:
         columns.changed[slot] = True
 
     def _begin(self, fresh: dict[int, Definition]) -> None:
-        """Start streams as their definitions have them."""
         columns, terms_of = self.columns, [definition.terms for definition in fresh.values()]
         facts = {index: _facts(self.terms[index]) for index in set(terms_of)}
         self.noise.begin(fresh, len(self))
@@ -234,7 +235,7 @@ class HostedStreams:
         return slot
 
     def _name_new_slots(self) -> None:
-        """Keep the names of slots that are new."""
+        """Store the names of new slots as bytes."""
         columns, known = self.columns, len(self.texts.texts)
         columns.grow(len(self))
         self.texts.extend([name.encode() for name in self.names[known:]])
@@ -242,22 +243,22 @@ class HostedStreams:
         columns.name_at[new], columns.name_size[new] = names.at[new], names.size[new]
 
     def names_of(self, figures: StreamColumns) -> Spans:
-        """The names of streams of these figures."""
+        """Return the names of the streams of these figures."""
         return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
-        """ρ + s of the round that follows so many ⊤s; the same round for ever where ρ is drawn once."""
+        """Return ρ + s of the round after ``tops`` ⊤s; constant if ρ is drawn once."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
 
     def key(self, slot: int) -> bytes:
-        """The key of a stream's records."""
+        """Return the key of a stream's records."""
         return self.names[slot].encode()
 
     def show_resumed(self, recent: int) -> None:
-        """Mark the streams changed of which the last worker may have shown no digest, or one that is untrue here.
+        """Mark streams whose latest status record may be missing or wrong after a restart.
 
-        Those whose figures were written in the last ``recent`` milliseconds before the crash (records without a time may be
-        as new as any), and the open ones that it may have refused: by table, or by noise key.
+        These are the streams written in the last ``recent`` milliseconds or at an unknown time, and the
+        open streams that the previous worker may have refused for their table or noise key.
         """
         columns, hosted = self.columns, slice(len(self))
         answered, written_at = columns.last_offset[hosted] >= 0, columns.written_at[hosted]
@@ -268,13 +269,13 @@ class HostedStreams:
         columns.changed[hosted] |= (columns.state[hosted] == OPEN) & unsure
 
     def reason(self, slot: int) -> str:
-        """Why a stream does not answer."""
+        """Return why a stream does not answer."""
         if (reason := self.life.reasons.get(slot)) is not None:
             return reason
         return exhausted_reason(self.terms_at(slot).calibration, int(self.columns.cutoff[slot]))
 
     def refusals(self) -> Counter[str]:
-        """How many open streams are not answered here though they should be, by reason."""
+        """Count the open streams that this worker refuses, by reason."""
         columns, hosted = self.columns, slice(len(self))
         refused = np.flatnonzero(columns.refused[hosted] & (columns.state[hosted] == OPEN)).tolist()
         reasons = Counter(self.reason(slot) for slot in refused)
@@ -282,34 +283,34 @@ class HostedStreams:
         return reasons
 
     def left(self, slot: int) -> int:
-        """How many ordinary charged answers a stream may still give."""
+        """Return how many ordinary charged answers a stream may still give."""
         columns = self.columns
         return whole_left(int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
 
     def parts_left(self, slot: int) -> int:
-        """What a stream's grant still pays for, in parts of an ordinary charged answer."""
+        """Return the rest of a stream's grant in parts of an ordinary charged answer."""
         columns = self.columns
         return (int(columns.cutoff[slot]) - int(columns.tops[slot])) * PARTS - int(columns.surplus[slot])
 
     def charge(self, slot: int, parts: int) -> None:
-        """Count a charged answer that costs so many parts."""
+        """Count a charged answer that costs ``parts``."""
         if parts > self.parts_left(slot):
             raise AssertionError(f"stream '{self.names[slot]}' cannot pay for a charged answer")
         self.columns.tops[slot] += 1
         self.columns.surplus[slot] += parts - PARTS
 
     def shown_left(self, slot: int) -> int | None:
-        """The same as the wire shows it: None where one charge pays for all."""
+        """Return ``left`` as published: None if the first charge pays for all answers."""
         return None if self.columns.cutoff[slot] == UNLIMITED else self.left(slot)
 
     def spent(self, slot: int) -> Any:
-        """A stream's realised cost so far, as the wire shows it."""
+        """Return a stream's realised cost so far, in the contract's form."""
         columns = self.columns
         figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
         return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Every stream's persistent figures, for comparing a restored state with a live one."""
+        """Return every stream's persistent figures, to compare a restored state with a live one."""
         columns = self.columns
         return {
             name: (
@@ -331,7 +332,7 @@ class HostedStreams:
 
 
 def _facts(terms: StreamTerms) -> tuple[str, int, int]:
-    """The family, how questions are taken, and the cutoff of a stream that begins on these terms."""
+    """Return family, sort and cutoff of a stream on these terms."""
     sort = PLAIN * terms.plain + STANDING * (terms.standing is not None)
     return terms.family, sort, terms.calibration.cutoff or UNLIMITED
 

@@ -1,4 +1,4 @@
-"""The changelog's records of each stream's hypothesis: one small record per ⊤, never what follows from them."""
+"""Changelog records of hypotheses and estimates: one small record per ⊤."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from schemas.wire import UNREADABLE, struct
 from stream.processing.protocol import LaterVersionError, RecordLike
 
 UPDATE_PREFIX = b"@update|"
-"""How the changelog's keys of updates begin; no stream's name starts with an at-sign."""
+"""Prefix of the changelog keys of updates; stream names never start with an at-sign."""
 
 Update = HypothesisUpdate | Measurement
-"""What a ⊤ leaves in the changelog: a step of multiplicative weights, or what was measured."""
+"""The changelog record of a ⊤: a step of multiplicative weights, or a measurement."""
 
 _Measurement: Any = struct(Measurement)
 _decode_step: Any = msgspec.json.Decoder(struct(HypothesisUpdate)).decode
@@ -22,17 +22,17 @@ _decode_measurement: Any = msgspec.json.Decoder(_Measurement).decode
 
 
 def update_key(stream: str, number: int) -> bytes:
-    """The changelog key of one update of a stream."""
+    """Return the changelog key of one update of a stream."""
     return UPDATE_PREFIX + f"{number}|{stream}".encode()
 
 
 def encode_update(update: Update) -> bytes:
-    """An update as compact JSON."""
+    """Encode an update as compact JSON."""
     return update.model_dump_json(exclude_defaults=True).encode()
 
 
 def _decode(value: bytes) -> Any:
-    """Every step says which way it went; a measurement names attributes instead."""
+    """Decode a step; an event without a step's direction is a measurement."""
     try:
         return _decode_step(value)
     except msgspec.ValidationError:
@@ -46,7 +46,7 @@ class UpdateLog:
         self._found: dict[tuple[str, int], Any] = {}
 
     def take(self, record: RecordLike) -> None:
-        """Take in one record; LaterVersionError for what this version cannot read."""
+        """Add one record; LaterVersionError if this version cannot read it."""
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
         try:
             self._found[stream, int(number)] = _decode(record.value or b"")
@@ -54,7 +54,7 @@ class UpdateLog:
             raise LaterVersionError(record) from None
 
     def of(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
-        """The first ``count`` updates of a stream in order; None if any is missing or another incarnation's."""
+        """Return the first ``count`` updates in order; None if any of the incarnation is missing."""
         updates = [self._found.get((stream, number)) for number in range(count)]
         if any(update is None or update.incarnation != incarnation for update in updates):
             return None

@@ -1,4 +1,4 @@
-"""Reading queries: first as queries of the sort that came last are written, then in full; and what is wrong with those that are none."""
+"""Decodes queries, first in the form of the previous query, then in full."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream.worker.stream_terms import quotes_of
 
 
 class Taken(NamedTuple):
-    """How streams of one sort take queries: the struct that holds them, and what reads it."""
+    """The struct that holds the queries of one sort of stream, and its decoder."""
 
     kind: Any
     decode: Callable[[bytes], Any]
@@ -32,10 +32,10 @@ def _taken(kind: Any) -> Taken:
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
 _any: Final = _taken(struct(Query))
 FIRST: Final = _taken(struct(Query, only=_PLAIN_FIELDS))
-"""A query with a trusted value, and nothing else that there may be."""
+"""The form of a query with a trusted value and no other fields."""
 _of_a_window: Final = _taken(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
 TAKEN: Final = (_any, FIRST, _any, _of_a_window)
-"""How a stream takes its queries, by its sort: ``PLAIN`` ones are trusted values alone, those of ``STANDING`` streams name their window."""
+"""Query forms by a stream's sort, a combination of ``PLAIN`` and ``STANDING``."""
 
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
@@ -43,7 +43,7 @@ _REPEATED = Rejection("malformed", REPEATED)
 
 
 def as_taken(like: Taken, value: bytes, query: Any) -> Any:
-    """A query that was read otherwise as such streams take it; as it is if it has more fields."""
+    """Decode a query in the form of its stream; unchanged if it has other fields."""
     if like is _any:
         return in_full(value)
     try:
@@ -53,7 +53,7 @@ def as_taken(like: Taken, value: bytes, query: Any) -> Any:
 
 
 def in_full(value: bytes) -> Any:
-    """A query of any form, whose numbers may be of any size."""
+    """Decode a query of any form, with numbers of any size."""
     try:
         return _any.decode(value)
     except msgspec.ValidationError:
@@ -61,10 +61,10 @@ def in_full(value: bytes) -> Any:
 
 
 def each_once(value: bytes, query: Any) -> Any:
-    """The query of any form that was read, if only plainly, from a text that gives each field once."""
+    """Return the query in full form; Rejection if the text repeats a field."""
     if query.__class__ is not _any.kind:
         query = in_full(value)
-    # Candidates are the one part of a query that is not written without its defaults.
+    # Only candidates may be written with defaults, which the cheap check does not count.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
         raise _REPEATED
@@ -72,12 +72,12 @@ def each_once(value: bytes, query: Any) -> Any:
 
 
 def unfit(value: bytes | None) -> Rejection:
-    """What is wrong with what is no event: nothing, more than an event may hold, or what could not be read."""
+    """Return the rejection of a missing, oversized or unreadable event."""
     return value.rejection if isinstance(value, Unread) else malformed(value)
 
 
 def malformed(value: bytes | None) -> Rejection:
-    """What the contract's own model says is wrong with an event that the fast path refused."""
+    """Return the model's rejection of an event that the fast decoder refused."""
     try:
         _query_codec.decode(readable(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value)
     except MalformedEventError as error:
@@ -87,16 +87,16 @@ def malformed(value: bytes | None) -> Rejection:
 
 
 def _quotes_of_plain(row: Row) -> int:
-    """Quotation marks in a plain query that has each field once, and none in its texts: two a name and two a text."""
+    """Count the quotation marks of a plain query without repeated fields or escapes."""
     about = row[7]
     return (10 if row[4] is None else 12) + (0 if about is None else quotes_of(about.group))
 
 
 def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
-    """Plain queries without those that give a field twice.
+    """Reject plain queries that repeat a field, and return the others.
 
-    Few batches have any, so that quotation marks are counted over all of a batch at once: none of its plain queries can
-    have fewer than it must.
+    Repeated fields are rare, so quotation marks are first counted over the whole batch: no query can
+    have fewer than its fields require.
     """
     joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
     least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)

@@ -1,4 +1,4 @@
-"""Figures of many streams as numpy arrays, one entry for each slot."""
+"""Stream figures as numpy arrays, with one entry per slot."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy.typing as npt
 from stream.kernel import LINE_BYTES, RowLayout, Spans, empty_rows, zeros
 
 UNLIMITED: Final = 1 << 62
-"""Stands for the cutoff where one charge pays for all."""
+"""The cutoff of a stream whose first charge pays for all answers."""
 
 _ROOM_AT_FIRST: Final = 64
 
 
 class FigureArrays:
-    """Arrays of equal length, one for each annotation of a subclass; entries are 0 at first.
+    """Zero-initialized arrays of equal length, one per annotation of a subclass.
 
-    The entries of one slot lie side by side, so that whoever comes to a slot waits for memory once and not for each array;
-    those that are ``APART`` have memory of their own, since they are rarely needed or walked through as a whole. An array is
-    exchanged when it grows, so whoever keeps ``Columns`` asks for its arrays anew.
+    The entries of a slot are adjacent in memory, so that they share cache lines; ``APART`` arrays
+    are separate, since they are rarely read or are scanned as a whole. ``grow`` replaces the arrays,
+    so callers must not keep them.
     """
 
     APART: ClassVar[frozenset[str]] = frozenset()
@@ -38,7 +38,7 @@ class FigureArrays:
         self.grow(_ROOM_AT_FIRST)
 
     def grow(self, count: int) -> None:
-        """Make room for so many slots."""
+        """Make room for ``count`` slots."""
         if count <= self._room:
             return
         before, self._room = self._room, max(self._room, _ROOM_AT_FIRST)
@@ -55,7 +55,7 @@ class FigureArrays:
             setattr(self, name, grown)
 
     def picked(self, slots: npt.NDArray[np.intp]) -> Self:
-        """The entries of some slots, one behind another; those that are ``APART`` or bytes are left out."""
+        """Gather the entries of some slots, without ``APART`` arrays and bytes."""
         found = object.__new__(type(self))
         arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
         for name, array in zip(self._figures, arrays, strict=True):
@@ -63,7 +63,7 @@ class FigureArrays:
         return found
 
     def moved_on(self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """Write figures of some slots, each of which comes once, and give what was ``picked`` of them as it is now."""
+        """Write figures of distinct slots, and return ``picked`` with these figures."""
         self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
         found = object.__new__(type(self))
         found.__dict__.update(picked.__dict__)
@@ -72,19 +72,21 @@ class FigureArrays:
         return found
 
     def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
-        """Entries that are bytes."""
+        """Return the entries of an array of bytes."""
         kind, offset = self._layout.place_of(name)
         at = slots * self._layout.size + offset
         return Spans(self.rows.reshape(-1), at, np.full(len(slots), kind.itemsize, dtype=np.int32))
 
 
 class StreamColumns(FigureArrays):
-    """The figures that a partition keeps of each of its streams.
+    """The figures of each stream of a partition.
 
-    ``cutoff`` is how many ordinary charged answers a stream's grant pays for, ``tops`` how many charged ones it has given and
-    ``surplus`` what these have cost beyond an ordinary charge each, in parts of one; 0 for sparse vectors. ``threshold`` is
-    that of a sparse vector's definition; ``plain`` says that a stream is one over trusted values. ``begun`` is the number of the beginning, never 0, that a stream's figures go
-    back to: another beginning, another number. ``name_at`` and ``name_size`` say where its name stands among all names.
+    - ``cutoff``: number of ordinary charged answers that the grant pays for.
+    - ``tops``: number of charged answers so far; ``surplus``: their cost beyond one ordinary charge
+      each, in parts of a charge (0 for sparse vectors).
+    - ``threshold``: of a sparse vector; ``plain``: a sparse vector over trusted values.
+    - ``begun``: a number, never 0, that changes whenever the stream starts from new terms.
+    - ``name_at``, ``name_size``: position of the name among all names.
     """
 
     APART = frozenset({"changed", "plain", "threshold", "written_at"})
@@ -109,22 +111,22 @@ class StreamColumns(FigureArrays):
 
     @property
     def tops_left(self) -> npt.NDArray[np.int64]:
-        """How many charged answers each stream may still give."""
+        """Number of charged answers that each stream may still give."""
         left: npt.NDArray[np.int64] = self.cutoff - self.tops
         return left
 
 
 @cache
 def _entries(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
-    """The types of the entries, for each annotation of a subclass; they take longer to find than the arrays to make."""
+    """Return the entry types by annotation; cached, since they take longer than the arrays."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: _entry(array) for name, array in hints.items() if name != "APART"}
 
 
 def _entry(annotation: Any) -> np.dtype[Any]:
-    """The type of the entries of ``npt.NDArray[...]``, or of so many of them that ``Annotated`` has as its number.
+    """Return the entry type of ``npt.NDArray[...]``, repeated as ``Annotated`` says.
 
-    The innermost type is that of the array: numpy's releases nest what stands around it differently.
+    The innermost type is the array's: numpy's releases nest the outer types differently.
     """
     kind, *width = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     while parts := get_args(kind):
@@ -134,7 +136,7 @@ def _entry(annotation: Any) -> np.dtype[Any]:
 
 @cache
 def _side_by_side(kind: type[FigureArrays]) -> np.dtype[Any]:
-    """A record of the entries that are not apart, the widest first, that fills whole lines of the cache."""
+    """Lay out the adjacent entries, widest first, padded to whole cache lines."""
     entries = _entries(kind)  # type: ignore[arg-type]
     kinds = {name: entry for name, entry in entries.items() if name not in kind.APART}
     names = sorted(kinds, key=lambda name: -kinds[name].alignment)
@@ -150,7 +152,7 @@ Places = npt.NDArray[np.intp]
 
 
 def groups(count: int, columns: Sequence[npt.NDArray[Any]]) -> tuple[Places, Places]:
-    """One row of each group of equal rows, and the group of each row."""
+    """Return the first row of each group of equal rows, and each row's group."""
     group = np.zeros(count, dtype=np.intp)
     found = min(count, 1)
     for column in columns:

@@ -1,7 +1,7 @@
-"""Reading streams' definitions by the hundred thousand.
+"""Decodes stream definitions by the hundred thousand.
 
-A definition is a kilobyte of which all but a name, an identity and a threshold is what thousands of streams share.
-The model validates each distinct rest once; what is equal to a rest seen before, byte by byte, needs no other look.
+A definition is a kilobyte, and thousands of streams share all of it but name, identity and
+threshold. The model validates each distinct shared part once and accepts equal bytes unread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
 from stream.worker.stream_terms import TermsTable
 
 _OWN_FIELDS = frozenset({"threshold"})
-"""Fields of a mechanism that belong to a stream alone."""
+"""Fields of a mechanism that streams of equal terms do not share."""
 _INCARNATION_LENGTH, _DIGEST_LENGTH = 32, 64
 
 _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
@@ -44,7 +44,7 @@ _is_name = re.compile(str(_constraints(Identifier).pattern).removeprefix("^").re
 
 
 def _tagged(model: type[BaseModel]) -> type[msgspec.Struct]:
-    """The struct of one member of a union that is told apart by its ``kind``."""
+    """Define the struct of one member of a union tagged by ``kind``."""
     (kind,) = get_args(model.model_fields["kind"].annotation)
     rest = struct(model, only=frozenset(model.model_fields) - {"kind"})
     return msgspec.defstruct(model.__name__, [], bases=(rest,), tag_field="kind", tag=kind, frozen=True, gc=False)
@@ -52,7 +52,7 @@ def _tagged(model: type[BaseModel]) -> type[msgspec.Struct]:
 
 _MECHANISMS = tuple(_tagged(model) for model in get_args(get_args(Mechanism)[0]))
 
-# Names and identities are checked many at a time, the source's name with the rest that it belongs to.
+# Names and identities are checked in bulk, the source's name with the shared part.
 _WireSpec = msgspec.defstruct(
     "Spec",
     [("stream", str), ("source", str), ("mechanism", Union[_MECHANISMS])],  # noqa: UP007  (built at run time)
@@ -95,7 +95,7 @@ _shared_of_mechanism = {
 class Definition(msgspec.Struct, frozen=True, gc=False):
     """A control event: a stream, its identity, the number of its terms, and whether it may answer.
 
-    ``threshold`` is that of a sparse vector, 0 elsewhere; ``reason`` is that of an ending, None for an opening.
+    ``threshold`` is 0 unless the stream is a sparse vector; ``reason`` is None in an opening.
     """
 
     stream: str
@@ -111,26 +111,26 @@ class Definition(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> int:
-        """How much was told of this incarnation before: it is extended, and its data renewed, and none of that is taken back."""
+        """Order of the events of one incarnation; it grows with each extension and renewal."""
         return len(self.extensions) + self.version
 
 
 class DefinitionReader:
-    """Reads control events against a table of terms, which it adds to."""
+    """Reads control events and adds their terms to a table."""
 
     def __init__(self, terms: TermsTable) -> None:
         self.terms = terms
         self._known: dict[Any, tuple[int, int]] = {}
 
     def read(self, values: Sequence[bytes]) -> list[Definition | None]:
-        """Each event's definition; None for bytes that are no event which this version can read."""
+        """Return each event's definition; None if this version cannot read it."""
         found = [self._read(value) for value in values]
         if _well_formed([one for one in found if one is not None]):
             return found
         return [self._validated(value) for value in values]
 
     def _read(self, value: bytes) -> Definition | None:
-        """A definition whose name and identity are yet to be checked."""
+        """Decode a definition without checking its name and identity."""
         try:
             wire = _decode(value)
         except UNREADABLE:
@@ -141,14 +141,14 @@ class DefinitionReader:
             or len(value) > MAX_RECORD_BYTES
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
-            # A field that is given twice takes quotation marks that what was validated has not.
+            # A repeated field has more quotation marks than the validated text.
             or value.count(b'"') != quotes + _quotes_of_reason(wire)
         ):
             return self._validated(value)
         return _definition(wire, terms)
 
     def _validated(self, value: bytes) -> Definition | None:
-        """A definition read by the model, whose rest is known from now on."""
+        """Validate a definition and remember its shared part."""
         try:
             definition = _codec.decode(value)
         except MalformedEventError:
@@ -161,7 +161,7 @@ class DefinitionReader:
         if definition.extensions:
             return _definition(wire, terms, definition.extensions)
         if isinstance(definition.source, EventsSource) and definition.source.period_of is not None:
-            return _definition(wire, terms)  # what it has in common with others ends with its period
+            return _definition(wire, terms)  # its shared part ends with the period
         self._known[_shared(wire)] = (terms, value.count(b'"') - _quotes_of_reason(wire))
         return _definition(wire, terms)
 
@@ -171,7 +171,7 @@ def _quotes_of_reason(wire: Any) -> int:
 
 
 def _shared(wire: Any) -> tuple[Any, ...]:
-    """All of a definition but what is checked by itself: name, identity, threshold, kind and reason."""
+    """Return all of a definition but name, incarnation, digest, threshold, kind and reason."""
     spec = wire.spec
     kind = type(spec.mechanism)
     return (
@@ -213,7 +213,7 @@ def _well_formed(definitions: Sequence[Definition]) -> bool:
 
 
 def _are_hexadecimal(texts: Sequence[str], length: int) -> bool:
-    """Whether all are lower-case hexadecimal digits, so many each."""
+    """Return whether all texts are ``length`` lower-case hexadecimal digits."""
     joined = "".join(texts)
     try:
         return set(map(len, texts)) <= {length} and bytes.fromhex(joined).hex() == joined

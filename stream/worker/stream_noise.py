@@ -1,4 +1,4 @@
-"""What the noise of a partition's streams is derived from."""
+"""Noise keys, incarnations and digests of a partition's streams."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _ROOM_AT_FIRST: Final = 64
 class StreamKeys:
     """Each stream's noise key, incarnation and digest, by slot.
 
-    ``keyless`` has the missing noise key's name of each stream that lacks its key: such a stream is refused by the processor
-    and never draws.
+    ``keyless`` names the missing key of each stream without its key; such a stream never draws.
     """
 
     def __init__(self, key: NoiseKey, columns: StreamColumns) -> None:
-        """Take the columns of which these keep the incarnations."""
+        """Keep the incarnations in ``columns``."""
         self.keyless: dict[int, str] = {}
         self._keys = (key, *key.older)
         self._numbers = {one.key_id: number for number, one in enumerate(self._keys)}
@@ -37,7 +36,7 @@ class StreamKeys:
         self._versions: dict[int, bytes] = {}
 
     def begin(self, fresh: Mapping[int, Definition], count: int) -> None:
-        """Take the incarnations and digests of streams by slot, and the names of their noise keys; there are so many slots."""
+        """Store the incarnations, digests and key names of new streams among ``count`` slots."""
         self._count = count
         self._digests = with_room(self._digests, count)
         self._key_of = with_room(self._key_of, count)
@@ -55,19 +54,19 @@ class StreamKeys:
                 self.keyless[slot] = one.key_id
 
     def incarnations(self, slots: npt.NDArray[np.intp]) -> Spans:
-        """The incarnations of streams, as they are written."""
+        """Return the incarnations of streams as text."""
         return self._columns.texts("incarnation", slots)
 
     def renew(self, slot: int, version: int) -> None:
-        """Draw the noise of questions for another version of the data.
+        """Derive the noise of questions for another version of the data.
 
-        A question that is answered once more from other data, its first answer having never been committed, must not meet the
-        same noise: the two together would tell how the data differ.
+        A question whose first answer was not committed may be answered again from other data. It must
+        not get the same noise: the two answers together would reveal how the data differ.
         """
         self._versions[slot] = version.to_bytes(8, "big") if version > FIRST_VERSION else b""
 
     def subkey(self, slot: int, role: DrawRole) -> bytes:
-        """The key that a stream's noise in one role is derived from; the threshold's is that of all versions."""
+        """Return a stream's key for one role; the threshold's is the same in all versions."""
         version = b"" if role is DrawRole.THRESHOLD else self._versions.get(slot, b"")
         return stream_subkey(
             self._keys[self._key_of[slot]],
@@ -77,7 +76,7 @@ class StreamKeys:
         )
 
     def subkeys(self, slots: npt.NDArray[np.intp], role: DrawRole) -> npt.NDArray[np.uint8]:
-        """The same of many streams, a row for each."""
+        """Return the subkeys of many streams, one row each."""
         found = np.empty((len(slots), SUBKEY_BYTES), dtype=np.uint8)
         key_of = self._key_of[slots]
         for number in np.unique(key_of).tolist():
@@ -97,10 +96,10 @@ class StreamKeys:
 
     @property
     def renewed(self) -> KeysView[int]:
-        """The streams that answer from a later version of their data than the first."""
+        """The streams that answer from a later than the first version of their data."""
         return self._versions.keys()
 
     def others(self) -> npt.NDArray[np.bool_]:
-        """Which streams have another key than the one that new streams get."""
+        """Return a mask of the streams whose key differs from the one of new streams."""
         others: npt.NDArray[np.bool_] = self._key_of[: self._count] != 0
         return others

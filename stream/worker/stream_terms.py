@@ -1,4 +1,4 @@
-"""What streams share: mechanism, source and calibration, with what is derived from them once for all."""
+"""Terms that streams share: mechanism, source, calibration and values derived from them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from stream.processing.dead_letters import Rejection, without_constants
 
 
 class About(NamedTuple):
-    """The window that asks a question, and its group or None, as answers show them.
+    """The window and the group, or None, of a standing stream's question.
 
-    ``turn`` grows from each question of a stream to the next: windows ask in their order, and their groups in row-major order.
+    ``turn`` grows with each question of a stream: by window, then by group in row-major order.
     """
 
     window: Any
@@ -54,13 +54,13 @@ class About(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuestionGroups:
-    """The groups that a stream's questions name: their attributes, and the place of each in row-major order."""
+    """The groups of a stream: their attributes, and each group's place in row-major order."""
 
     by: tuple[str, ...]
     places: Mapping[tuple[str | int, ...], int]
 
     def place(self, group: Mapping[str, str | int] | None) -> int:
-        """The place of a group; Rejection if it is none of the stream's."""
+        """Return the place of a group; Rejection if the stream has no such group."""
         named = group or {}
         if len(named) == len(self.by):
             try:
@@ -86,7 +86,7 @@ _decode_asking = msgspec.json.Decoder(_Asking).decode
 
 
 def about_of(query: Any, groups: QuestionGroups) -> About:
-    """What a query to a standing stream is about; Rejection if it names no window, or none of its groups."""
+    """Return a query's window and group; Rejection without a window or for an unknown group."""
     if query.window is None:
         raise _NO_WINDOW
     try:
@@ -97,7 +97,7 @@ def about_of(query: Any, groups: QuestionGroups) -> About:
 
 
 def about_of_event(value: bytes | None) -> tuple[Any, Any]:
-    """What an event is about that may be wrong in any other way, if that can be read."""
+    """Read window and group of an event that may be malformed; None if unreadable."""
     if value is None or b'"window"' not in value:
         return None, None
     try:
@@ -108,21 +108,21 @@ def about_of_event(value: bytes | None) -> tuple[Any, Any]:
 
 
 def quotes_of(group: Mapping[str, Any] | None) -> int:
-    """Quotation marks in a window and a group with none in their texts: two a name and two a text."""
+    """Count the quotation marks of a window and a group without escaped ones."""
     return 10 if group is None else 12 + 2 * len(group) + 2 * sum(isinstance(one, str) for one in group.values())
 
 
 WireAmount: Any = struct(Amount)
 
 STANDING_HISTOGRAM: Final = "standing_histogram"
-"""The family of histograms of each window of a live topic."""
+"""The family that releases a histogram of each window of a live topic."""
 
 
 @dataclass(slots=True, eq=False)
 class StreamTerms:
-    """Everything that streams of equal mechanism, source, calibration and, on live topics, standing query share.
+    """The terms that streams of equal mechanism, source, calibration and standing query share.
 
-    The mechanism of a sparse vector stands here without its threshold, which is each stream's own.
+    A sparse vector's mechanism is stored without its threshold, which differs by stream.
     """
 
     source: Source
@@ -138,38 +138,38 @@ class StreamTerms:
 
     @property
     def shown_version(self) -> int | None:
-        """The version of the data as answers tell it: the first is not named."""
+        """The data version that answers show: None for the first."""
         return None if self.version == FIRST_VERSION else self.version
 
     @property
     def is_sparse_vector(self) -> bool:
-        """Whether the mechanism compares with a threshold of the stream's own."""
+        """Whether the mechanism compares numbers with a threshold."""
         return isinstance(self.mechanism, AboveThreshold | NumericSparse)
 
     @property
     def trusts_values(self) -> bool:
-        """Whether questions carry the private numbers: those of a feed, or what was counted in the windows of a live topic."""
+        """Whether questions carry the private numbers, from a producer or a feed."""
         return self.source.kind in {"values", "events"}
 
     @property
     def plain(self) -> bool:
-        """Whether questions are trusted values that are compared with a threshold: nothing else need be known of them."""
+        """Whether the stream is a sparse vector over trusted values, answered without a table."""
         return self.is_sparse_vector and self.trusts_values
 
     @property
     def family(self) -> str:
-        """Which family answers: its name is the mechanism's kind, but for a histogram of each window of a live topic."""
+        """The family's name: the mechanism's kind, or ``STANDING_HISTOGRAM``."""
         standing_histogram = self.standing is not None and isinstance(self.mechanism, Histogram)
         return STANDING_HISTOGRAM if standing_histogram else self.mechanism.kind
 
     @property
     def ends_at_cutoff(self) -> bool:
-        """Whether a stream is over when its last charged answer is out."""
+        """Whether the stream ends with its last charged answer."""
         return getattr(self.mechanism, "beyond", "end") == "end"
 
     @property
     def sparse_vector(self) -> SparseVectorCalibration:
-        """The calibration of a sparse vector's ⊤/⊥: the stream's own, or that inside a hypothesis's."""
+        """The calibration of ⊤/⊥: the stream's, or the inner one of a hypothesis or estimate."""
         inner = self.calibration
         if inner.kind in {"hypothesis", "estimate"}:
             inner = inner.sparse_vector
@@ -179,14 +179,14 @@ class StreamTerms:
 
     @property
     def grid(self) -> Grid:
-        """How private numbers become steps of the calibration's grid."""
+        """The grid that rounds private numbers to steps."""
         if self._grid is None:
             self._grid = _grid_of(self.source, self.calibration)
         return self._grid
 
     @property
     def groups(self) -> QuestionGroups:
-        """What the questions of a standing stream are about in a window: its groups, or all of them together."""
+        """The groups of a standing stream's questions; one if a question covers all groups."""
         if self._groups is None:
             if self.standing is None or not isinstance(self.source, EventsSource):
                 raise TypeError(f"a stream over {self.source.kind} is no standing one")
@@ -211,7 +211,7 @@ class StreamTerms:
         return self._sampler("answer", answer_sampler)
 
     def barriers(self, subkeys: Sequence[bytes], tops: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """ρ + s of streams of these subkeys, each after so many ⊤s; the same for ever where ρ is drawn once."""
+        """Draw ρ + s for each subkey and number of ⊤s, which is ignored if ρ is drawn once."""
         rounds = np.asarray(tops, dtype=np.int64)
         if not self.sparse_vector.fresh_threshold:
             rounds = np.zeros_like(rounds)
@@ -224,7 +224,7 @@ class StreamTerms:
         return sampler
 
     def spent(self, answered: int, tops: int, surplus: int = 0, extensions: Extensions = ()) -> Any:
-        """The realised cost after so many answers and ⊤s, as the wire shows it."""
+        """Return the realised cost after these answers and ⊤s, in the contract's form."""
         key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
             of = (self.calibration, self.source.accountant)
@@ -239,7 +239,8 @@ def _grid_of(source: Source, calibration: Calibration) -> Grid:
     if isinstance(source, TableSource):
         return Grid.whole(calibration.grid)
     if not isinstance(source, ValuesSource):
-        # Sums of a running count's nodes are told again and again beside the same noise: their range never changes.
+        # The sum of a running count's node is published many times with the same noise, so its range
+        # must not change.
         return Grid(written(calibration.grid))
     return Grid.of_feed(
         source.grid,
@@ -251,7 +252,7 @@ def _grid_of(source: Source, calibration: Calibration) -> Grid:
 
 
 class TermsTable:
-    """All terms of a partition's streams, by number; equal terms stand there once."""
+    """The distinct terms of a partition's streams, by number."""
 
     def __init__(self) -> None:
         self.all: list[StreamTerms] = []
@@ -259,7 +260,7 @@ class TermsTable:
         self._of_a_period: dict[str, EventsSource] = {}
 
     def index_of(self, definition: Control) -> int:
-        """The number of a definition's terms."""
+        """Return the number of a definition's terms; new terms are added."""
         mechanism = definition.spec.mechanism
         if isinstance(mechanism, AboveThreshold | NumericSparse):
             mechanism = mechanism.model_copy(update={"threshold": 0.0})

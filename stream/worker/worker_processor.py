@@ -1,4 +1,4 @@
-"""The workers' processor: queries in, answers out, for one partition."""
+"""The worker's processor: answers the queries of one partition."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from stream.worker.hosted_streams import HALTED, OPEN, HostedStreams
 from stream.worker.worker_restore import WorkerRestore
 
 WORK_AT_ONCE = 3 * SECOND // 20
-"""A step ends with the question that brings its work to this: what is done is committed, and who must stop can."""
+"""Work per batch; a small batch commits early and lets the service stop in time."""
 
 STATUS_INTERVAL = 2.0
-"""Seconds between two digests of one stream."""
+"""Seconds between two status records of one stream."""
 
 _WireProgress: Any = struct(Progress)
 
 
 class QueryProcessor:
-    """Every stream of one partition, each with its mechanism."""
+    """Answers the queries of one partition's streams."""
 
     def __init__(
         self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore, limits: Limits = UNLIMITED
     ) -> None:
-        """Take ``limits``, how much work the partition takes on: the same wherever it is answered."""
+        """Limit outstanding work by ``limits``, which must be equal on all workers."""
         self.inputs = (topics.queries,)
         self.tables = (topics.control,)
         self.changelog = topics.state
@@ -64,34 +64,28 @@ class QueryProcessor:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The id of the queries that the progress is of."""
+        """The id of the queries topic that the progress belongs to."""
         return self._restore.topic_ids
 
     def recreated(self, topic: str) -> None:
-        """Take the queries from their beginning: a stream that has answered at later offsets halts rather than answer there again."""
+        """Read recreated queries from the start; streams with later offsets then halt."""
 
     @property
     def heavy(self) -> bool:
-        """Whether any stream takes questions that are work."""
+        """Whether questions may take long, because some stream is not plain."""
         return self._control.heavy
 
     @property
     def repeatable(self) -> bool:
-        """Whether what was answered may be answered once more, from nothing but control and queries."""
+        """Whether control and queries alone would give the same answers again."""
         return self._control.repeatable
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect control events and checkpoints.
-
-        Each topic's records come in its own order; the two topics may take turns.
-        """
+        """Collect control events and checkpoints; each topic in order, the two in any order."""
         self._restore.take(records)
 
     def restored(self) -> Mapping[str, int]:
-        """End the restore and give the next query offset that the changelog holds; 0 where it holds none.
-
-        Whoever crashed may not have shown the last digests of the streams that it answered for in its last moments.
-        """
+        """End the restore and return the next query offset, 0 if the changelog holds none."""
         self._restore.end(self._families)
         self._progress = progress = self._restore.progress or self._progress
         self.streams.show_resumed(recent=int(5000 * STATUS_INTERVAL))
@@ -101,29 +95,29 @@ class QueryProcessor:
         return {self._topics.queries: progress.offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Take in definitions; a stream that control ends reports its last totals, once."""
+        """Apply control events; a stream that they end reports its last totals once."""
         self._reading = None
         self._control.refuse_unfit(np.array(self._control.define(records), dtype=np.intp))
         return self._settle()
 
     def refusals(self) -> Mapping[str, int]:
-        """How many open streams are not answered here: their noise key, their table or their updates are lacking."""
+        """Count the open streams that this worker refuses, by reason."""
         return self.streams.refusals()
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Whether a query names a stream that no control event has defined yet."""
+        """Return whether a query names a stream that no control event has defined yet."""
         self._reading = self._read(records)
         return self._reading.unknown
 
     def portion(self, records: Sequence[RecordLike]) -> int:
-        """All of a batch of trusted values; of others as many as have little enough work."""
+        """Return how many records to process at once: all, if no stream is heavy."""
         if not self.heavy:
             return len(records)
         self._reading = self._admission.read(records, WORK_AT_ONCE)
         return len(self._reading.records)
 
     def idle(self, now: float) -> Outputs:
-        """Finish what control ended, and show digests of the streams that changed since the last interval."""
+        """End streams, and write status records of changed streams once per interval."""
         outputs = self._settle()
         if now >= self._status_due:
             self._status_due = now + STATUS_INTERVAL
@@ -133,7 +127,7 @@ class QueryProcessor:
         return outputs
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Answer queries in order: each gets one answer, and whatever is wrong with one stops no other."""
+        """Answer queries in order; an invalid query does not affect the others."""
         reading, self._reading = self._read(records), None
         charged = self._charge(reading)
         outputs = self._settle()
@@ -155,7 +149,7 @@ class QueryProcessor:
         answers: list[Message | None],
         in_columns: Sequence[Message],
     ) -> Sequence[Message]:
-        """All answers to records, each with the headers that it is to have; they stay in columns if all are."""
+        """Merge the answers in the order of records and add headers; columns if possible."""
         if not answers and isinstance(records, RecordColumns):
             return in_columns
         answers = answers or [None] * len(records)
@@ -169,7 +163,7 @@ class QueryProcessor:
         return self._admission.read(records)
 
     def _charge(self, reading: Reading) -> Sequence[int]:
-        """Take the shares as they are now, and give the slots of the streams whose shares have changed."""
+        """Adopt the shares after a reading and return the slots whose shares changed."""
         shares = self._admission.shares = reading.shares
         charged = list(dict.fromkeys(slot for _, slot, _ in reading.waiting)) if self._limited else []
         for slot in charged:
@@ -177,7 +171,7 @@ class QueryProcessor:
         return charged
 
     def _reached(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
-        """Write how far the partition is, and the shares of streams that have written nothing else."""
+        """Write the partition's progress, and the shares of streams without a checkpoint."""
         written = (
             {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
         )
@@ -188,7 +182,6 @@ class QueryProcessor:
         self._replies.progress(outputs, self._progress, self.topic_ids)
 
     def _settle(self) -> Outputs:
-        """Report the last totals of streams that control has ended."""
         outputs = Outputs()
         ended = self._control.settle()
         if len(ended):
@@ -197,10 +190,7 @@ class QueryProcessor:
         return outputs
 
     def _answer(self, batch: AdmittedBatch, answers: list[Message | None], outputs: Outputs) -> Sequence[Message]:
-        """Answer the admitted queries, family by family; a stream's queries all go to one.
-
-        Gives the answers to ``batch.rows``; ``answers`` gets the others.
-        """
+        """Return the answers to ``batch.rows``; put the others into ``answers``."""
         rows, asked = batch.rows, batch.asked
         if not len(rows.slots) and not asked:
             return ()
@@ -225,7 +215,7 @@ class QueryProcessor:
     def _halt_replayed(
         self, rows: QuestionRows, streams: Streams, asked: Sequence[AdmittedQuestion]
     ) -> npt.NDArray[np.intp]:
-        """An offset that a stream has passed already means that the input topic went back: never answer it again."""
+        """Halt streams whose queries repeat an offset: the queries topic went back."""
         replayed = rows.slots[rows.offsets <= streams.figures.last_offset[streams.stream_of]]
         if asked:
             last_offset = self.streams.columns.last_offset
@@ -244,9 +234,9 @@ class QueryProcessor:
         return halted
 
     def _halt_asked_again(self, rows: QuestionRows, asked: Sequence[AdmittedQuestion]) -> npt.NDArray[np.intp]:
-        """A question at or behind a standing stream's last turn means that merging forgot what it has asked: never answer it again.
+        """Halt standing streams whose windows are asked again: merging lost its state.
 
-        What is asked after it may be wrong too: of a running count, the sums of what was forgotten.
+        Later questions may be wrong too, such as the sums of a running count.
         """
         life, latest, again = self.streams.life, dict[int, int](), set[int]()
         abouts = (

@@ -1,4 +1,4 @@
-"""Restoring a partition's streams from control and the changelog."""
+"""Restores a partition's streams from control and the changelog."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stream.worker.mechanism_updates import UPDATE_PREFIX, UpdateLog
 
 DEFINITIONS_AT_ONCE = 10_000
 CHECKPOINTS_AT_ONCE = 50_000
-"""So many records of different keys a restore collects before it takes them in, which bounds its memory."""
+"""Records of different keys that a restore collects at once, which bounds its memory."""
 
 _LEARNING = {"hypothesis", "estimate"}
-"""The calibrations of streams whose ⊤s leave updates in the changelog."""
+"""Kinds of calibration whose streams write updates to the changelog."""
 
-# An incarnation is only ever compared with that of the stream, so that nothing else need be known of it.
+# Incarnations are only compared with those of streams, so their form is not checked.
 _WireCheckpoint = msgspec.defstruct(
     "Checkpoint",
     [("incarnation", str)],
@@ -39,10 +39,9 @@ _decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
 
 
 class WorkerRestore:
-    """Collects records, and gives streams their definitions, figures and updates.
+    """Collects records, and restores streams' definitions, figures and updates.
 
-    ``progress`` is the changelog's own record of how far the partition is, None where it holds none, and ``topic_ids`` what
-    its headers say.
+    ``progress`` is the changelog's progress record, or None, and ``topic_ids`` are its headers.
     """
 
     def __init__(self, control_topic: str, control: Control, streams: HostedStreams) -> None:
@@ -57,7 +56,7 @@ class WorkerRestore:
         self._updates = UpdateLog()
 
     def take(self, records: Iterable[RecordLike]) -> None:
-        """Collect control events and checkpoints; hardly any but the latest of each key is ever decoded."""
+        """Collect control events and checkpoints, the latest of each key."""
         for record in records:
             key = record.key or b""
             if record.topic != self._control_topic:
@@ -70,7 +69,7 @@ class WorkerRestore:
             self._take_checkpoints()
 
     def end(self, families: Families) -> None:
-        """Take in what is left, refuse what this worker is not fit for, and hand learning streams their updates."""
+        """Restore the remaining records, refuse unfit streams, and distribute updates."""
         self._take_definitions()
         self._checkpoints = {**self._early, **self._checkpoints}
         self._take_checkpoints()
@@ -86,12 +85,11 @@ class WorkerRestore:
         self._resume_learning(families, updates)
 
     def _take_definitions(self) -> None:
-        """Host the streams whose control events were collected."""
         records, self._definitions = list(self._definitions.values()), {}
         self._control.define(records)
 
     def _take_checkpoints(self) -> None:
-        """Give the hosted streams the figures that were collected; those of streams not known yet wait."""
+        """Restore the collected figures; those of unknown streams wait for their definition."""
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
@@ -115,7 +113,7 @@ class WorkerRestore:
         self._streams.life.resume(found)
 
     def _resume_learning(self, families: Families, updates: UpdateLog) -> None:
-        """Hand each stream its updates; one that lacks any must not answer."""
+        """Restore each stream's updates; refuse a stream if one is missing."""
         streams, terms = self._streams, self._streams.terms
         learning = [index for index in range(len(terms)) if terms[index].calibration.kind in _LEARNING]
         for slot in np.flatnonzero(np.isin(streams.columns.terms_of[: len(streams)], learning)).tolist():
@@ -130,7 +128,7 @@ class WorkerRestore:
 
 
 def _read(record: RecordLike, decode: Callable[[Any], Any]) -> Any:
-    """A record of the changelog; what a later version wrote is neither passed over nor read in part."""
+    """Decode a changelog record; LaterVersionError if a later version wrote it."""
     try:
         return decode(record.value)
     except UNREADABLE:

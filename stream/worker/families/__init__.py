@@ -1,4 +1,4 @@
-"""How the mechanisms of a kind take questions in and answer them, one module per family."""
+"""Families of mechanisms: each module admits and answers the questions of some kinds."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ from stream.worker.stream_terms import STANDING_HISTOGRAM
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """The families of a partition's streams: by name those that answer questions one by one, and ``in_columns``
-    that of all other kinds of mechanism.
-    """
+    """The families by name; ``in_columns`` answers the streams of all other kinds."""
 
     one_by_one: Mapping[str, Family]
     in_columns: ColumnFamily
 
     def of(self, kind: str) -> Family | ColumnFamily:
-        """The family of this name."""
+        """Return the family of a kind."""
         return self.one_by_one.get(kind, self.in_columns)
 
 
 def families(context: Context) -> Families:
-    """The families of a partition."""
+    """Create the families of a partition."""
     return Families(
         one_by_one={
             "laplace": LaplaceFamily(context),

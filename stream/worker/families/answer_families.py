@@ -41,14 +41,14 @@ from stream.worker.families.family import (
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Names, and their private scores: counts, or trusted values as their nearest doubles."""
+    """Candidates' names and private scores; trusted values are the nearest doubles."""
 
     names: tuple[str, ...]
     scores: tuple[float, ...]
 
 
 class _Selection(Stateless, ABC):
-    """What the two mechanisms have in common: everything but the draw."""
+    """Base of both selection mechanisms, which differ only in the draw."""
 
     kind: Literal["noisy_max", "exponential"]
 
@@ -65,7 +65,7 @@ class _Selection(Stateless, ABC):
         return _Choice(names, tuple(score(slot, one) for one in query.candidates))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """One draw for each question; its words are those of the event."""
+        """Answer each question with a draw from the words of its event."""
         paid = within_grants(self._context.streams, questions)
         return [self._reply(one) if pays else None for one, pays in zip(questions, paid, strict=True)]
 
@@ -77,7 +77,7 @@ class _Selection(Stateless, ABC):
         return Reply(charged=True, choice=choice.names[chosen], basis="noisy", alpha=alpha)
 
     def _steps(self, one: AdmittedQuestion) -> npt.NDArray[np.int64]:
-        """The scores in steps."""
+        """Round the scores to steps."""
         terms = self._context.streams.terms_at(one.slot)
         scores = one.content.scores
         exactly = scores_of(one.payload) if terms.source.kind == "values" else lambda place: written(scores[place])
@@ -87,7 +87,7 @@ class _Selection(Stateless, ABC):
     def _choose(
         self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
     ) -> int:
-        """The index of the candidate to publish."""
+        """Return the index of the candidate to publish."""
 
     def _words(self, one: AdmittedQuestion, count: int) -> tuple[Words, LowWords]:
         subkey = self._context.streams.noise.subkey(one.slot, DrawRole.ANSWER)
@@ -161,12 +161,12 @@ class RandomizedResponseFamily(Stateless):
         self._numbers: dict[int, dict[str, int]] = {}
 
     def admit(self, slot: int, query: Any) -> int | None:
-        """The number of the person's category in the stream's list; None for any other, which is answered all the same."""
+        """Return the category's index; None for an unknown one, which is answered too."""
         form_for(query, "category")
         return self._categories(slot).get(query.category)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """One draw for each event; there is no end to them."""
+        """Answer each event with a draw; answers are unlimited."""
         if not questions:
             return []
         streams = self._context.streams

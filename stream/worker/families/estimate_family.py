@@ -1,7 +1,8 @@
-"""Streams that answer from the estimate of all that was measured.
+"""Streams that answer from an estimate of the table, fitted to all measurements.
 
-Noise belongs to (number of ⊤s so far, question) and not to an event: docs/proofs/pmw.md says why that is sound. Nothing of what was
-measured is stored but which marginals these were: their noise is derived again, and the estimate follows.
+Noise belongs to (number of ⊤s so far, question) and not to an event; docs/proofs/pmw.md proves
+that this is sound. Only the attributes of measured marginals are stored: a restore derives their
+noise again and repeats the fit.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from stream.worker.families.family import (
 from stream.worker.families.hypothesis_family import TensorFamily
 
 MEMORY_BYTES: Final = 256 << 20
-"""Noisy counts and estimates that a partition keeps; what was dropped is computed again."""
+"""Cache of noisy counts and estimates per partition; evicted ones are recomputed."""
 PRIVATE_BYTES: Final = 128 << 20
-"""Exact counts that a partition keeps, with their cumulated sums."""
+"""Cache of exact counts per partition, with their cumulative sums."""
 READ_QUESTIONS: Final = 1 << 13
-"""Resolved questions that a partition keeps at least; at most twice as many."""
+"""Resolved questions that a partition caches, at most twice as many."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
 _BASES: Final = {
@@ -66,7 +67,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class _Wanted(NamedTuple):
-    """A question, the error that it must keep to, and the most parts that it may be charged, where it says so."""
+    """A question with its requested error and the most parts of its charge, if given."""
 
     read: ReadQuestion
     alpha: float | None
@@ -75,7 +76,7 @@ class _Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class _EstimateState:
-    """What a stream has come to."""
+    """The state of a stream."""
 
     incarnation: str
     reader: QuestionReader
@@ -84,7 +85,7 @@ class _EstimateState:
 
 
 class EstimateFamily:
-    """Streams of kind ``pmw`` but for those of the textbook, of the worst case and of earlier versions."""
+    """Streams of kind ``pmw`` with an estimate; ``TensorFamily`` answers the others."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -98,7 +99,7 @@ class EstimateFamily:
         self._read: RecentCache[tuple[str, str, Any], ReadQuestion] = RecentCache(READ_QUESTIONS)
 
     def admit(self, slot: int, query: Any) -> _Wanted:
-        """Resolve a question, with the error that it must keep to and its limit; or raise Rejection."""
+        """Resolve a question with its requested error and highest price, or raise Rejection."""
         form = form_for(query, *_FORMS, takes_alpha=True)
         if query.alpha is not None and (
             form == "mean" or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
@@ -156,12 +157,12 @@ class EstimateFamily:
         return replies
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
-        """Take a stream's measurements from the changelog, in order."""
+        """Restore a stream's measurements in order."""
         self._runs.pop(slot, None)
         self._updates[slot] = (self._streams.incarnations[slot], list(updates))
 
     def _may_be_told(self, slot: int, read: ReadQuestion, alpha: float | None) -> bool:
-        """Whether a ⊤ may tell the numbers of a question; one whose error no ⊤ keeps to has noise that fits that."""
+        """Return whether a ⊤ may publish the question's numbers with the stream's noise."""
         current = self._run(slot)
         return alpha is None or current.estimator.is_tested(read.question, _limit(current, read, alpha))
 
@@ -193,7 +194,7 @@ class EstimateFamily:
         return _EstimateState(incarnation, reader, estimator, rows)
 
     def _rows(self, slot: int, calibration: EstimateCalibration) -> int:
-        """The number of rows: public, or with noise that is drawn once for the stream."""
+        """Return the number of rows, with noise drawn once per stream if it is private."""
         public = self._context.public_rows(slot)
         if public is not None:
             return max(1, public)
@@ -202,7 +203,7 @@ class EstimateFamily:
         return max(1, self._context.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
     def _true(self, slot: int, reader: QuestionReader, axes: Axes) -> TensorCells:
-        """The exact counts on some axes: private."""
+        """Return the exact counts on some axes: private."""
         key = (int(self._streams.columns.terms_of[slot]), axes)
         if (known := self._private.get(key)) is None:
             everyone = self._context.predicate(slot, None)
@@ -219,23 +220,23 @@ class EstimateFamily:
 
 
 class _Own:
-    """A stream's part of what a partition keeps."""
+    """A stream's view of its partition's cache."""
 
     def __init__(self, memory: BoundedCache[Any, Any], incarnation: str) -> None:
         self._memory = memory
         self._incarnation = incarnation
 
     def get(self, key: Any) -> Any:
-        """What is kept under the key, or None."""
+        """Return the cached value, or None."""
         return self._memory.get((self._incarnation, key))
 
     def put(self, key: Any, value: Any) -> None:
-        """Keep a value, unless it is too large."""
+        """Cache a value, unless it is too large."""
         self._memory.put((self._incarnation, key), value)
 
 
 class _Keyed:
-    """A stream's noise by the number of its ⊤s and its questions' canonical bytes."""
+    """A stream's noise, keyed by its number of ⊤s and questions' canonical bytes."""
 
     def __init__(self, context: Context, slot: int) -> None:
         self._streams = context.streams
@@ -244,27 +245,27 @@ class _Keyed:
         self._query_key = self._streams.noise.subkey(slot, DrawRole.QUERY)
 
     def barrier(self, tops: int) -> int:
-        """ρ, drawn once for the stream."""
+        """Return ρ, drawn once for the stream."""
         del tops
         if self._barrier is None:
             self._barrier = self._streams.barrier_of_round(self._slot, 0)
         return self._barrier
 
     def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
-        """ν of questions, asked after so many ⊤s."""
+        """Draw ν of questions after ``tops`` ⊤s."""
         law = self._streams.terms_at(self._slot).query_noise
         number = tops.to_bytes(_NUMBER_BYTES, "big")
         words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
         return law.draw(words, low)
 
     def number(self, tops: int, key: bytes, law: Symmetric) -> int:
-        """The noise of the number on the ⊤ of a question."""
+        """Draw the noise of the number of a ⊤."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
         return int(law.draw(words, low)[0])
 
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """The noise of the numbers that a question is charged so many parts for."""
+        """Draw the noise of a question's numbers that are charged ``share`` parts."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         place = _ALONE + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
         words, low = block_words(subkey, place, count, law.words)
@@ -273,7 +274,7 @@ class _Keyed:
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
-        """The noise of a marginal's cells."""
+        """Draw the noise of a marginal's cells."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.RELEASE)
         when = _START if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
         alone = b"" if share is None else _ALONE + share.to_bytes(_NUMBER_BYTES, "big")
@@ -287,13 +288,13 @@ class _Keyed:
 
 
 def _asked(query: Any) -> tuple[Any, ...]:
-    """What makes two questions of one form the same text, whatever error they want."""
+    """Return a question's cache key within its form, without the requested error."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     return (query.where, terms, query.sum, query.mean, query.group_by)
 
 
 def _limit(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
-    """The error that a question's numbers must keep to: a share's as a number of rows."""
+    """Return the requested error in the unit of the numbers: rows for a fraction."""
     return Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
 
 
@@ -324,7 +325,7 @@ def _reply(
 
 
 def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
-    """The reply to a question with a wanted error, with its price; the last digit of what it promises is rounded down."""
+    """Add a requested error and its price; the error must not round above the request."""
     told = alpha if reply.alpha is None else min(reply.alpha, alpha)
     return replace(reply, alpha=told, parts=step.parts, price=shown_price(calibration, step.parts))
 
@@ -343,7 +344,7 @@ def _refused(calibration: EstimateCalibration, step: EstimateAnswer, left: int, 
 
 
 def _measurement(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int) -> Measurement:
-    """What the changelog holds: the attributes of the marginal, if one was measured, and the question whose numbers were told."""
+    """Return the changelog record: the measured marginal and the published question."""
     alone = step.kind == "priced"
     own = alone or step.numbered
     return Measurement(
@@ -359,7 +360,7 @@ def _measurement(current: _EstimateState, read: ReadQuestion, step: EstimateAnsw
 
 
 def _take(current: _EstimateState, update: Any) -> None:
-    """Go on from a measurement that the changelog holds."""
+    """Apply a measurement from the changelog."""
     reader = current.reader
     question: ResolvedQuestion | None = None
     if update.group_by:
@@ -373,7 +374,7 @@ def _take(current: _EstimateState, update: Any) -> None:
 
 
 def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
-    """A mean with its α, from its sum's and its count's."""
+    """Return a mean and its α from the sum and the count."""
     bounds = (0.0, float(question.range))
     total, count = step.numbers[0], step.numbers[1] / question.rows.unit
     if step.kind == "above" and step.reach is not None:
@@ -390,7 +391,7 @@ def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
 
 
 class PmwFamily:
-    """Estimates from all measurements, or multiplicative weights."""
+    """Streams of kind ``pmw``: estimates, or multiplicative weights."""
 
     def __init__(self, context: Context) -> None:
         self._streams = context.streams
@@ -404,11 +405,11 @@ class PmwFamily:
         return self._of(slot).admit(slot, query)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions in order, each stream's in one run."""
+        """Answer questions in order, grouped by stream."""
         return stream_by_stream(questions, lambda slot, own: self._of(slot).answer(own))
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
-        """Take a stream's updates from the changelog, in order."""
+        """Restore a stream's updates in order."""
         self._of(slot).resume(slot, updates)
 
     def _of(self, slot: int) -> Family:

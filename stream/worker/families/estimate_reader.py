@@ -1,4 +1,4 @@
-"""Reading questions about a table's attributes: what they add up, over the cells of the attributes that they name."""
+"""Resolves questions to sums over the cells of the attributes that they name."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ from stream.worker.families.tensors import WeightedPredicates, canonical, check_
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What boxes of the same attributes share. ``order`` has the place of each axis among these by name, ``key`` the canonical
-    text without the ends of the ranges.
+    """Facts that boxes of the same attributes share.
+
+    ``order`` has the place of each axis in the order of names, ``key`` the canonical text without the
+    ends of ranges.
     """
 
     axes: tuple[int, ...]
@@ -47,17 +49,17 @@ class _Frame:
 
 
 class BoxReader:
-    """Reads the boxes of one stream; what is none is left to whoever reads questions of any form."""
+    """Reads predicates that are boxes: one range per attribute."""
 
     def __init__(self, source: TableSource, tables: TableStore, sizes: Mapping[str, int]) -> None:
-        """Take the sizes of the stream's attributes, in their order."""
+        """Set the sizes of the stream's attributes, in their order."""
         self._source = source
         self._tables = tables
         self._sizes = sizes
         self._frames: dict[tuple[str, ...], _Frame | None] = {}
 
     def read(self, where: str) -> Box | None:
-        """A count, if the predicate is known to say a range of each attribute that it names."""
+        """Return a count of a box; None if the predicate is not known to be one."""
         ranges = self._tables.ranges(self._source, where)
         if not ranges:
             return None
@@ -71,7 +73,7 @@ class BoxReader:
         return Box(frame.axes, key.encode(), low, high, frame.shape)
 
     def _frame(self, names: tuple[str, ...]) -> _Frame | None:
-        """What boxes of attributes, in the order of their names, share; None where they are none of the stream's, or too many."""
+        """Build a frame; None if attributes are not the stream's or have too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self._sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
         if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not can_cumulate(shape):
@@ -92,10 +94,10 @@ _FEW_CORNERS = 4096
 
 @dataclass(slots=True, eq=False)
 class ReadQuestion:
-    """A resolved question, and what the changelog keeps of it if its numbers are told.
+    """A resolved question, with the fields that the changelog keeps if its numbers are published.
 
-    ``told`` is what was last made of it: a step of the estimator, and the reply that says it. ``hidden`` says whether its stream
-    has noise for the number that a ⊤ would tell.
+    ``told`` is the last step of the estimator with its reply. ``hidden`` says whether the stream's
+    noise suffices for the number of a ⊤.
     """
 
     question: ResolvedQuestion
@@ -108,12 +110,12 @@ class ReadQuestion:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The predicates with their weights."""
+        """The weighted predicates."""
         return tuple(Term(where=where, weight=weight) for where, weight in self.texts)
 
 
 class QuestionReader:
-    """Reads the questions of one stream. Whether one row can move an answer by more than it may is checked on the cells."""
+    """Reads the questions of one stream, and checks their sensitivity on the cells."""
 
     def __init__(self, source: TableSource, tables: TableStore, attributes: Sequence[str]) -> None:
         self._source = source
@@ -125,7 +127,7 @@ class QuestionReader:
         self._smallest = min(self.sizes, key=lambda name: (self.sizes[name], self._axis[name]))
 
     def read(self, form: str, query: Any) -> ReadQuestion:
-        """Resolve a question; Rejection names what is wrong with it."""
+        """Resolve a question, or raise Rejection."""
         match form:
             case "count" | "fraction":
                 box = self._boxes.read(query.where)
@@ -144,7 +146,7 @@ class QuestionReader:
                 return ReadQuestion(self.groups(group_by, where), form, texts, group_by=group_by)
 
     def linear(self, terms: Sequence[Any]) -> Linear:
-        """A count, or a weighted sum of predicates."""
+        """Resolve a count or a weighted sum of predicates."""
         weights = weighted(terms, self._predicate)
         sizes = self._own(weights.attributes, "where" if len(terms) == 1 else "terms")
         check_range(weights, sizes)
@@ -161,9 +163,9 @@ class QuestionReader:
         )
 
     def total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
-        """The sum of an attribute over the rows of the one term, or over all rows.
+        """Resolve the sum of an attribute over the rows of a term, or over all rows.
 
-        Unless it is ``narrow`` its noise is for all values of the attribute, as that of earlier versions was.
+        Unless ``narrow``, its noise fits all values of the attribute, as in earlier versions.
         """
         domain = self._summable(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
@@ -171,7 +173,7 @@ class QuestionReader:
         above, counted = _valued(predicate, sizes, attribute), _counting(predicate, sizes)
         minimum = domain.minimum
         left = within(domain, attribute, predicate) if narrow else domain
-        # What was told with other noise is another question's.
+        # A sum with different noise must be a different question.
         name = "sum" if left == domain else "sum within"
         return Linear(
             axes=self._axes(sizes),
@@ -215,7 +217,7 @@ class QuestionReader:
         return Mean(count, above, key, domain.minimum, domain.size - 1)
 
     def groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> CellGroups:
-        """The counts of groups, over the rows of the one term or over all rows."""
+        """Resolve the counts of groups over the rows of a term, or over all rows."""
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for name in group_by:
@@ -238,7 +240,7 @@ class QuestionReader:
         return tuple(self._axis[name] for name in sizes)
 
     def _own(self, named: frozenset[str] | set[str], field: str) -> dict[str, int]:
-        """The sizes of the attributes that a question names, in the stream's order; of the smallest if it names none."""
+        """Return the sizes of the named attributes, or of the smallest if none is named."""
         sizes = {name: size for name, size in self.sizes.items() if name in named}
         if math.prod(sizes.values()) > MAX_UNIVERSE:
             raise Rejection(
@@ -270,7 +272,6 @@ class QuestionReader:
 
 
 def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
-    """A weighted sum of predicates."""
     products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
     if (found := _products(products, sizes)) is not None:
         return added([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
@@ -278,14 +279,14 @@ def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
 
 
 def _counting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
-    """A predicate's cells, each counted once."""
+    """Weight each cell of a predicate by 1."""
     if (found := _products([_factors(predicate, sizes)], sizes)) is not None:
         return found[0]
     return weighting(cells(predicate, sizes).astype(np.int64))
 
 
 def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
-    """A predicate's cells, each with its code of an attribute."""
+    """Weight each cell of a predicate by its code of an attribute."""
     if (factors := _factors(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _products([factors], sizes)) is not None:
@@ -294,7 +295,7 @@ def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corn
 
 
 def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]) -> list[Corners] | None:
-    """Products of weightings of single attributes by their differences; None if these are more than the cells."""
+    """Build products from the corners of their factors; None if cells are fewer."""
     if not can_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]
@@ -305,7 +306,7 @@ def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, i
 
 
 def _written(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
-    """The value of an attribute in each of a predicate's cells, 0 in all others."""
+    """Return the attribute's value in each cell of a predicate, 0 elsewhere."""
     along = [size if name == attribute else 1 for name, size in sizes.items()]
     values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
     return np.where(cells(predicate, sizes), values, 0)
@@ -318,7 +319,7 @@ def _extent(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bo
 
 
 def _extent_of(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
-    """How many cells satisfy a predicate, and whether they are a range of every axis."""
+    """Count a predicate's cells, and return whether they are a range on every axis."""
     if (factors := _factors(predicate, sizes)) is None:
         return extent_of(cells(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]
@@ -326,7 +327,7 @@ def _extent_of(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
 
 
 def _factors(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
-    """A weighting of each attribute's values whose product the predicate is; None if it is no such product."""
+    """Factor a predicate into weights per attribute; None if it is not a product."""
     leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
     found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}
     for leaf in leaves:

@@ -1,7 +1,7 @@
-"""What families of mechanisms have in common.
+"""The protocol of families of mechanisms, and their common functions.
 
-A family resolves questions to what its mechanism needs (private numbers, public weights), and answers them in order.
-Everything else is the processor's: positions, indices, charges, cutoffs, checkpoints.
+A family resolves questions to its mechanism's inputs (private numbers, public weights) and answers
+them in order. Positions, indices, charges, cutoffs and checkpoints belong to the processor.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from stream.worker.stream_terms import About
 
 @dataclass(frozen=True, slots=True)
 class AdmittedQuestion:
-    """One admitted question: its record's place in the batch, its stream's slot, and what the family made of it.
+    """An admitted question: place in the batch, slot of its stream, and resolved content.
 
-    ``about`` is which window and group asks, of a standing stream.
+    ``about`` is the window and group of a standing stream's question.
     """
 
     place: int
@@ -48,9 +48,10 @@ class AdmittedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is published of one question; ``charged`` if it is paid for, with ``parts`` of an ordinary charged answer.
+    """The published answer to a question; if ``charged``, it costs ``parts``.
 
-    ``price`` is the ε that is shown of a question with an alpha. With ``refusal`` it is not answered, and nothing changes.
+    ``price`` is the ε shown for a question with an alpha. With ``refusal`` the question is refused and
+    no state changes.
     """
 
     charged: bool
@@ -70,22 +71,22 @@ class Family(Protocol):
     """One kind of mechanism, for all streams of a partition that run it."""
 
     def admit(self, slot: int, query: Any) -> Any:
-        """Resolve a question (a query of the contract or its struct), or raise Rejection. Changes nothing."""
+        """Resolve a query or its struct, or raise Rejection; changes no state."""
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions of open streams in order; None where the stream's charged answers are used up.
+        """Answer questions of open streams in order; None if a stream's grant is used up.
 
-        ``streams.left`` says how many charged replies each stream may still give, at the start of the batch.
+        ``streams.left`` has the charged answers left at the start of the batch.
         """
 
     def resume(self, slot: int, updates: Sequence[Update]) -> None:
-        """Take a stream's updates from the changelog, in order."""
+        """Restore a stream's updates in order."""
 
 
 def stream_by_stream(
     questions: Sequence[AdmittedQuestion], answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply | None]]
 ) -> list[Reply | None]:
-    """The replies to questions of many streams; ``answer`` gives those to all of one slot's, in order."""
+    """Call ``answer`` for each stream's questions, and return all replies in order."""
     places: dict[int, list[int]] = {}
     for place, one in enumerate(questions):
         places.setdefault(one.slot, []).append(place)
@@ -97,20 +98,20 @@ def stream_by_stream(
 
 
 class TableLetGoError(Exception):
-    """A stream that answers no more is over a table that is not in memory any more."""
+    """The table of an ended stream was released."""
 
 
 class Stateless:
-    """A family with nothing to resume: its streams' state is their number of charged answers."""
+    """A family without updates: a stream's only state is its number of charged answers."""
 
     def resume(self, slot: int, updates: Sequence[Update]) -> None:
-        """There are no updates."""
+        """Do nothing, as there are no updates."""
         del slot, updates
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What families work with: the hosted streams, their tables, and where their queries come from."""
+    """The streams, tables and queries partition that families work with."""
 
     streams: HostedStreams
     tables: TableStore
@@ -118,14 +119,14 @@ class Context:
     partition: int
 
     def source_table(self, slot: int) -> TableSource:
-        """The table source of a stream; Rejection where the source has no table."""
+        """Return a stream's table source; Rejection if its source has no table."""
         source = self.streams.terms_at(slot).source
         if not isinstance(source, TableSource):
             raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
         return source
 
     def table(self, slot: int) -> PrivateTable:
-        """The private table behind a stream; TableLetGoError of one that has ended, unless the table is at hand for others."""
+        """Return a stream's private table; TableLetGoError if the stream ended and it is freed."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
         if (known := self.tables.at_hand(source, terms.fingerprint)) is not None:
             return known
@@ -137,35 +138,35 @@ class Context:
             raise Rejection("table", f"stream: {error}") from None
 
     def predicate(self, slot: int, where: str | None, field: str = "where") -> Predicate:
-        """Parse a predicate; no predicate means all rows."""
+        """Parse a predicate; None means all rows."""
         try:
             return self.tables.predicate(self.source_table(slot), "TRUE" if where is None else where)
         except ValueError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
     def count(self, slot: int, where: str | None, field: str = "where") -> int:
-        """The true count of a predicate: private."""
+        """Return the true count of a predicate: private."""
         try:
             return self.table(slot).count(self.predicate(slot, where, field))
         except ValueError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
     def people(self, slot: int, where: str | None, field: str = "where") -> int:
-        """How many people truly have a row that satisfies a predicate: private."""
+        """Return the true number of people with a row that satisfies a predicate: private."""
         try:
             return self.table(slot).people_count(self.predicate(slot, where, field))
         except ValueError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
     def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
-        """The true sum of an attribute, less ``centre`` for each row: private."""
+        """Return the true sum of an attribute minus ``centre`` per row: private."""
         try:
             return self.table(slot).total(attribute, self.predicate(slot, where), centre)
         except ValueError as error:
             raise Rejection("predicate", f"{field}: {error}") from None
 
     def allow_rows(self, slot: int, field: str) -> None:
-        """Refuse what rows add up to, of a stream whose noise was planned for people alone."""
+        """Refuse counts and sums of rows on a stream that was planned for people alone."""
         if getattr(self.streams.terms_at(slot).mechanism, "people", False):
             raise Rejection(
                 "malformed",
@@ -182,7 +183,7 @@ class Context:
             )
 
     def integers(self, slot: int, attribute: str, field: str) -> Integers:
-        """The declared range of an attribute that can be summed up."""
+        """Return the declared range of an integer attribute."""
         attributes = self.source_table(slot).attributes
         domain = attributes.get(attribute)
         if not isinstance(domain, Integers):
@@ -195,33 +196,33 @@ class Context:
         return domain
 
     def public_rows(self, slot: int) -> int | None:
-        """The number of rows of the file where it is public: neighbours replace a row and keep the number.
+        """Return the file's number of rows, if neighbours replace a row and keep the number.
 
-        How many of them the domains' rules leave out stays private. Where rows have persons it is the number of people and of rows
-        without a name, if one row of each counts; of several rows a person nobody may know how many there are.
+        The number of rows that domains leave out stays private. If one row of each person counts, it
+        is the number of people plus rows without a name; if several count, it is private.
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
 
 
 def named(attribute: str, attributes: Container[str]) -> str:
-    """What a question's attribute is called in a refusal, which is public: by its name if it is declared."""
+    """Describe an attribute in a refusal, which is public: name it only if declared."""
     return f"attribute {described(attribute)}" if attribute in attributes else "what is named"
 
 
 def declared(names: Collection[str]) -> str:
-    """What can be named instead, of declared names."""
+    """List the declared names for a refusal."""
     return f"declared are {listed(names)}" if names else "none is declared"
 
 
 def meant(attribute: str, names: Collection[str]) -> str:
-    """The end of a refusal: the declared name that differs in the case of letters alone, if there is one."""
+    """End a refusal with the declared name that differs only in case, if there is one."""
     found = None if attribute in names else in_other_case(attribute, names)
     return "" if found is None else f"; did you mean {described(found)}?"
 
 
 def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
-    """The query's form, if the mechanism takes it; Rejection otherwise."""
+    """Return the query's form; Rejection if the mechanism does not take it."""
     if query.alpha is not None and not takes_alpha:
         raise Rejection(
             "malformed",
@@ -248,7 +249,7 @@ def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
 
 
 def no_alpha_for(form: str) -> Rejection:
-    """The refusal of an alpha for a quotient of two private numbers, whose error depends on how large they are."""
+    """Refuse an alpha for a quotient of private numbers, whose error depends on them."""
     asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
     if form == "fraction":
         asked = (
@@ -258,12 +259,12 @@ def no_alpha_for(form: str) -> Rejection:
 
 
 def too_wide(field: str, charged: str) -> Rejection:
-    """The refusal of a number that one person moves further than the noise of its stream can hide. That is public."""
+    """Refuse a number whose sensitivity exceeds the stream's noise, which is public."""
     return Rejection("malformed", f"{field}: {scales.too_wide(charged)}")
 
 
 def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
-    """The refusal of a question that the rest of a grant does not pay for. Price and rest are public."""
+    """Refuse a question that costs more than the rest of the grant; both are public."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
     told = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
@@ -273,7 +274,7 @@ def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) ->
 
 
 def most_parts(calibration: Calibration, query: Any) -> int | None:
-    """The most parts that a question lets its answer be charged, if it says so. That is public."""
+    """Return the most parts that a question may be charged, or None; it is public."""
     limit = query.max_price
     if limit is None:
         return None
@@ -283,7 +284,7 @@ def most_parts(calibration: Calibration, query: Any) -> int | None:
 
 
 def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
-    """The refusal of a question that may be charged more than it lets it be. All of that is public."""
+    """Refuse a question that may cost more than its ``max_price``; all of it is public."""
     price = shown_price(calibration, parts)
     if price is None:
         whole = calibration.cutoff * PARTS
@@ -302,12 +303,12 @@ def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: boo
 
 
 def on_values(streams: HostedStreams, slot: int) -> bool:
-    """Whether a stream's queries carry trusted values."""
+    """Return whether a stream's queries carry trusted values."""
     return streams.terms_at(slot).trusts_values
 
 
 def within_grants(streams: HostedStreams, questions: Sequence[AdmittedQuestion]) -> list[bool]:
-    """Which questions their streams can still pay for, where every answer is charged."""
+    """Return which questions their streams can pay for, if every answer is charged."""
     left: dict[int, int] = {}
     paid = []
     for one in questions:
