@@ -1,4 +1,4 @@
-"""Answers: what consumers read."""
+"""Answers and status records."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 class Answer(Event):
     """The one answer to one query. Fields that are null are left out of the JSON.
 
-    ``index`` counts the stream's answered queries from 0; it is null for ``halted`` and ``rejected``, which use
-    up nothing. ``estimate`` is the number asked for, ``estimates`` several of them in the order asked (cells in row-major
-    order), ``choice`` a category or a candidate's name; ``alpha`` bounds the error of each number with the stream's
-    probability 1 − β, and ``basis`` says what it rests on. ``spent`` is the stream's realised privacy loss so far,
-    ``tops_left`` how many more charged answers (⊤s, updates, noisy answers) its grant pays for, null where one charge
-    pays for all; both are null for ``rejected``, which never reaches its stream. ``price`` is the ε that an answer to a question
-    with an ``alpha`` was charged, 0 where what it asks for was known; of one ``rejected`` for its price, the ε that is asked; null
-    where Gaussian noise was charged, which has no ε of its own. ``version`` is that of the data which the answer is about, null for the
-    first. ``window`` and ``group`` say what an answer of a standing stream is about.
+    * ``index`` numbers the stream's answered queries from 0; null for ``halted`` and ``rejected``.
+    * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
+      in row-major order), ``choice`` a category or a candidate's name.
+    * ``alpha`` bounds the error of each number with the stream's probability 1 − β; ``basis`` is
+      its justification.
+    * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
+      updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
+      Both are null for ``rejected``, because the query never reaches its stream.
+    * ``price`` is the ε charged for a question with an ``alpha``, 0 if the answer was already known;
+      for a question ``rejected`` for its price, the ε it would have cost; null for Gaussian noise,
+      which has no ε per answer.
+    * ``version`` is the version of the data, null for the first. ``window`` and ``group`` belong to
+      answers of a standing stream.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -58,10 +62,10 @@ class Answer(Event):
 
 
 class StreamStatus(SparingEvent):
-    """A stream's totals at ``position``, the last query that it answered; the latest wins.
+    """A stream's totals at ``position``, its last answered query; the latest record wins.
 
-    ``refused`` says why its worker does not answer for it now, though the stream has not ended: its table is another, or the
-    noise key is not there.
+    ``refused`` says why the worker cannot answer now although the stream has not ended: the table
+    differs, or the noise key is missing.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
@@ -81,10 +85,11 @@ class StreamStatus(SparingEvent):
 
 
 class PartitionStatus(Event):
-    """How far a service has restored one input partition; the latest wins.
+    """Restore progress of a service on one input partition; the latest record wins.
 
-    Written while a partition is restored and once when it is ready, under a key that no stream's name can be
-    (``@role|partition``). ``records`` are read so far, of at most ``total`` offsets.
+    Written during a restore and once when the partition is ready, under the key
+    ``@role|partition``, which no stream's name can equal. ``records`` counts the records read, of
+    at most ``total`` offsets.
     """
 
     role: Literal["worker", "budget", "feed"]
@@ -97,10 +102,11 @@ class PartitionStatus(Event):
 
 
 class MemberStatus(Event):
-    """A service process that runs; the latest wins.
+    """A running service process; the latest record wins.
 
-    Written every ten seconds under a key that no stream's name can be (``@member|NAME``), and taken back when the process
-    leaves; that of one that was killed stays. ``started`` is in seconds since the epoch, ``memory`` what it takes up, in bytes.
+    Written every ten seconds under the key ``@member|NAME``, which no stream's name can equal, and
+    deleted when the process leaves; the record of a killed process stays. ``started`` is in seconds
+    since 1970, ``memory`` in bytes.
     """
 
     role: Literal["worker", "budget", "feed"]

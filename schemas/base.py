@@ -1,4 +1,4 @@
-"""Shared ground of the contract: immutable events, bounded strings, finite numbers."""
+"""Base types of the contract: immutable events, bounded strings, finite numbers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MAX_DEFINITION_BYTES = 512 * 1024
 """Largest request in bytes; table domains make these longer than queries."""
 
 MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
-"""Largest control or ledger event in bytes: each holds what a request held, and more."""
+"""Largest control or ledger event in bytes; each contains a whole definition."""
 
 MAX_ANSWER_BYTES = 256 * 1024
-"""Largest answer in bytes: one may list thousands of numbers."""
+"""Largest answer in bytes; one answer may list thousands of numbers."""
 
 MAX_MAGNITUDE = 1e15
-"""Largest absolute value of any public number on the wire: doubles below it still resolve 1/8."""
+"""Largest absolute value of a public number; doubles below it still resolve 1/8."""
 
 
 _WORDS_OF_PATTERNS: Final[dict[str, str]] = {}
@@ -40,24 +40,24 @@ _WORDS_OF_PATTERNS: Final[dict[str, str]] = {}
 def matching(
     pattern: str, words: str, *, min_length: int | None = None, max_length: int | None = None
 ) -> StringConstraints:
-    """The constraint that a text has a pattern; ``words`` say to whoever gave another what to give."""
+    """Constrain a text to a pattern; ``words`` is the error message for other texts."""
     _WORDS_OF_PATTERNS[pattern] = words
     return StringConstraints(min_length=min_length, max_length=max_length, pattern=pattern)
 
 
 def words_of_pattern(pattern: str) -> str | None:
-    """What to give for a text with this pattern; None if nobody has said."""
+    """Return the error message of a pattern, or None if it has none."""
     return _WORDS_OF_PATTERNS.get(pattern)
 
 
 class OneOf:
-    """Marks a union of forms that nothing tells apart: whoever gives none of them is told all there are, in ``words``."""
+    """Marks a union of forms without a discriminator; ``words`` is its error message."""
 
     def __init__(self, words: str) -> None:
         self._words = words
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The union's schema with that error."""
+        """Add the error message to the union's schema."""
         schema = handler(source)
         if schema["type"] != "union":
             raise TypeError("mark a union of several forms")
@@ -65,10 +65,10 @@ class OneOf:
 
 
 class ByKind:
-    """Marks a union of models that ``kind`` tells apart: whoever gives none, or an unknown one, is told all there are."""
+    """Marks a union discriminated by ``kind``; the error message lists all kinds."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The union's schema with that error; it must be the one of a discriminated union."""
+        """Add the error message to the discriminated union's schema."""
         schema = handler(source)
         if schema["type"] != "tagged-union":
             raise TypeError("give Field(discriminator='kind') before ByKind()")
@@ -80,10 +80,10 @@ class Event(BaseModel):
     """An immutable event: unknown fields are refused, numbers are finite, types are strict."""
 
     wire_omits_defaults: ClassVar[bool] = False
-    """Whether fields at their defaults are left out of the JSON."""
+    """True if the JSON leaves out every field at its default."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset()
-    """Single fields that a ``SparingEvent`` leaves out of the JSON at their defaults."""
+    """Fields that a ``SparingEvent`` leaves out of the JSON at their defaults."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -97,7 +97,10 @@ class Event(BaseModel):
 
 
 class SparingEvent(Event):
-    """An event that leaves ``wire_omits`` out at their defaults: one that does without them stays as earlier versions wrote it."""
+    """An event whose JSON leaves out the fields in ``wire_omits`` at their defaults.
+
+    Without these fields, the bytes equal those of earlier versions.
+    """
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -116,73 +119,79 @@ Identifier = Annotated[
         max_length=128,
     ),
 ]
-"""A source's or a stream's name: it becomes a Kafka key, part of a file name and a log field."""
+"""Name of a source or stream: a Kafka key, part of a file name and a log field."""
 
 EventId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-"""An asker's own id for a query or a request; opaque, echoed in the answer."""
+"""The client's id for a query or a request; opaque, repeated in the answer."""
 
 Reason = Annotated[str, StringConstraints(max_length=1024)]
-"""Why something was refused, halted or closed, for a person to read; never holds private data."""
+"""Why something was refused, halted or closed; never contains private data."""
 
 Number = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 """A finite number within the contract's range."""
 
 PrivateNumber = float
-"""A private number, of any size: to refuse one would show that it is large. It is clamped to its feed's range."""
+"""A private number of any size, clamped to its feed's range.
+
+A refusal would reveal that the number is large.
+"""
 
 Epsilon = Annotated[float, Field(ge=1e-6, le=1000.0)]
-"""A privacy-loss parameter ε; 10⁻⁶ to 1000."""
+"""A privacy-loss parameter ε, from 10⁻⁶ to 1000."""
 
 Delta = Annotated[float, Field(ge=0.0, lt=0.5)]
 """A failure probability δ of the privacy guarantee."""
 
 Probability = Annotated[float, Field(ge=1e-15, le=1.0 - 1e-9)]
-"""A probability that is neither 0 nor 1, nor too near to either for doubles to tell."""
+"""A probability between 0 and 1, excluding values that doubles round to 0 or 1."""
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
 """A non-negative integer."""
 
 Milliseconds = Annotated[int, Field(ge=0, le=2**62)]
-"""A time as Kafka has it: milliseconds since 1970 in UTC."""
+"""Milliseconds since 1970 in UTC, as in Kafka."""
 
 Renewal = Annotated[
     str, matching(r"^[1-9][0-9]{0,3}[dh]$", "give a whole number of days or hours, at most 9999, as 30d or 12h")
 ]
-"""How long a period of a budget that renews is: so many days or hours, as in ``30d``."""
+"""Length of a budget's period in days or hours, as in ``30d``."""
 
 Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False)]
-"""Who may ask for streams, by name."""
+"""Names of analysts with a right to open streams."""
 
 Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
-"""What charged answers have cost beyond one ordinary charge each, in 2⁻²⁰ths of one: below 0 where questions with an ``alpha``
-were charged less."""
+"""Cost of the charged answers beyond one ordinary charge each, in 2⁻²⁰ of a charge.
+
+Negative if questions with an ``alpha`` were charged less.
+"""
 
 Incarnation = Annotated[str, matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters small")]
-"""128 random bits in hexadecimal, minted when a stream is opened: a name used again is another stream."""
+"""128 random bits in hexadecimal that distinguish streams opened under the same name."""
 
 _DIGEST: Final = matching(r"^[0-9a-f]{64}$", "give 64 hexadecimal digits, letters small")
 
 Fingerprint = Annotated[str, _DIGEST]
-"""A table's fingerprint: a keyed digest of a table's rows and schema; without the key it tells nothing about them."""
+"""Keyed digest of a table's rows and schema; reveals nothing without the key."""
 
 FIRST_VERSION = 1
 
 Version = Annotated[int, Field(ge=FIRST_VERSION, le=2**31)]
-"""Which version of a source's data: the first is what was registered, each refresh makes another."""
+"""Version of a source's data: 1 when registered, one more after each refresh."""
 
 Digest = Annotated[str, _DIGEST]
 """A 256-bit digest in hexadecimal."""
 
 KeyId = Annotated[str, matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal digits, letters small")]
-"""The public name of a noise key."""
+"""Public name of a noise key."""
 
 
 class Amount(SparingEvent):
     """A quantity of privacy budget.
 
-    ``rho`` is set for sources under zero-concentrated differential privacy. Both it and ``epsilon`` add up from stream to
-    stream there, and the source's budget bounds one or the other; ``delta`` is then 0. Where streams with Gaussian noise are counted, which
-    have no ``epsilon`` to add up, ``rho`` alone is bounded, and ``epsilon`` and ``delta`` are what it implies.
+    ``rho`` is set for sources under zero-concentrated differential privacy. ``rho`` and ``epsilon``
+    both add up over streams there, the source's budget bounds one of them, and ``delta`` is 0.
+    Streams with Gaussian noise have no ``epsilon`` to add up: if there are any, only ``rho`` is
+    bounded, and ``epsilon`` and ``delta`` follow from it.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -194,7 +203,7 @@ class Amount(SparingEvent):
 
 
 class Position(Event):
-    """Where an event stands in Kafka."""
+    """Topic, partition and offset of an event."""
 
     topic: str
     partition: int

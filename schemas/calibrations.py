@@ -1,10 +1,12 @@
-"""Calibrations: the public constants of one stream's noise, fixed at opening from public parameters only.
+"""Calibrations: the noise scales and limits of an opened stream.
 
-``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in the query's own unit.
-Every calibration promises ``alpha`` with probability 1 − ``beta`` for all of ``expected_queries`` answers together; what it bounds
-differs by mechanism (docs/mechanisms.md, "What α bounds"). ``cutoff`` is how many charged answers the grant pays for; 0 means that one
-charge pays for all. ``rounding`` is how far rounding to the grid moves a value at most; α counts it in. ``vacuous`` says that
-a constant answer would keep to α, by the public number of rows.
+A calibration depends on public parameters only. ``sensitivity_steps``, ``shift`` and noise are in
+steps of ``grid``; ``alpha`` and ``grid`` are in the query's unit. ``alpha`` holds with probability
+1 − ``beta`` for all ``expected_queries`` answers together; its meaning depends on the mechanism
+(docs/mechanisms.md, "What α bounds"). ``cutoff`` is the number of charged answers that the grant
+pays for; 0 if one charge pays for all. ``rounding`` is the largest change of a value by rounding to
+the grid, and part of α. ``vacuous`` is true if a constant answer would also keep to α, given the
+public number of rows.
 """
 
 from __future__ import annotations
@@ -32,15 +34,16 @@ class _Calibration(SparingEvent):
 
 
 Method = Literal["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"]
-"""How a sparse vector's noise is laid out; see the proof note of AboveThreshold."""
+"""Noise layout of a sparse vector; see the proof note of AboveThreshold."""
 
 
 class SparseVectorCalibration(_Calibration):
-    """AboveThreshold and NumericSparse.
+    """Calibration of above_threshold and numeric_sparse.
 
-    With ``fresh_threshold`` the threshold noise is drawn anew after every ⊤ and ``epsilon_threshold``, ``epsilon_query``
-    and ``epsilon_answer`` are those of one round of cutoff 1; without, they are those of the whole stream, whose query
-    and answer noise is wider by the cutoff. ``answer_alpha`` bounds the error of the numbers on ⊤s.
+    With ``fresh_threshold``, the threshold noise is drawn again after every ⊤, and
+    ``epsilon_threshold``, ``epsilon_query`` and ``epsilon_answer`` belong to one round of cutoff 1.
+    Otherwise they belong to the whole stream, and query and answer noise are wider by the cutoff.
+    ``answer_alpha`` bounds the error of the numbers on ⊤s.
     """
 
     kind: Literal["sparse_vector"] = "sparse_vector"
@@ -58,12 +61,13 @@ class SparseVectorCalibration(_Calibration):
 
 
 class AnswersCalibration(_Calibration):
-    """Mechanisms that charge each answer: laplace, noisy_max, exponential.
+    """Calibration of mechanisms that charge each answer: laplace, noisy_max, exponential.
 
-    Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``, ``delta``)-DP by the ``method``:
-    adding up (``basic``) or optimal composition. With ``gaussian`` there is no ``epsilon_answer``: the noise of numbers that one
-    person moves by Δ, in the ℓ₂ norm, has the deviation Δ·``deviation``; of one answer these are at most ``moved``. ``alpha`` is that of the stream's sensitivity; a Laplace
-    query with another sensitivity has its α in proportion.
+    Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
+    ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian``
+    has no ``epsilon_answer``: numbers that one person moves by Δ in the ℓ₂ norm have noise of
+    deviation Δ·``deviation``, at most ``moved`` numbers in one answer. ``alpha`` applies to the
+    stream's sensitivity; the α of a Laplace query is proportional to its own sensitivity.
     """
 
     kind: Literal["answers"] = "answers"
@@ -75,12 +79,14 @@ class AnswersCalibration(_Calibration):
 
 
 class ReleaseCalibration(_Calibration):
-    """Mechanisms that are charged once, at the first answer: histogram, lazy_histogram, sparse_project, randomized_response.
+    """Calibration of mechanisms charged once, at the first answer.
 
-    The release consists of ``parts`` that one person all reaches, each ``epsilon_part``-DP: the rows of a projection,
-    the events of one person, else one. With ``gaussian`` there is no ``epsilon_part``: each number's noise has this
-    ``deviation``, and one person moves ``moved`` of them, by 1 each or, of so many rows as ``contribution`` says, all by one number. With ``noise_only``, ``alpha`` is that of the noise in an answer; its
-    whole error depends on the table, and each answer carries it.
+    These are histogram, lazy_histogram, sparse_project and randomized_response. One person reaches
+    all ``parts`` of the release, each ``epsilon_part``-DP: the rows of a projection, the events of
+    one person, otherwise a single part. ``gaussian`` has no ``epsilon_part``: each number's noise
+    has this ``deviation``. One person moves ``moved`` numbers by 1 each or, with ``contribution``
+    rows, all of them by one number. With ``noise_only``, ``alpha`` covers the noise only; the whole
+    error depends on the table, and each answer carries it.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
@@ -96,12 +102,13 @@ class ReleaseCalibration(_Calibration):
 
 
 class HypothesisCalibration(_Calibration):
-    """Multiplicative weights: pmw and sparse_pmw.
+    """Calibration of multiplicative weights: pmw and sparse_pmw.
 
-    ``sparse_vector`` is the calibration of the ⊤/⊥ and of the numbers, over errors in counts; its cutoff is the number
-    of updates. An error above ``threshold`` steps asks for an update. ``learning_rate`` is η. ``epsilon_rows`` pays for
-    the noisy number of rows, 0 where that is public. ``places`` is among how many cells a sparse hypothesis spreads the rows at
-    first; null for pmw, and for streams that were opened before there was a choice.
+    ``sparse_vector`` calibrates the ⊤/⊥ decisions and the numbers, over errors in counts; its
+    cutoff is the number of updates. An error above ``threshold`` steps requests an update.
+    ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows, 0 if that number is
+    public. ``places`` is the number of cells over which a sparse hypothesis first spreads the rows;
+    null for pmw and for streams opened before the field existed.
     """
 
     kind: Literal["hypothesis"] = "hypothesis"
@@ -115,16 +122,19 @@ class HypothesisCalibration(_Calibration):
 
 
 class EstimateCalibration(_Calibration):
-    """Answers from the maximum-entropy estimate of all that was measured: pmw.
+    """Calibration of answers from the maximum-entropy estimate: pmw.
 
-    ``sparse_vector`` is the calibration of the ⊤/⊥; its ``epsilon_answer`` pays for what is measured on all ⊤s: of each
-    one's part ``epsilon_number`` goes to a single number where that is told, the rest to the marginal. With the first answer
-    ``starts`` marginals are measured, those of ``warm_start`` attributes each, for ``epsilon_start`` apiece. An error
-    above ``threshold`` steps asks for a ⊤. One person moves the cells of a marginal by ``marginal_sensitivity`` together.
-    With ``gaussian`` noise nothing of ε is named for what is measured: a cell's noise has ``deviation_start`` in the opening and
-    ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has W·``deviation_number``, for which the
-    marginal beside it has as much precision less. ``estimate`` is the version of the fit: an open stream keeps to its own. With a
-    ``contribution`` all parts of ε here, and all widths, are those of one row, and one person has as many.
+    ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements
+    on all ⊤s: of each ⊤'s part, ``epsilon_number`` pays for a published single number, if any, and
+    the rest for the marginal. The first answer measures ``starts`` marginals of ``warm_start``
+    attributes each, for ``epsilon_start`` apiece. An error above ``threshold`` steps requests a ⊤.
+    One person moves the cells of a marginal by ``marginal_sensitivity`` together.
+
+    ``gaussian`` noise has no ε per measurement. A cell's noise has ``deviation_start`` at the start
+    and ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has
+    W·``deviation_number``, and the marginal beside it loses that much precision. ``estimate`` is
+    the version of the fit, fixed for an open stream. With a ``contribution``, every ε and width
+    here belongs to one row, and one person has that many rows.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
@@ -148,13 +158,15 @@ class EstimateCalibration(_Calibration):
 
 
 class RunningCountCalibration(_Calibration):
-    """The noise of the sums that running counts are made of: running_count.
+    """Calibration of the node sums that make up running counts: running_count.
 
-    Sums of windows are the nodes of a ``tree`` over the horizon of ``steps`` windows: each window is in at most ``levels`` of
-    them, and an answer adds up at most ``nodes``. All noise has one law: Laplace noise of the scale ``levels`` ·
-    ``sensitivity_steps`` / ε, or, with ``gaussian``, noise of this ``deviation``. One person moves the nodes of a level by
-    ``sensitivity_steps`` together, over all windows and ``groups``, at most ``moved`` of them, and in the ℓ₂ norm by that over the root of ``spread``.
-    ``alpha`` is that of the answers of the most nodes; ``cutoff`` and ``expected_queries`` are how many answers there are: one a window and group.
+    Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most
+    ``levels`` nodes, and an answer adds up at most ``nodes``. All noise has one distribution:
+    Laplace noise of scale ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, noise of
+    this ``deviation``. Over all windows and ``groups``, one person moves at most ``moved`` nodes of
+    a level, by ``sensitivity_steps`` together, and by that over √``spread`` in the ℓ₂ norm.
+    ``alpha`` applies to the answers with the most nodes; ``cutoff`` and ``expected_queries`` are
+    the number of answers, one per window and group.
     """
 
     kind: Literal["running_count"] = "running_count"
@@ -179,4 +191,4 @@ Calibration = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""The constants of one stream, told apart by ``kind``."""
+"""The calibration of one stream, discriminated by ``kind``."""

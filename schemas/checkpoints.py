@@ -1,4 +1,4 @@
-"""Checkpoints: a stream's mechanism state in the workers' compacted changelog. Nothing private, nothing secret."""
+"""Checkpoints: mechanism state in the workers' changelog, without private or secret data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ StreamState = Literal["open", "exhausted", "halted", "closed"]
 
 
 class Charge(SparingEvent):
-    """A stream's totals so far; any ``state`` but ``open`` is final: no answer follows it."""
+    """A stream's totals so far; no answer follows a ``state`` other than ``open``."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
@@ -30,11 +30,12 @@ class Charge(SparingEvent):
 
 
 class Checkpoint(SparingEvent):
-    """All that a successor needs beside the stream's definition: noise is derived anew, never stored.
+    """The state that a restore needs beside the stream's definition.
 
-    ``offset`` is the last query event that the stream answered, −1 before the first. ``due`` is what its partition's
-    ``served`` will be when all work that the stream has asked for is done. ``turn`` is that of the last question that a standing
-    stream answered: its window's beginning times the number of groups, plus the group's place, plus 1.
+    Noise is computed again, never stored. ``offset`` is the last query that the stream answered, −1
+    before the first. ``due`` is the value of the partition's ``served`` at which all requested work
+    of the stream is done. ``turn`` belongs to the last answered question of a standing stream: the
+    start of its window times the number of groups, plus the group's index, plus 1.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus", "turn"})
@@ -51,7 +52,7 @@ class Checkpoint(SparingEvent):
 
 
 class HypothesisUpdate(Event):
-    """One step of a stream's public hypothesis: the question as it was asked, which way its answer went and how far.
+    """One update of a stream's public hypothesis: question, direction and number of steps.
 
     A hypothesis is rebuilt from its updates alone, in order of their ``number`` from 0.
     """
@@ -67,11 +68,13 @@ class HypothesisUpdate(Event):
 
 
 class Measurement(Event):
-    """What one charged answer measured: the marginal of these attributes and, where numbers were told, the question.
+    """The measurement of one charged answer: a marginal, and the question if it has numbers.
 
-    A ⊤ has its part of ε; a question with an ``alpha`` has ``share`` 2⁻²⁰ths of a ⊤'s whole ε, for its numbers alone where
-    there are no attributes. The noise of a ``sum`` is for all values of the attribute or, ``within``, for those that its predicate leaves. The noisy counts are a function of this record, the table and the noise key, and are derived again; the
-    estimate is a function of all measurements in order of their ``number`` from 0.
+    A ⊤ uses its part of ε. A question with an ``alpha`` uses ``share`` 2⁻²⁰ths of a ⊤'s ε, all of
+    it for its numbers if there are no attributes. The noise of a ``sum`` covers all values of the
+    attribute or, with ``within``, those that its predicate admits. The noisy counts are a function
+    of this record, the table and the noise key, and are computed again; the estimate is a function
+    of all measurements in order of their ``number`` from 0.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -89,8 +92,9 @@ class Measurement(Event):
 class Progress(Event):
     """How far a partition's input has been answered: the next offset to read.
 
-    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work, and ``served`` how many nanoseconds
-    of work a stream would have been served by then that always had some outstanding.
+    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work; ``served``
+    is the work, in nanoseconds, that a stream with continuously pending questions would have
+    received by then.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

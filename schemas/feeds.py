@@ -1,4 +1,4 @@
-"""What the tasks of a live topic keep in their changelog beside the pieces of their counts. All of it is private."""
+"""Private progress records of the feeds' changelogs, kept beside the pieces of counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from schemas.base import Count, Event, Identifier, Incarnation, Milliseconds
 
 
 class FirstWindow(Event):
-    """The beginning of the earliest window of all streams for which events count from a stamp ``since`` on; without one, all that come."""
+    """Start of the earliest window of all streams that count events stamped ``since`` or later.
+
+    Without ``since``, these streams count all events.
+    """
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -21,9 +24,9 @@ class FirstWindow(Event):
 class FeedProgress(Event):
     """How far a partition of a live topic has been counted: the next offset to read.
 
-    ``clock`` is where the partition's clock stands in milliseconds since 1970, −1 before it has begun, and ``stamped`` the latest
-    stamp of a mark. ``piece`` and ``tally`` are the numbers that come next. ``first_windows`` are of the streams
-    that have begun, ended ones among them.
+    ``clock`` is the partition's clock in milliseconds since 1970, −1 before its first event;
+    ``stamped`` is the latest stamp of a mark. ``piece`` and ``tally`` are the next free numbers.
+    ``first_windows`` covers the streams that have begun, ended ones included.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -38,13 +41,17 @@ class FeedProgress(Event):
 
 
 class FeedStream(Event):
-    """How far a partition is with an epoch of a standing stream: from its opening, or an extension after an end, up to its next end.
+    """Progress of a partition in an epoch of a standing stream.
 
-    ``epoch`` is how many extensions the stream had when the epoch began; earlier versions left it out. It counts from ``offset`` on, and
-    ``next`` is the beginning of the window that it tells of next, ``last`` that of the last one, once it is known where the epoch ends.
-    ``tally`` counts its windows, but those up to ``until``, which ``own`` counts: others were, or may yet be, counted in them that do not
-    count for this stream. Either counts what has a stamp of its ``since`` or later, in milliseconds since 1970, or stands behind a mark
-    that has; without one, all that comes.
+    An epoch lasts from an opening, or an extension after an end, to the next end; ``epoch`` is the
+    number of extensions when it began (earlier versions left it out). It counts from ``offset``.
+    ``next`` is the start of the next window to report, ``last`` that of the epoch's last window,
+    once known.
+
+    ``tally`` counts the epoch's windows, except those up to ``until``, which ``own`` counts because
+    other tallies include events there that do not count for this stream. Each tally counts events
+    stamped at or after its ``since`` (milliseconds since 1970), or behind a mark with such a stamp;
+    without ``since``, all.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -63,9 +70,10 @@ class FeedStream(Event):
 
 
 class Partial(Event):
-    """What one partition of a live topic has in one window of a standing stream, once it has closed it.
+    """Counts of one partition of a live topic in one closed window of a standing stream.
 
-    ``cells`` are those of the stream's groups in row-major order that have a count other than 0, by place; without groups there is one.
+    ``cells`` are the row-major indexes of the stream's groups with a nonzero count; 0 without
+    groups.
     """
 
     source: Identifier
@@ -79,10 +87,11 @@ class Partial(Event):
 
 
 class MergedStream(Event):
-    """How far merging is with a standing stream.
+    """Progress of merging in a standing stream.
 
-    ``reached`` is the beginning of the last window that was asked or passed over, −1 before the first; of a running count
-    ``windows`` is how many windows its sums are about, and ``lost`` says that some are missing, so that nothing more is asked.
+    ``reached`` is the start of the last window that was asked or skipped, −1 before the first. For
+    a running count, ``windows`` is the number of windows in its sums; ``lost`` says that some are
+    missing, so that the stream asks no further questions.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -95,7 +104,7 @@ class MergedStream(Event):
 
 
 class NodeSums(Event):
-    """Of a running count, the sums over one node of its windows so far, one a group."""
+    """The sums so far over one node of a running count, one per group."""
 
     incarnation: Incarnation
     sums: tuple[int, ...]

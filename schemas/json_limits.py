@@ -1,4 +1,7 @@
-"""Fields given twice: JSON readers take one of the two without a word, and which one differs. Here they are refused."""
+"""Limits on JSON texts: repeated fields, size and nesting are refused.
+
+JSON readers silently take one of two fields with the same name, and differ in which one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 REPEATED: Final = "event: a field is given twice; give each field once"
-"""What is said of such an event."""
+"""The error message for a repeated field."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,9 +31,9 @@ _decoder = json.JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=
 
 
 def repeats_a_field(data: bytes | str) -> bool:
-    """Whether an object in this JSON, which was read without complaint, has a name twice."""
+    """Return True if an object in this valid JSON text repeats a name."""
     text, raw = (data, data.encode()) if isinstance(data, str) else (data.decode(), data)
-    # What cannot be read and written so, as numbers of very many digits, is looked through name by name.
+    # Texts that msgspec cannot decode and encode again (very long numbers) are checked name by name.
     with suppress(msgspec.MsgspecError, OverflowError, RecursionError):
         if not may_repeat_a_field(raw, msgspec.json.decode(raw)):
             return False
@@ -42,28 +45,32 @@ def repeats_a_field(data: bytes | str) -> bool:
 
 
 def may_repeat_a_field(data: bytes, event: Any) -> bool:
-    """A test in a fraction of the time: False means that no name is there twice.
+    """Test quickly for repeated names; False means that no name is repeated.
 
-    ``event`` is what was read: plain objects, or a struct that leaves out defaults. Written again it has each of its names once, and no
-    name that ``data`` lacks. Each name takes two quotation marks that are not escaped, so ``data`` has as many of them
-    only if it has each name once. Escaped ones are not counted in the event written again, and are in ``data``.
+    ``event`` is the decoded text: plain objects, or a struct that leaves out defaults. Encoding it
+    gives each name once, and no name that ``data`` lacks. Each name takes two unescaped quotation
+    marks, so ``data`` has equally many only if it has each name once. Escaped ones are not counted
+    in the encoded event, but are in ``data``.
     """
     again = _encode(event)
     return data.count(b'"') != again.count(b'"') - again.count(b'\\"')
 
 
 MAX_NAMES: Final = 8192
-"""Most names of fields, and most objects and lists, in a text of ``MAX_DEFINITION_BYTES``: a definition has at most 5,400."""
+"""Most fields, and most objects and lists, in a text of ``MAX_DEFINITION_BYTES``.
+
+A definition has at most 5,400.
+"""
 
 MAX_NESTING: Final = 64
 """Deepest nesting of objects and lists."""
 
 MAX_FAULTS: Final = 1000
-"""Most faults that are looked at one by one."""
+"""Most faults that are described one by one."""
 
-# Possessive, and with the closing mark optional: what begins as a string and never ends is looked through once.
+# Possessive, with an optional closing quote: an unterminated string is scanned only once.
 STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'
-"""A string of JSON, in a pattern that dots match everything in."""
+"""Pattern of a JSON string, for re.DOTALL."""
 
 _string: Final = re.compile(STRING, re.DOTALL)
 _BRACKETS: Final = b"{}[]"
@@ -71,7 +78,7 @@ _NO_BRACKETS: Final = bytes(letter for letter in range(256) if letter not in _BR
 
 
 def shape_fault(data: bytes | str, *, names: int = MAX_NAMES, nesting: int = MAX_NESTING) -> str | None:
-    """Say what is wrong with the shape of a JSON text, valid or not; None if it is within bounds."""
+    """Describe how a JSON text, valid or not, exceeds the limits; None if it does not."""
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     opened = raw.count(b"{") + raw.count(b"[")
     if opened <= nesting and raw.count(b":") <= names:
@@ -87,7 +94,7 @@ def shape_fault(data: bytes | str, *, names: int = MAX_NAMES, nesting: int = MAX
 
 
 def nesting_of(data: bytes) -> int:
-    """The deepest nesting of objects and lists in a JSON text, valid or not."""
+    """Return the deepest nesting of objects and lists in a JSON text, valid or not."""
     return _nesting(_string.sub(b"", data))
 
 

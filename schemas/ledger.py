@@ -1,6 +1,7 @@
-"""The ledger: the budget service's own record, and everyone's view of budgets, grants and refunds.
+"""The ledger: public record of budgets, grants and refunds, and the budget service's state.
 
-The topic is compacted; each source, population, allotment, grant and receipt has a key of its own, and so has the progress.
+The topic is compacted; each source, population, allotment, grant and receipt has a key, and so has
+the progress record.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ from schemas.windows import Moment
 
 
 class SourceRecord(SparingEvent):
-    """A source with its totals: ``granted`` less ``refunded`` is what counts against the budget.
+    """A source with its totals: ``granted`` less ``refunded`` counts against the budget.
 
-    Where the budget renews, these are totals of all periods, ``period`` says what counts in the present one, and ``left`` is left
-    of it. ``version`` is that of the data which ``fingerprint`` is of. ``noted`` is when the trail last had its totals, by the ledger's clock in milliseconds; ``unnoted`` says that something
-    was spent since.
+    If the budget renews, the totals cover all periods, and ``period`` and ``left`` the current one.
+    ``version`` is the version of the data with this ``fingerprint``. ``noted`` is the ledger's
+    time, in milliseconds, of the last totals in the trail; ``unnoted`` is true if something was
+    spent since.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted", "population", "period", "version"})
@@ -63,7 +65,7 @@ class SourceRecord(SparingEvent):
 
 
 class PopulationRecord(SparingEvent):
-    """A population with the totals of all its sources, as a source has them. Nothing more is granted of one that is ``halted``."""
+    """A population with the totals of all its sources; ``halted`` stops further grants."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"period", "state", "reason"})
 
@@ -81,9 +83,9 @@ class PopulationRecord(SparingEvent):
 
 
 class AllotmentRecord(SparingEvent):
-    """A part of a source's or a population's budget, who has it, and the totals of the streams that these have opened.
+    """A part of a budget, its analysts and the totals of the streams that they opened.
 
-    What may still be granted is what is ``left`` of it, and no more than is left of the budget itself.
+    Grants are limited by ``left`` here and of the budget itself.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population", "period"})
@@ -104,11 +106,12 @@ class AllotmentRecord(SparingEvent):
 
 
 class GrantRecord(SparingEvent):
-    """A stream's grant: its cost with all extensions, what is known to be spent of it, and what went back.
+    """A stream's grant: its cost with all extensions, its known spending and its refund.
 
-    ``ending`` is what was asked of it; a stream that is ``exhausted`` has ended by itself. ``analyst`` is who asked for it. The
-    standings are there where its source's budget or that of its population renews. One that is ``lost`` came back with a backup that did
-    not know all that it had answered: it counts as wholly spent, and nothing of it goes back.
+    ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst``
+    asked for the grant. The standings are set if the budget of the source or its population renews.
+    A ``lost`` grant was restored from a backup that lacks some of its answers: it counts as wholly
+    spent, without a refund.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -137,15 +140,19 @@ class GrantRecord(SparingEvent):
 
 
 class Receipt(SparingEvent):
-    """What became of one request, told apart by id and digest; ``asked`` and ``left`` are set where budget was the question.
+    """The decision on one request, identified by id and digest.
 
-    ``closing`` waits for the worker's last totals; with ``state`` ``closed`` there was nothing left to do. ``state`` is that of
-    the stream when a request that ends it was done; null elsewhere. A stream that was extended is ``opened`` for ``answers`` more
-    charged answers, for which ``granted`` was taken from its source. A population that is made known, a source that joins one and an
-    allotment are ``registered``; ``population`` is set where the request is about one, and ``source`` names it too if it is about
-    no source. ``meaning`` says what a budget that renews promises, and what its earlier periods did not count of a source that joins. A source that was refreshed is ``registered`` with the
-    data of ``version``. Of a standing stream, ``begins`` is the moment from which its windows are asked, and ``windows`` over how
-    many of them its α holds.
+    * ``asked`` and ``left`` are set if the budget was decisive.
+    * ``closing`` waits for the worker's last totals; with ``state`` ``closed`` nothing was left to do.
+      ``state`` is that of a stream when the request to end it was processed, otherwise null.
+    * An extended stream is ``opened`` for ``answers`` more charged answers; ``granted`` was taken from its
+      source for them.
+    * A new population, a source that joins one, and an allotment are ``registered``. ``population`` names
+      the population of the request; ``source`` repeats the name if the request has no source.
+    * A refreshed source is ``registered`` with the data of ``version``.
+    * ``meaning`` explains a renewing budget's promise, and which grants before a join it leaves out.
+    * ``begins`` is the time from which a standing stream's windows are asked, ``windows`` the number of
+      windows for which its α holds.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -173,9 +180,9 @@ class Receipt(SparingEvent):
 
 
 class LedgerProgress(SparingEvent):
-    """How far the ledger is: the next offset to read of requests and of charges, and where its trail ends.
+    """Progress of the ledger: next offsets of requests and charges, and the trail's head.
 
-    There is no ``trail`` where an earlier version wrote it last.
+    Earlier versions wrote no ``trail``.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"trail"})

@@ -1,4 +1,4 @@
-"""Mechanisms: what a stream can be asked to run, one model per kind."""
+"""Mechanisms: the algorithms that a stream can run, one model per kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ANSWERS = 1_000_000
 """Most charged answers that one stream may be granted."""
 
 MAX_CATEGORIES = 4096
-"""Most categories of a randomized response, and most cells that one answer lists."""
+"""Most categories of a randomized response, and most cells in one answer."""
 
 MAX_UNIVERSE = 1 << 20
 """Most cells of a hypothesis or a histogram that is held in memory."""
@@ -34,9 +34,9 @@ Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
 class _Compared(SparingEvent):
-    """Mechanisms that take counts and sums by one sensitivity; with ``people`` they take counts of people alone.
+    """Mechanisms that ask counts and sums with one sensitivity, or only counts of people.
 
-    One person moves such a count by 1, however many rows of each count, and the noise fits that.
+    One person moves a count of ``people`` by 1 with any number of rows, and the noise fits that.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"people"})
@@ -51,12 +51,12 @@ class _Compared(SparingEvent):
 
 
 class AboveThreshold(_Compared):
-    """Answer ⊤ or ⊥ to each query against ``threshold`` until ``cutoff`` ⊤s are out.
+    """Answers ⊤ or ⊥ to each query against ``threshold``, up to ``cutoff`` times ⊤.
 
-    ``monotone`` promises that between neighbouring data sets all query values move in the same direction (true of
-    counts under add-remove); the noise is then about half. ``sums`` lists the attributes whose sums may be asked for
-    beside counts; the noise then fits the largest of them. With ``people`` the stream takes counts of people alone, and its
-    noise fits those.
+    ``monotone`` promises that between neighboring data sets all query values move in the same
+    direction (true of counts under add-remove), which about halves the noise. ``sums`` lists the
+    attributes whose sums may be asked beside counts; the noise fits the largest of them. With
+    ``people``, the stream answers only counts of people, and its noise fits those.
     """
 
     kind: Literal["above_threshold"]
@@ -68,10 +68,11 @@ class AboveThreshold(_Compared):
 
 
 class NumericSparse(_Compared):
-    """AboveThreshold whose ⊤s carry a noisy value.
+    """AboveThreshold with a noisy value for each ⊤.
 
-    ``numbers`` says where the value comes from: ``fresh`` noise, for which a third share of ε is planned, or the
-    ``gap`` between the noisy value and the noisy threshold, which is free; its typical error is not centred.
+    ``numbers`` is the source of the value: ``fresh`` noise, for which a third share of ε is
+    planned, or the ``gap`` between the noisy value and the noisy threshold, which is free; its
+    typical error is not centered.
     """
 
     kind: Literal["numeric_sparse"]
@@ -84,9 +85,10 @@ class NumericSparse(_Compared):
 
 
 class Laplace(Event):
-    """A noisy value for each of ``answers`` queries, whose noise fits the query's own sensitivity.
+    """A noisy value for each of ``answers`` queries; noise fits the query's sensitivity.
 
-    A query may hold a vector: up to ``dimensions`` trusted values, or the counts of a table's groups.
+    A query may ask a vector: up to ``dimensions`` trusted values, or the counts of a table's
+    groups.
     """
 
     kind: Literal["laplace"]
@@ -95,10 +97,9 @@ class Laplace(Event):
 
 
 class RandomizedResponse(Event):
-    """Each event is one person's category; the answer is a category drawn around it.
+    """Randomizes one person's category per event.
 
-    The stream's ε protects a person with as many events as the source's ``contributions`` allows; each event gets its part
-    of it.
+    The stream's ε protects a person with up to ``contributions`` events; each event gets its part.
     """
 
     kind: Literal["randomized_response"]
@@ -115,9 +116,9 @@ class RandomizedResponse(Event):
 
 
 class Histogram(SparingEvent):
-    """The noisy counts of all cells of the ``attributes``, released once; every question to the release is free.
+    """Noisy counts of all cells of ``attributes``, released once; questions to it are free.
 
-    A standing stream's are those of each of ``answers`` windows.
+    A standing stream releases the counts of each of ``answers`` windows.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"answers"})
@@ -128,7 +129,7 @@ class Histogram(SparingEvent):
 
 
 class NoisyMax(_Compared):
-    """The name of the candidate whose noisy score is largest, for each of ``answers`` queries."""
+    """Names the candidate with the largest noisy score, for each of ``answers`` queries."""
 
     kind: Literal["noisy_max"]
     answers: Cutoff = 1
@@ -138,7 +139,7 @@ class NoisyMax(_Compared):
 
 
 class Exponential(_Compared):
-    """The name of a candidate, drawn with probability ∝ exp(ε·score/2Δ), for each of ``answers`` queries."""
+    """Draws a candidate with probability ∝ exp(ε·score/2Δ), for each of ``answers`` queries."""
 
     kind: Literal["exponential"]
     answers: Cutoff = 1
@@ -148,18 +149,22 @@ class Exponential(_Compared):
 
 
 class Pmw(Event):
-    """Answers from an estimate of the table that fits all that was measured; what it gets wrong is measured.
+    """Answers from an estimate of the table that fits all measurements so far.
 
-    Any number of ``attributes`` of any size; only those of one question have at most 2²⁰ cells together. Each ⊤ measures a
-    whole marginal, the noisy counts of all cells of the question's attributes. ``warm_start`` says what is measured with the
-    first answer: the marginals of all single attributes (1), of all pairs (2), nothing (0), or what the planner takes
-    (``auto``). ``updates`` is how many ⊤s are paid for, by default a small number that may run out; ``beyond`` says what
-    becomes of the stream then: it ends, or goes on answering from the estimate without a promise, at no cost. ``gap`` is
-    how large an error of the estimate, as a share of the ``rows``, should call for a ⊤.
+    If the estimate is too inaccurate, a ⊤ measures a marginal: the noisy counts of all cells of the
+    question's attributes. ``attributes`` may have any number and size; those of one question have
+    at most 2²⁰ cells.
 
-    With ``worst_case`` the stream is planned so that the ⊤s provably last for every table of at most ``rows`` rows and every
-    asker, by multiplicative weights over all cells of the attributes, at most 2²⁰ of them; either ``gap`` or ``updates`` may
-    then be given.
+    * ``warm_start``: measurements with the first answer: the marginals of all single attributes (1), of all
+      pairs (2), none (0), or the planner's choice (``auto``).
+    * ``updates``: number of ⊤s paid for, by default a small number that may run out.
+    * ``beyond``: after the last update the stream ends, or answers from the estimate without an error bound,
+      at no cost.
+    * ``gap``: error of the estimate, as a share of ``rows``, that should cause a ⊤.
+
+    With ``worst_case``, the ⊤s provably last for every table of at most ``rows`` rows and every
+    client, by multiplicative weights over all cells of the attributes, at most 2²⁰; either ``gap``
+    or ``updates`` may then be given.
     """
 
     kind: Literal["pmw"]
@@ -181,12 +186,13 @@ class Pmw(Event):
 
 
 class SparsePmw(Event):
-    """Multiplicative weights for queries that name at most ``sparsity`` cells of a universe of any size.
+    """Multiplicative weights for queries of at most ``sparsity`` cells of any universe.
 
-    ``updates`` fixes how many ⊤s are paid for, ``gap`` how large an error of the hypothesis, as a share of the rows, is
-    worth one. What is not given is planned so that the updates provably last for every table; with both given they may
-    run out, and α holds while they last. ``rows`` is the public number of rows; it must be given where neighbours add or
-    remove a row, for the true number is private there.
+    ``updates`` is the number of ⊤s paid for, ``gap`` the error of the hypothesis, as a share of the
+    rows, that causes one. Missing values are planned so that the updates provably last for every
+    table; with both given they may run out, and α holds while they last. ``rows`` is the public
+    number of rows, required if neighbors add or remove a row, because the true number is then
+    private.
     """
 
     kind: Literal["sparse_pmw"]
@@ -198,7 +204,10 @@ class SparsePmw(Event):
 
 
 class SparseProject(Event):
-    """A noisy random projection of the table onto ``projections`` rows, released once; sparse queries on it are free."""
+    """A noisy random projection of the table onto ``projections`` rows, released once.
+
+    Sparse queries on the projection are free.
+    """
 
     kind: Literal["sparse_project"]
     attributes: Attributes
@@ -207,7 +216,7 @@ class SparseProject(Event):
 
 
 class LazyHistogram(Event):
-    """A noisy histogram over a universe of any size, of which only the cells that are asked for are ever computed."""
+    """A noisy histogram over any universe; only the requested cells are computed."""
 
     kind: Literal["lazy_histogram"]
     attributes: Attributes
@@ -215,9 +224,10 @@ class LazyHistogram(Event):
 
 
 class RunningCount(Event):
-    """The noisy number so far after each of ``steps`` windows of a standing stream, for each group.
+    """Noisy running totals after each of ``steps`` windows of a standing stream, per group.
 
-    All answers of this horizon are charged once, with the first. A person counts no more often than the source's ``total`` says.
+    The first answer is charged for the whole horizon. The source's ``total`` bounds a person's
+    events.
     """
 
     kind: Literal["running_count"]
@@ -240,4 +250,4 @@ Mechanism = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""What a stream runs, told apart by ``kind``."""
+"""The mechanism of a stream, discriminated by ``kind``."""

@@ -1,4 +1,4 @@
-"""Populations: the people whom several sources are about, with a budget of their own."""
+"""Populations: people in several sources, who share one budget."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from schemas.base import (
 
 
 class Population(SparingEvent):
-    """The same people in several sources: whatever is granted on any of these counts against this budget as well.
+    """The same people in several sources, whose grants count against this budget as well.
 
-    ``renews`` says how long a period of the budget is. Without it the budget is one for ever.
+    ``renews`` is the length of the budget's period. Without it, the budget never renews.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"renews"})
@@ -43,10 +43,10 @@ class Population(SparingEvent):
 
 
 class Period(Event):
-    """The period that a budget which renews is in, by the ledger's clock; the first one has the number 1.
+    """The current period of a renewing budget, by the ledger's clock; the first is number 1.
 
-    ``counted`` is what counts against the budget in this period: what was granted in it, and what streams that were open at
-    its beginning carry over. ``meaning`` says in plain words what such a budget promises.
+    ``counted`` is the amount that counts against the budget in this period: its grants, and the
+    rest of streams that were open when it began. ``meaning`` explains the budget's promise.
     """
 
     number: Count
@@ -57,7 +57,7 @@ class Period(Event):
 
 
 class EdgeTotals(Event):
-    """A stream's totals when a period began, and whether it had ended."""
+    """A stream's totals when a period began; ``settled`` if it had ended."""
 
     answered: Count
     tops: Count
@@ -67,9 +67,10 @@ class EdgeTotals(Event):
 
 
 class Standing(Event):
-    """How a grant stands in a budget that renews: in which ``period`` it last changed, and its totals when that began.
+    """Position of a grant in a renewing budget: the ``period`` of its last change.
 
-    Without ``totals`` it was opened in that period, or came into the budget with its source.
+    ``totals`` are the stream's totals when that period began; null if the grant was opened, or
+    joined the budget with its source, in that period.
     """
 
     period: Count

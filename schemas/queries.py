@@ -1,4 +1,4 @@
-"""Queries: what producers ask."""
+"""Queries: the questions that producers send."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from schemas.sources import AttributeName
 from schemas.windows import Window
 
 Group = dict[AttributeName, str | int]
-"""One group of a standing stream: the value of each attribute; of a binned one its bin, as ``[0, 10)``."""
+"""One group of a standing stream: a value per attribute, for bins as in ``[0, 10)``."""
 
 MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
@@ -31,14 +31,14 @@ Percentage = Annotated[
 ]
 """A part of a stream's grant."""
 MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_FORMS_OF_PRICE)]
-"""The most that an answer may cost: an ε, or a part of the grant with which its stream was opened."""
+"""Most that an answer may cost: an ε, or a part of the stream's first grant."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
 
 class Candidate(Event):
-    """One of several things to choose from: a trusted ``value`` as its score, or what a table counts or sums.
+    """One of several choices, with a score: a trusted ``value``, or a count or sum.
 
-    With ``people`` it counts people who have a row that satisfies ``where``, not rows.
+    With ``people``, the score counts people with a row that satisfies ``where``, not rows.
     """
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -58,7 +58,7 @@ class Term(Event):
 
 
 class Cell(Event):
-    """One element of a universe, by the value of each of its attributes, and its weight in the query."""
+    """One element of a universe, by its attribute values, with its weight in the query."""
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -67,23 +67,26 @@ class Cell(Event):
 
 
 class Query(Event):
-    """One question to one stream, in exactly one form; which forms a stream takes, its mechanism says.
+    """One question to one stream, in exactly one form that the stream's mechanism accepts.
 
-    * ``value``, ``values``: trusted numbers, of any size; ``category``: one person's own category, any string.
-    * ``where``: how many rows satisfy the predicate; with ``fraction`` which share of all rows; with ``sum`` or ``mean``
-      of an attribute over those rows (over all rows if ``where`` is not given).
-    * ``people``: how many people have a row that satisfies ``where``, or any row if there is none. Without persons, each row is one.
-    * ``group_by``: the counts of the cells of these attributes, over the rows of ``where``.
+    * ``value``, ``values``: trusted numbers, of any size; ``category``: one person's category, any string.
+    * ``where``: number of rows that satisfy the predicate; with ``fraction`` their share of all rows; with
+      ``sum`` or ``mean`` of an attribute over those rows (over all rows without ``where``).
+    * ``people``: number of people with a row that satisfies ``where``, or with any row. Without a person
+      column, each row is one person.
+    * ``group_by``: counts of the cells of these attributes, over the rows of ``where``.
     * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
     * ``candidates``: named scores to choose from.
 
-    What is private (these numbers, the category) is never a reason to refuse a query. Numbers are the decimals that are
-    written: a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is public and replaces the stream's
-    own for this query. ``alpha`` is public too, and the error that the answer must keep to, in the unit of what is asked: it
-    is charged the least that keeps it. Streams of laplace over tables take it, and those of pmw that answer from an
-    estimate, beside ``where``, ``terms``, ``sum`` and ``group_by``, and beside ``fraction`` where the number of rows is public.
-    The same streams take ``max_price``: a question that may cost more is rejected and costs nothing, and the answer has its price.
-    With 0 it is a dry run.
+    Private fields (the trusted numbers, the category) never cause a refusal. Numbers are read as
+    exact decimals: a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is
+    public and replaces the stream's threshold for this query.
+
+    ``alpha`` is the public requested error, in the question's unit; the query is charged the least
+    that keeps to it. It is accepted by streams of laplace over tables and of pmw with an estimate,
+    for ``where``, ``terms``, ``sum`` and ``group_by``, and for ``fraction`` if the number of rows
+    is public. These streams also accept ``max_price``: a question that may cost more is rejected
+    without a charge, and the answer contains its price. ``max_price`` 0 is a dry run.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -157,14 +160,14 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("cells", "cells", False),
     ("candidates", "candidates", False),
 )
-"""The field that makes a form, the form, and whether ``where`` may stand beside it."""
+"""For each field: the form it makes, and whether ``where`` may be given with it."""
 
 
 def form_of(query: QueryLike) -> Form:
-    """The form of a question.
+    """Return the form of a question.
 
     Raises:
-        ValueError: the query asks nothing or several things at once.
+        ValueError: the query contains no question, or several.
     """
     if _asks_by_where_alone(query):
         if query.people and query.fraction:
@@ -190,7 +193,7 @@ def form_of(query: QueryLike) -> Form:
 
 
 def _asks_by_where_alone(query: Any) -> bool:
-    """Whether there is a predicate and no field that makes another form: what is asked most, at a fraction of the time."""
+    """Recognize the most common form quickly: a predicate and no other question field."""
     return (
         query.where is not None
         and query.value is None

@@ -1,4 +1,4 @@
-"""Rejected events: dead letters hold the original bytes as their value, or the first of them, and these facts as headers."""
+"""Dead letters: the refused event as value, cut if long, and these facts as headers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ HEADER_PREFIX = "__connect.errors."
 """Kafka Connect's prefix, so that its tools can read our dead letters."""
 
 OPTIONAL_FACTS: Final = ("last_offset", "codec", "length", "digest", "key_length", "header_count")
-"""Facts of dead letters that do not hold the whole of what was refused."""
+"""Facts of dead letters that contain only a part of the refused event."""
 
 
 class RejectedHeaders(Event):
-    """Why and where from; no header ever holds a private value.
+    """Reason and origin of a dead letter; no header contains a private value.
 
-    ``code`` is one of a fixed list of words; ``message`` names the field and the remedy. Where the value is only the beginning
-    of what was refused, ``length`` and ``digest`` (BLAKE3) are those of the whole; ``key_length`` and ``header_count`` say what
-    else was cut. ``last_offset`` and ``codec`` stand where a whole batch was refused unread, whose first offset is ``offset``.
+    ``code`` is one of a fixed list of words; ``message`` names the field and the remedy. If the
+    value was cut, ``length`` and ``digest`` (BLAKE3) belong to the whole value; ``key_length`` and
+    ``header_count`` are set if key or headers were cut. ``last_offset`` and ``codec`` are set if a
+    whole batch from ``offset`` on was refused unread.
     """
 
     topic: str
@@ -35,7 +36,7 @@ class RejectedHeaders(Event):
     header_count: int | None = None
 
     def to_kafka(self) -> list[tuple[str, bytes]]:
-        """Lay the facts out as Kafka headers in Kafka Connect's naming; those that do not apply are left out."""
+        """Return the facts as Kafka headers in Kafka Connect's naming, without absent facts."""
         facts = [
             (f"{HEADER_PREFIX}topic", self.topic.encode()),
             (f"{HEADER_PREFIX}partition", str(self.partition).encode()),
@@ -48,7 +49,7 @@ class RejectedHeaders(Event):
 
     @classmethod
     def from_kafka(cls, headers: Sequence[tuple[str, bytes | None]]) -> Self:
-        """Read the facts from a dead letter's headers; they stand last, after those of the event.
+        """Read the facts from a dead letter's headers, where they follow the event's headers.
 
         Raises:
             ValueError: a fact is missing or wrong.
@@ -62,7 +63,7 @@ class RejectedHeaders(Event):
 
 
 def header_name(fact: str) -> str:
-    """The header of a fact that not every dead letter has."""
+    """Return the header name of an optional fact."""
     return HEADER_PREFIX + fact.replace("_", ".")
 
 

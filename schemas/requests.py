@@ -1,4 +1,4 @@
-"""Requests: what operators ask of the budget service. Each is idempotent by its ``request`` id."""
+"""Requests of operators to the budget service, each idempotent by its ``request`` id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas.windows import Moment
 
 
 class _Request(SparingEvent):
-    """``by`` is the name of who asks, for the trail; whoever hands a request on for somebody, as the monitor does, gives it."""
+    """``by`` names the requester for the trail; the monitor fills it in for its users."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"by"})
 
@@ -22,7 +22,7 @@ class _Request(SparingEvent):
 
 
 class RegisterSource(_Request):
-    """Make a source known, with its total budget."""
+    """Register a source with its total budget."""
 
     kind: Literal["register"] = "register"
     request: EventId
@@ -30,7 +30,7 @@ class RegisterSource(_Request):
 
 
 class RegisterPopulation(_Request):
-    """Make a population known, with its total budget."""
+    """Register a population with its total budget."""
 
     kind: Literal["register_population"] = "register_population"
     request: EventId
@@ -38,7 +38,7 @@ class RegisterPopulation(_Request):
 
 
 class JoinPopulation(_Request):
-    """Say that a source is about the people of a population, for good; refused unless what it has granted fits."""
+    """Add a source to a population for good; refused if its grants exceed that budget."""
 
     kind: Literal["join"] = "join"
     request: EventId
@@ -47,10 +47,11 @@ class JoinPopulation(_Request):
 
 
 class Allot(_Request):
-    """Let analysts have a part of a source's or a population's budget, or change the part that they have.
+    """Give analysts a part of a source's or a population's budget, or change that part.
 
-    ``analysts`` share it, as a team; without them it is for the analyst that it is named after. Allotments may add up to
-    more than the budget, which bounds them all. Without ``delta`` it is the budget's.
+    ``analysts`` share it as a team; without them it belongs to the analyst of the same name.
+    Allotments may add up to more than the budget, which bounds them all. ``delta`` defaults to the
+    budget's.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"source", "population", "analysts", "delta"}
@@ -72,7 +73,7 @@ class Allot(_Request):
 
 
 class OpenStream(_Request):
-    """Reserve a stream's cost from its source and open it. ``analyst`` is who asks, and is charged for it."""
+    """Reserve a stream's cost from its source and open it; ``analyst`` is charged for it."""
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
 
@@ -83,11 +84,11 @@ class OpenStream(_Request):
 
 
 class ExtendStream(_Request):
-    """Grant a stream as many further charged answers as ``epsilon`` pays for, at the price of those that it was opened with.
+    """Grant a stream further charged answers for ``epsilon``, at its original price.
 
-    Only what they cost is taken. With ``delta`` the answers of a stream whose charges are independent of each other are
-    composed optimally, which makes more of them out of a large ``epsilon``. It is charged to the analyst who opened the stream;
-    an ``analyst`` who asks must be that one.
+    Only the cost of whole answers is taken. With ``delta``, a stream whose charges are independent
+    composes its answers optimally, which gives more answers for a large ``epsilon``. The analyst
+    who opened the stream is charged; ``analyst``, if set, must be the same.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
@@ -102,7 +103,7 @@ class ExtendStream(_Request):
 
 
 class CloseStream(_Request):
-    """End a stream; what its transcript provably did not spend goes back to the source."""
+    """End a stream and refund its provably unspent grant."""
 
     kind: Literal["close"] = "close"
     request: EventId
@@ -122,10 +123,10 @@ class HaltStream(_Request):
 
 
 class RefreshSource(_Request):
-    """Take the data that a table source has now for its next version.
+    """Read a table source's current data as its next version, even if no row has changed.
 
-    Streams that answer each question by noise of its own go on, over the new version. Those that keep a release, a hypothesis or an
-    estimate of the old one are closed, and with ``close`` all are. It is a new version even if not one row has changed.
+    Streams with independent noise per question continue on the new version. Streams that keep a
+    release, a hypothesis or an estimate are closed; with ``close``, all streams are closed.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"close"}
@@ -137,9 +138,10 @@ class RefreshSource(_Request):
 
 
 class BeginPeriod(_Request):
-    """Begin the account of a period of a source whose unit is ``person-period``, and open its streams there.
+    """Begin the account of a period of a ``person-period`` source and open its streams.
 
-    The feeds ask for it once a window of the period is to be asked. A period that has begun stays as it is.
+    The feeds send it before they ask the first window of the period. It does not change a begun
+    period.
     """
 
     kind: Literal["begin_period"] = "begin_period"
@@ -172,11 +174,11 @@ Request = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""Anything the budget service may be asked."""
+"""Any request to the budget service."""
 
 
 def subject_of(request: Request) -> tuple[str, str | None]:
-    """The source or population that a request is about, which is its Kafka key, and the stream if it is about one."""
+    """Return the request's source or population (its Kafka key) and stream."""
     match request:
         case RegisterSource():
             return request.source.source, None

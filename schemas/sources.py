@@ -1,4 +1,4 @@
-"""Sources: what has a privacy budget."""
+"""Sources: data with a privacy budget."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MAX_ROWS = 1 << 30
 """Most rows that a table may have."""
 
 MAX_CONTRIBUTION = 1_000_000
-"""Most rows, or events, of one person that may count."""
+"""Largest contribution bound in rows or events."""
 
 
 class Categories(Event):
     """A closed list of category names.
 
-    A row holding any other value takes the category ``other``, or is left out of the table where ``other`` is
-    not given. Both rules look at one row at a time, so that they keep the neighbouring relation.
+    A row with any other value takes the category ``other``, or is left out of the table without
+    ``other``. Both rules look at one row at a time, so they keep the neighboring relation.
     """
 
     kind: Literal["categories"] = "categories"
@@ -55,7 +55,7 @@ class Categories(Event):
 
     @property
     def size(self) -> int:
-        """How many values the domain has."""
+        """Number of values in the domain."""
         return len(self.values)
 
 
@@ -80,15 +80,15 @@ class Integers(Event):
 
     @property
     def size(self) -> int:
-        """How many values the domain has."""
+        """Number of values in the domain."""
         return self.maximum - self.minimum + 1
 
 
 class Bins(Event):
-    """Real numbers, known only by the half-open bin ``[edges[i], edges[i+1])`` that holds them.
+    """Real numbers, known only by the half-open bin ``[edges[i], edges[i+1])``.
 
-    The last bin includes its upper edge. Predicates compare with edges only. A value outside is put into the
-    nearer end bin, or its row is left out (``reject``).
+    The last bin includes its upper edge. Predicates compare with edges only. A value outside is put
+    into the nearer end bin, or its row is left out (``reject``).
     """
 
     kind: Literal["bins"] = "bins"
@@ -104,12 +104,12 @@ class Bins(Event):
 
     @property
     def size(self) -> int:
-        """How many bins the domain has."""
+        """Number of bins in the domain."""
         return len(self.edges) - 1
 
 
 def _from_shorthand(value: Any) -> Any:
-    """Read ``85`` as the integers 0..84 and ``["F", "M"]`` as categories, as domain files commonly put it."""
+    """Expand ``85`` to the integers 0..84 and ``["F", "M"]`` to categories."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"kind": "integers", "minimum": 0, "maximum": value - 1, "outside": "clamp"}
     if isinstance(value, list | tuple):
@@ -127,11 +127,11 @@ Domain = Annotated[
     _DeclaredDomain,
     BeforeValidator(_from_shorthand, json_schema_input_type=_DeclaredDomain | _Shorthand),
 ]
-"""The declared values of one attribute."""
+"""The declared domain of one attribute."""
 
 
 class _Source(SparingEvent):
-    """``population`` names the people whom it is about; ``renews`` says how long a period of its budget is."""
+    """``population`` names the people in the data; ``renews`` is the budget's period."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"population", "renews"})
 
@@ -151,11 +151,12 @@ class _Source(SparingEvent):
 
 
 class ValuesSource(_Source):
-    """A trusted feed: each query event carries its own private value.
+    """A trusted feed: each query event carries its private value.
 
-    ``sensitivity`` bounds how far one person moves any value; values are rounded to multiples of ``grid`` before
-    they meet noise. Values are clamped to ``minimum`` … ``maximum``; where one is not given, it is ∓10¹⁵, or as far as
-    2⁵⁰ steps of the grid reach. A range beyond those steps is refused, and a grid that reaches less than 10⁹ without one.
+    ``sensitivity`` bounds how far one person moves any value; values are rounded to multiples of
+    ``grid`` before noise is added, and clamped to ``minimum`` … ``maximum``. A missing limit is
+    ∓10¹⁵, or 2⁵⁰ steps of the grid if that is less. A range of more steps is refused; without a
+    range, so is a grid whose 2⁵⁰ steps do not reach 10⁹.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"minimum", "maximum"}
@@ -174,10 +175,10 @@ class ValuesSource(_Source):
 
 
 class RecordsSource(_Source):
-    """A feed of people's own records: each query event carries one person's category.
+    """A feed of people's records: each query event carries one person's category.
 
-    One person sends at most ``contributions`` events to any one stream. Under local privacy there is no table that
-    neighbours could differ in but by replacing what a person sends.
+    One person sends at most ``contributions`` events to any one stream. Under local privacy there
+    is no table, so neighbors differ by replacing the records that one person sends.
     """
 
     kind: Literal["records"]
@@ -186,13 +187,15 @@ class RecordsSource(_Source):
 
 
 class TableSource(_Source):
-    """A table with declared attribute domains; queries are predicates that count rows, or people.
+    """A table with declared attribute domains; queries count the rows or people of a predicate.
 
-    One row is one person, unless ``person`` names the column that says whose row it is. Of each person at most
-    ``contribution`` rows count then, chosen by a keyed hash of the person's own rows; rows that name nobody are left out. What is
-    protected is a person with all rows, and neighbours differ in one person.
+    Each row is one person, unless ``person`` names the column with the person's id. Then at most
+    ``contribution`` rows of each person count, chosen by a keyed hash of the person's rows; rows
+    without an id are left out. The unit of privacy is a person with all rows, and neighbors differ
+    in one person.
 
-    ``path`` is a file's, a folder's with ``/`` at its end, one with wildcards, or an address (s3:// or postgresql://).
+    ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3:// or
+    postgresql://).
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution"}
@@ -236,23 +239,24 @@ FieldPath = Annotated[
         max_length=256,
     ),
 ]
-"""Where a field stands in a JSON event: its name or, for a nested one, the names on the way to it, as in ``user.id``."""
+"""Path of a field in a JSON event: its name, or nested names as in ``user.id``."""
 
 
 class EventsSource(_Source):
-    """A Kafka topic of people's events, as JSON; standing streams count what is in its windows.
+    """A live topic: a Kafka topic of people's JSON events, counted in windows.
 
-    ``person`` says where the event names whose it is, ``time`` where it says when it was: in ISO 8601 with a zone, or in
-    milliseconds since 1970. The topic is keyed by the person. ``attributes`` are those that predicates, groups and sums may name;
-    each stands in the event under its own name, or where ``fields`` says. Of each person at most ``contribution`` events count in
-    one window of one stream, those that came first; ``total`` bounds what counts of a person in all windows of a stream of
-    ``running_count``, or in those of one period.
-
-    What is protected is all that a person ever does (``unit``: ``person``) or what a person does in one ``period``; each period has a
-    budget then, as an account of its own: a source which names the source that it is a period of (``period_of``) and when it ``starts``.
-    Those begin by themselves. Windows close by the ``clock``: that of the broker, which stamps each event, or the time that marks in the
-    topic tell, as for events that are replayed. No event's own time moves it. An event that is more than ``ahead`` of the clock is
-    refused. A partition that is silent follows the clock of the feed, behind by ``idle``.
+    * ``person`` and ``time`` are paths of the person's id, which is also the record key, and of the event's
+      time: ISO 8601 with a zone, or milliseconds since 1970.
+    * ``attributes`` may be used by predicates, groups and sums; ``fields`` maps them to paths that differ from
+      their names.
+    * At most ``contribution`` events of each person count in one window of one stream, the earliest first.
+      ``total`` bounds a person's events in all windows of a ``running_count`` stream, or of one period.
+    * The ``unit`` of privacy is all events of a ``person``, or those in one ``period``. Each period has a
+      budget: an account, which names its source (``period_of``) and its start (``starts``), and which Sotto
+      opens automatically.
+    * Windows close by the ``clock``: the broker's timestamps, or marks in the topic, for replayed events. An
+      event's time never moves the clock. Events more than ``ahead`` of the clock are refused. A silent
+      partition follows the feed's clock with a delay of ``idle``.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
@@ -309,16 +313,16 @@ class EventsSource(_Source):
 
     @property
     def has_periods(self) -> bool:
-        """Whether each period of it is an account of its own."""
+        """True if each period is a separate account."""
         return self.period is not None and self.period_of is None
 
     @property
     def period_ms(self) -> int:
-        """The length of a period; 0 without periods."""
+        """Length of a period in milliseconds; 0 without periods."""
         return 0 if self.period is None else span_ms(self.period)
 
     def of_period(self, start: int) -> EventsSource:
-        """The account of the period that begins at a moment."""
+        """Return the account of the period that starts at a timestamp."""
         changed = {
             "source": named_at(self.source, start),
             "period_of": self.source,
@@ -327,24 +331,24 @@ class EventsSource(_Source):
         return self.model_copy(update=changed)
 
     def sharing(self, other: EventsSource) -> EventsSource:
-        """The same, with the other's attributes where they are equal: thousands of periods keep one copy of them."""
+        """Reuse the other source's equal attributes: thousands of periods share one copy."""
         if self is other or self.attributes != other.attributes:
             return self
         return self.model_copy(update={"attributes": other.attributes})
 
     def path_of(self, attribute: str) -> str:
-        """Where an attribute stands in an event."""
+        """Return the path of an attribute in an event."""
         return self.fields.get(attribute, attribute)
 
 
 HOUR_MS = 3_600_000
 
 MAX_PARENT_NAME = 96
-"""Longest name of a source or a stream with periods: those of its periods have their moments behind it."""
+"""Longest name of a source or stream with periods; the period's start is appended."""
 
 
 def named_at(name: str, start: int) -> str:
-    """What a source or a stream is called in the period that begins at a moment."""
+    """Return the name of a source or stream in the period that starts at a timestamp."""
     return f"{name}@{written_moment(start)}"
 
 
@@ -352,16 +356,16 @@ _NAMED_AT: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?
 
 
 def named_from(name: str) -> tuple[str, str] | None:
-    """Whose name a source or a stream of a period goes by, and when that starts; None for any other name.
+    """Split the name of a period's source or stream into parent name and start, else None.
 
-    Nobody registers or opens what is called like that: it begins by itself.
+    These names are reserved: Sotto opens periods automatically.
     """
     found = _NAMED_AT.fullmatch(name) if name.endswith("Z") else None
     return None if found is None else (found[1], found[2])
 
 
 def registered_as(name: str) -> str:
-    """What a source was registered, or a stream was opened as: that of a period as what it is one of."""
+    """Return the name of a source or stream without its period."""
     named = named_from(name)
     return name if named is None else named[0]
 
@@ -369,4 +373,4 @@ def registered_as(name: str) -> str:
 Source = Annotated[
     ValuesSource | RecordsSource | TableSource | EventsSource, Field(discriminator="kind"), ByKind()
 ]
-"""What has a budget: a feed of trusted values, a feed of people's own records, a table, or a live topic of people's events."""
+"""Data with a budget: trusted values, people's records, a table, or a live topic."""

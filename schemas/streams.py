@@ -1,4 +1,4 @@
-"""Streams: one mechanism's run over one source."""
+"""Streams: runs of one mechanism over one source."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ MAX_GROUPS = 10_000
 
 
 class SumOf(Event):
-    """The sum of an integer attribute, each event's clamped to the declared range."""
+    """The sum of an integer attribute, clamped per event to the declared range."""
 
     sum: AttributeName
 
 
 class StandingQuery(SparingEvent):
-    """What a standing stream asks of each window of its source, by itself.
+    """The question that a standing stream asks of each window of its source.
 
-    ``count`` says what of the events that satisfy ``where``: how many events, how many people, or the sum of an attribute. With ``by``
-    it is asked for each cell of these attributes, whether there are events of it or not. A window is asked when the source's clock
-    is ``lateness`` beyond its end; an event that comes later does not count. The first window begins at ``begins`` or
-    after it: by default, when the stream was opened.
+    ``count`` selects the number of events that satisfy ``where``, the number of people, or the sum
+    of an attribute. With ``by``, each cell of these attributes is asked, also without events. A
+    window is asked when the source's clock is ``lateness`` past its end; later events do not count.
+    The first window starts at or after ``begins``, by default the opening of the stream.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"count", "where", "by", "lateness", "begins"})
@@ -62,14 +62,14 @@ class StandingQuery(SparingEvent):
 
     @property
     def open_ms(self) -> int:
-        """How long after its beginning a window closes."""
+        """Milliseconds from a window's start until it closes."""
         return self.window.size_ms + span_ms(self.lateness)
 
 
 class StreamSpec(SparingEvent):
-    """What an operator asks for: a mechanism on a source, at a privacy cost, for so many queries.
+    """An operator's specification: mechanism, source, privacy cost and number of queries.
 
-    A stream on a live topic is ``standing``: its windows ask it.
+    A stream on a live topic is ``standing``: Sotto asks its questions, one per window and group.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"standing"})
@@ -86,10 +86,11 @@ class StreamSpec(SparingEvent):
 
 
 class StreamIdentity(Event):
-    """What makes one opening of a stream unlike any other; minted by the budget service, never changed.
+    """The unique identity of a stream's opening, made by the budget service, never changed.
 
-    ``digest`` is that of the whole definition as it was at the opening (spec, calibration, source, fingerprint): all
-    noise is bound to it. ``key_id`` names the noise key that the stream's noise is derived from.
+    ``digest`` covers the whole definition at the opening (spec, calibration, source, fingerprint);
+    all noise is bound to it. ``key_id`` names the noise key from which the stream's noise is
+    derived.
     """
 
     incarnation: Incarnation
@@ -98,11 +99,12 @@ class StreamIdentity(Event):
 
 
 class Extension(SparingEvent):
-    """Further charged answers of a stream that is open, each at the price of those that it was opened with.
+    """Further charged answers of an open stream, each at the stream's original price.
 
-    They are ``answers`` in number and take no more than ``epsilon`` by adding up or, where they do, are together
-    (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the request that asked for them: the same
-    one never extends a stream twice. ``resumes`` says of a standing stream that it had run dry: its windows are asked again.
+    The ``answers`` take at most ``epsilon`` if their costs are added up; otherwise they are
+    together (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the
+    request, which never extends a stream twice. ``resumes`` says that a standing stream was
+    exhausted and is asked again.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"resumes"})
@@ -115,7 +117,7 @@ class Extension(SparingEvent):
 
 
 Extensions = tuple[Extension, ...]
-"""All extensions of a stream in the order in which they were granted: it only ever grows at its end."""
+"""All extensions of a stream in the order of their grants; append-only."""
 
 
 class _Definition(SparingEvent):
@@ -131,7 +133,7 @@ class _Definition(SparingEvent):
 
 
 class StreamOpened(_Definition):
-    """The stream may answer, for as long as its calibration and its extensions have charged answers."""
+    """The stream may answer while its grant has charged answers left."""
 
     kind: Literal["opened"] = "opened"
 
@@ -144,11 +146,11 @@ class StreamHalted(_Definition):
 
 
 class StreamClosed(_Definition):
-    """The stream has ended; its worker reports the final spending once, which frees the refund."""
+    """The stream has ended; its worker reports the final charge, which frees the refund."""
 
     kind: Literal["closed"] = "closed"
     reason: Reason
 
 
 Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind"), ByKind()]
-"""A stream's definition and what it may do."""
+"""A stream's definition and its permission to answer."""

@@ -1,7 +1,8 @@
-"""Where a table lies, if not in a file of the services' own machines: addresses in object stores and databases.
+"""Addresses of tables in object stores and databases.
 
-An address is taken in one form only, so that two that name one place are equal, and a prefix of one is found by comparing
-parts. It never holds a user, a password or a parameter: an address is public, for it stands in the ledger.
+An address has one canonical form, so equal places have equal addresses, and prefixes are compared
+by parts. Addresses are public, because they stand in the ledger: no user, password or parameter is
+accepted.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _name = re.compile(r"[A-Za-z0-9_$.-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in an object store (bucket and key) or a database server (database, schema and table).
+    """A place in an object store (bucket, key) or a database (server, schema, table).
 
-    ``is_folder`` says that it ends in ``/``. Parts are compared sign by sign, as stores and servers take them.
+    ``is_folder`` is true if the address ends in ``/``. Parts are case-sensitive.
     """
 
     scheme: Scheme
@@ -40,9 +41,10 @@ class Address:
 
     @classmethod
     def of_table(cls, text: str) -> Address | None:
-        """The address that a source's path is; None if it is a path of a file system.
+        """Parse the address of a source's path; None if it is a path in a file system.
 
-        Parts of a key may hold the wildcard ``*``, and be ``**``. ValueError, without a word of the text, if it is neither.
+        Parts of a key may contain the wildcard ``*``, or be ``**``. A ValueError never quotes the
+        text.
         """
         address = cls._parse(text, _pattern_part)
         if address is None:
@@ -57,7 +59,10 @@ class Address:
 
     @classmethod
     def of_root(cls, text: str) -> Address:
-        """The address that stands for all places below it: without wildcards. ValueError, without a word of the text, if it is none."""
+        """Parse an address without wildcards that permits all places below it.
+
+        A ValueError never quotes the text.
+        """
         address = cls._parse(text, _key_part)
         if address is None:
             raise ValueError("no address; begin with s3:// or postgresql://")
@@ -98,12 +103,12 @@ class Address:
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """The parts before the first that holds a wildcard: whatever matches lies below them."""
+        """The parts before the first wildcard; every match lies below them."""
         place = next((at for at, name in enumerate(self.parts) if WILDCARDS & set(name)), len(self.parts))
         return self.parts[:place]
 
     def is_below(self, root: Address) -> bool:
-        """Whether a root stands for this place, and for all that its wildcards match."""
+        """Return True if the address, with all matches of its wildcards, lies below ``root``."""
         return (self.scheme, self.host, self.port) == (root.scheme, root.host, root.port) and self.fixed[
             : len(root.parts)
         ] == root.parts

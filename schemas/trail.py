@@ -1,7 +1,7 @@
-"""The audit trail: what was asked of the budget service, what it decided, and what followed by itself, each once.
+"""The audit trail: requests, decisions and automatic events, each exactly once.
 
-The entries are a chain: each has its number and the digest of the one before it, byte for byte. Nothing is ever compacted
-away, and nothing stands here that the ledger does not tell.
+The entries form a chain: each has its number and the digest of the previous entry's bytes. The
+topic is never compacted, and contains nothing that is not in the ledger.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from schemas.base import (
 )
 
 BEFORE_THE_FIRST = "0" * 64
-"""What the first entry has in place of the digest of one before it."""
+"""The ``previous`` digest of the first entry."""
 
 Word = Annotated[str, matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
-"""A word of an open list."""
+"""A word of an extensible list."""
 
 
 class TrailHead(Event):
-    """The end of a trail: how many entries it has, the digest of the last one, and the ledger's clock there."""
+    """The end of a trail: number of entries, last digest and the ledger's clock."""
 
     entries: Count
     digest: Digest
@@ -40,7 +40,7 @@ class TrailHead(Event):
 
 
 class Totals(Event):
-    """What an account has granted, known to be spent, got back and left."""
+    """Amounts that an account has granted, spent, refunded and left."""
 
     granted: Amount
     spent: Amount
@@ -49,9 +49,10 @@ class Totals(Event):
 
 
 class TrailEntry(SparingEvent):
-    """What every entry has: its ``number`` from 0, the digest of the one before it, and the ledger's clock in milliseconds.
+    """Fields of every entry: ``number`` from 0, previous digest and ledger time in ms.
 
-    The clock is that of Kafka's stamps on what the budget service has taken in, and never goes backwards.
+    The clock is the latest Kafka timestamp that the budget service has processed; it never goes
+    backwards.
     """
 
     number: Count
@@ -60,7 +61,7 @@ class TrailEntry(SparingEvent):
 
 
 class TrailBeginning(TrailEntry):
-    """The first entry: how much the ledger knew when its trail began. One ``standing`` entry a source follows."""
+    """The first entry: size of the ledger then. One ``standing`` entry per source follows."""
 
     kind: Literal["beginning"] = "beginning"
     sources: Count
@@ -68,7 +69,7 @@ class TrailBeginning(TrailEntry):
 
 
 class TrailStanding(TrailEntry):
-    """A source as it was when the trail began; ``digest`` is one over the identities of its streams, by name."""
+    """A source at the start of the trail; ``digest`` covers its streams' identities by name."""
 
     kind: Literal["standing"] = "standing"
     source: Identifier
@@ -78,12 +79,12 @@ class TrailStanding(TrailEntry):
 
 
 class TrailRequest(TrailEntry):
-    """A request and its decision. One that is sent again, and changes nothing, has no entry of its own.
+    """A request and its decision. A repeated request without effect has no entry.
 
-    ``request`` and ``digest`` are those of its receipt; ``by`` is who asked, as the request says. ``epsilon`` and ``delta`` are
-    what was asked for: a source's budget, a stream's price, or the part of a budget that an ``allotment`` gives to ``analysts``;
-    ``granted`` is what was taken for it, and ``totals`` are the source's behind it. ``stream_digest`` is that of the definition
-    which a stream was opened with.
+    ``request`` and ``digest`` are those of its receipt; ``by`` is the requester. ``epsilon`` and
+    ``delta`` are the requested amount: a source's budget, a stream's price, or the part of a budget
+    that an ``allotment`` gives to ``analysts``. ``granted`` is the amount taken, and ``totals`` are
+    the source's afterwards. ``stream_digest`` is the digest of an opened stream's definition.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -132,9 +133,9 @@ class TrailRequest(TrailEntry):
 
 
 class TrailEvent(TrailEntry):
-    """What followed by itself: a stream ``exhausted``, ``halted`` by its worker, ``closed`` with what went back.
+    """An automatic event: a stream is ``exhausted``, ``halted`` by its worker, or ``closed``.
 
-    ``spent`` and ``refunded`` are the stream's; ``totals`` are the source's behind it.
+    ``spent`` and ``refunded`` are the stream's; ``totals`` are the source's afterwards.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -153,7 +154,7 @@ class TrailEvent(TrailEntry):
 
 
 class TrailPoint(TrailEntry):
-    """What an account has granted and spent by then: one a minute at most, and only where something was spent."""
+    """An account's totals: at most one entry per minute, and only after spending."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population"})
 
@@ -167,10 +168,11 @@ Since = Literal["nothing", "halt", "accept_loss"]
 
 
 class TrailRestored(TrailEntry):
-    """The ledger was brought back from a backup: what came after the entry before this one is lost.
+    """The ledger was restored from a backup: everything after the previous entry is lost.
 
-    ``since`` is what the operator said of that time: that ``nothing`` was granted, that all sources are to ``halt``, or that
-    they go on though it is not known what was granted (``accept_loss``). ``lost`` streams were open, and count as wholly spent.
+    ``since`` is the operator's statement about the lost time: ``nothing`` was granted, all sources
+    must ``halt``, or they continue although lost grants are unknown (``accept_loss``). The ``lost``
+    streams were open, and count as wholly spent.
     """
 
     kind: Literal["restored"] = "restored"

@@ -1,6 +1,6 @@
-"""Windows: spans of time, and the half-open intervals that standing streams are asked about.
+"""Windows of time, counted by standing streams: half-open intervals.
 
-All times are whole milliseconds since 1970 in UTC; windows are aligned to that moment.
+All times are whole milliseconds since 1970 in UTC; windows are aligned to that time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MIN_WINDOW_MS: Final = 100
 """Shortest step from one window to the next."""
 
 MAX_OVERLAP: Final = 64
-"""Most windows that one moment lies in."""
+"""Most windows that contain one time."""
 
 
 @lru_cache(maxsize=4096)
 def span_ms(text: str) -> int:
-    """The milliseconds of a span as ``90s``, ``15m``, ``1h``, ``2d``, ``250ms``, or in ISO 8601 as ``PT15M`` or ``P1DT12H``.
+    """Parse a duration, as ``90s``, ``15m``, ``250ms`` or ISO 8601, into milliseconds.
 
     Raises:
-        ValueError: it is no span, or longer than ten years.
+        ValueError: it is not a duration, or longer than ten years.
     """
     if (short := _SHORT.fullmatch(text)) is not None:
         span = int(short[1]) * _UNITS_MS[short[2]]
@@ -53,10 +53,10 @@ def span_ms(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def moment_ms(text: str) -> int:
-    """The milliseconds since 1970 of a moment in ISO 8601 with a zone, as ``2013-01-01T05:00:00Z``.
+    """Parse a time in ISO 8601 with a zone into milliseconds since 1970.
 
     Raises:
-        ValueError: it is no moment, names no zone, or is finer than a millisecond or before 1970.
+        ValueError: it is not a time, has no zone, is finer than a millisecond, or before 1970.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -72,7 +72,7 @@ def moment_ms(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def written_moment(milliseconds: int) -> str:
-    """A moment in ISO 8601, in UTC and with as few digits as it takes."""
+    """Format a time in ISO 8601 and UTC, without needless digits."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     precision = "milliseconds" if milliseconds % 1000 else "seconds"
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
@@ -88,16 +88,16 @@ def _is_moment(text: str) -> str:
 
 
 Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValidator(_is_span)]
-"""A span of time, as in ``90s``, ``15m``, ``1h``, ``2d``, or ISO 8601 as in ``PT15M``."""
+"""A duration, as in ``90s``, ``15m``, ``1h``, ``2d``, or ISO 8601 as in ``PT15M``."""
 
 Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment)]
-"""A moment in ISO 8601 with a zone; kept in UTC."""
+"""A time in ISO 8601 with a zone; stored in UTC."""
 
 
 class Windows(SparingEvent):
-    """Windows of one ``size``, of which one begins ``every`` so often: each moment lies in ``size / every`` of them.
+    """Windows of one ``size``, one starting ``every`` interval; they overlap if it is shorter.
 
-    Without ``every`` they follow upon each other. The k-th is [k·every, k·every + size) since 1970 in UTC.
+    ``every`` defaults to ``size``. The k-th window is [k·every, k·every + size) since 1970 in UTC.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"every"})
@@ -117,21 +117,21 @@ class Windows(SparingEvent):
 
     @property
     def size_ms(self) -> int:
-        """The length of a window."""
+        """Length of a window in milliseconds."""
         return span_ms(self.size)
 
     @property
     def every_ms(self) -> int:
-        """The step from the beginning of one window to that of the next."""
+        """Milliseconds from the start of one window to the start of the next."""
         return span_ms(self.every or self.size)
 
     @property
     def overlap(self) -> int:
-        """How many windows each moment lies in."""
+        """Number of windows that contain each time."""
         return self.size_ms // self.every_ms
 
     def first_from(self, moment: int) -> int:
-        """The beginning of the first window that begins at a moment or after it."""
+        """Return the start of the first window that starts at or after a time."""
         return -(-moment // self.every_ms) * self.every_ms
 
 
@@ -143,19 +143,19 @@ class Window(Event):
 
 
 MARK_HEADER: Final = "sotto-mark"
-"""The header of a record that tells the time of all that follows it: no event, and nothing private."""
+"""Header of a watermark record in a live topic; the record contains no private data."""
 
 END_MS: Final = 253_402_300_800_000
-"""The year 10000, which no moment can be written in."""
+"""The year 10000, which ISO 8601 cannot express."""
 NO_MOMENT: Final = -1
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def moment_of(value: Any) -> int:
-    """The milliseconds since 1970 of ISO 8601 with a zone, or of milliseconds; −1 for what is no moment from 1970 to 9999.
+    """Convert an ISO 8601 time or milliseconds to milliseconds since 1970, truncating.
 
-    Finer ones are cut to milliseconds.
+    Returns −1 for any other value, and for times outside the years 1970 to 9999.
     """
     if isinstance(value, str):
         try:

@@ -1,8 +1,8 @@
-"""The fast path between events and bytes: msgspec structs derived from the pydantic models.
+"""Fast encoding and decoding: msgspec structs derived from the pydantic models.
 
-The models are the one definition. Hot events (queries in, answers and checkpoints out) pass through structs built
-from their fields and constraints; whatever the fast path refuses is read again by the model, whose error names the
-field. A property test holds the two equal.
+The models are the single definition. Hot events (queries in, answers and checkpoints out) use
+structs built from their fields and constraints; an event that a struct refuses is read again by the
+model, whose error names the field. A property test keeps both equal.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_typ
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises of bytes that it cannot read: bytes in a string that are no UTF-8 and deep nesting have errors of their own."""
+"""Errors of msgspec for unreadable bytes; invalid UTF-8 and deep nesting have their own."""
 
 MAX_DESCRIPTION: Final = 500
-"""Most characters of what is wrong with an event."""
+"""Most characters in an error message about an event."""
 
 MAX_DIGITS: Final = 400
-"""Most digits of an integer of JSON that is read as one: no double is larger, and Python converts at most 4,300."""
+"""Most digits of a JSON integer; longer ones become floats, because no double is larger."""
 
 MOST_FAULTS: Final = 3
-"""How many faults of one event are told; of others how many there are."""
+"""Most faults described for one event; of the rest only the number is given."""
 
 
 class MalformedEventError(ValueError):
-    """Bytes that are no valid event.
+    """Bytes that are not a valid event.
 
-    The message may stand on a public topic: it has words of the contract, positions and remedies, and nothing else of
-    the event, be it a value or the name of a field that the contract does not know.
+    The message may be published: it contains words of the contract, positions and remedies, but
+    neither values nor unknown field names of the event.
     """
 
 
@@ -111,9 +111,9 @@ def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) ->
 
 @cache
 def struct(model: type[BaseModel], *, only: frozenset[str] | None = None) -> type[msgspec.Struct]:
-    """The struct with a model's fields, constraints and defaults; unknown fields are refused as there.
+    """Build the struct of a model with its fields, constraints and defaults.
 
-    With ``only`` it has just these of the fields, and refuses the others.
+    With ``only``, the struct has only these fields and refuses the others.
     """
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, info in model.model_fields.items():
@@ -132,15 +132,12 @@ def struct(model: type[BaseModel], *, only: frozenset[str] | None = None) -> typ
 
 
 class Codec(Generic[ModelType]):
-    """Bytes to events and back, for one model or union of models.
-
-    ``decode`` gives the pydantic event; an error message has at most 500 characters.
-    """
+    """Encodes and decodes the events of one model or union of models."""
 
     def __init__(self, model: Any, *, limit: int) -> None:
         self._model = model
         self._limit = limit
-        # Records hold what a definition holds, and more.
+        # Records contain a definition and more.
         self._names = MAX_NAMES * max(1, limit // MAX_DEFINITION_BYTES)
         self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
 
@@ -149,7 +146,7 @@ class Codec(Generic[ModelType]):
         return TypeAdapter(self._model)
 
     def decode(self, data: bytes | None) -> ModelType:
-        """Read one event, or raise MalformedEventError."""
+        """Decode and validate one event; raises MalformedEventError."""
         if data is None:
             raise MalformedEventError("event: has no value; send a JSON object")
         if len(data) > self._limit:
@@ -165,22 +162,23 @@ class Codec(Generic[ModelType]):
         return event
 
     def decode_own(self, data: bytes) -> ModelType:
-        """Read an event that Sotto has written itself: whether a field is there twice is not looked for."""
+        """Decode an event that Sotto wrote, without the check for repeated fields."""
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
             raise MalformedEventError(_describe_event(error, data)) from None
 
     def encode(self, event: ModelType) -> bytes:
-        """The event as compact JSON."""
+        """Encode the event as compact JSON."""
         return self._adapter.dump_json(event, exclude_defaults=self._omit_defaults)
 
 
 def describe(error: ValidationError, name: Callable[[str], str] = str, given: Any = None) -> str:
-    """Say which fields are wrong and why, without quoting any value; the reader is the author of the fields.
+    """Describe which fields are wrong and why, without quoting any value.
 
-    ``name`` translates the name of an outermost field into that of an option or a variable. ``given`` is what was validated:
-    with it, fields are named as they stand there, without the kinds of the contract that lie between them.
+    ``name`` translates the name of an outermost field into that of an option or a variable.
+    ``given`` is the validated input: with it, fields are named as they appear there, without
+    pydantic's kind steps.
     """
     written = Place(given) if given is not None else None
 
@@ -192,16 +190,16 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
 
 
 def read_json(text: str) -> Any:
-    """Read JSON as Python does, but an integer that is too long for Python as an infinite number.
+    """Read JSON as Python does, but integers too long for Python as floats.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits))
 
 
 def parsed(document: bytes | str) -> Any:
-    """The value of a JSON document; None if it is not JSON."""
+    """Decode a JSON document; None if it is not JSON."""
     try:
         return from_json(document)
     except ValueError:
@@ -215,7 +213,7 @@ def _describe_event(error: ValidationError, data: bytes) -> str:
 def describe_at(
     error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
 ) -> str:
-    """The same of fields that ``place_of`` names; of an error of the event as a whole as ``whole``."""
+    """Describe faults by the fields that ``place_of`` names; ``whole`` names the whole event."""
     parts = []
     if error.error_count() > MAX_FAULTS:
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
@@ -228,8 +226,8 @@ def describe_at(
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
         place = ".".join(steps) or whole
-        # What a rule of the contract says is a sentence of its own, before which pydantic sets its own words.
-        reason = _told(detail).removeprefix("Value error, ")[:200]
+        # Pydantic prefixes the messages of the contract's validators.
+        reason = _explain_fault(detail).removeprefix("Value error, ")[:200]
         parts.append(f"{place[:80]}: {reason}" if place else reason)
     more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
     return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
@@ -241,19 +239,18 @@ _FORMS: Final = {
     "model_type": "is no object; give one with its fields, in braces",
     "model_attributes_type": "is no object; give one with its fields, in braces",
 }
-"""What to give where a value has the form of another."""
+"""Messages for values of the wrong type."""
 
 _MISSING: Final = {
     "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)",
 }
-"""What to give for a field that is missing, if its values need a choice."""
+"""Messages for missing fields whose values need an explanation."""
 
 _ALIKE: Final = {"cutoff": "answers", "answers": "cutoff"}
-"""How many charged answers a mechanism gives is called by either name, and never by both."""
+"""Two names of the number of charged answers; each mechanism has one of them."""
 
 
-def _told(detail: ErrorDetails) -> str:
-    """What is wrong and what to do, where pydantic's own words are of Python or of patterns."""
+def _explain_fault(detail: ErrorDetails) -> str:
     kind, loc = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
         other = _ALIKE.get(str(loc[-1]))
@@ -268,10 +265,10 @@ def _told(detail: ErrorDetails) -> str:
 
 
 class Place:
-    """Names the place of a fault by the fields of what was validated; ``public`` shows names of the contract alone.
+    """Names a fault's position by the input's fields; ``public`` hides unknown names.
 
-    Pydantic puts the kind of a union's member between fields: a step that is no field of what was given is such a kind, unless
-    it is the field that is missing.
+    Pydantic inserts the kind of a union's member between fields: a step that is not a field of the
+    input is such a kind, unless it is the missing field.
     """
 
     def __init__(self, given: Any, *, public: bool = False) -> None:
@@ -279,7 +276,7 @@ class Place:
         self._public = public
 
     def __call__(self, detail: ErrorDetails) -> list[str]:
-        """The names of the fields on the way to a fault; of one that may not be shown its number."""
+        """Return the field names from the outermost to the fault; a hidden one by its number."""
         at, words = self._given, []
         for left, step in enumerate(detail["loc"], 1 - len(detail["loc"])):
             inside = isinstance(at, Mapping) and step in at
@@ -293,7 +290,7 @@ class Place:
 
 
 def models() -> list[type[Event]]:
-    """All models of events, those before that others are made of."""
+    """Return all event models, base classes first."""
     found: list[type[Event]] = [Event]
     for one in found:
         found += one.__subclasses__()
@@ -302,7 +299,7 @@ def models() -> list[type[Event]]:
 
 @cache
 def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
-    """The names of the fields of each model that ``kind`` tells from others."""
+    """Return the field names of each model by its ``kind``."""
     return {
         kind: frozenset(model.model_fields)
         for model in models()
@@ -314,7 +311,7 @@ def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
 
 @cache
 def contract_words() -> frozenset[str]:
-    """All names of fields and kinds of the contract: the closed list of what an event may be told by."""
+    """Return all field names and kinds of the contract, which messages may show."""
     words: set[str] = set()
     for model in models():
         for name, field in model.model_fields.items():
