@@ -1,4 +1,4 @@
-"""The alerts service: one task a target, each with a consumer group of its own on the answers."""
+"""The alerts service: one task and one consumer group on the answers for each target."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ from stream.services.runner import force_exit_after, ignore_stop_signals, instal
 from stream.settings import Settings
 
 COMMIT_SECONDS: Final = 1.0
-"""Longest that what a webhook has taken stays uncommitted: so much may come twice after a kill."""
+"""Longest time between commits for a webhook: its deliveries may be repeated after a kill."""
 REBUILD_RECORDS: Final = 1_000_000
-"""Most answers of a partition that are read anew to find what is firing."""
+"""Most answers per partition that are read again after a restart to restore firing alarms."""
 STOP_SECONDS: Final = 75.0
-"""How long it may take to stop: a little longer than one request may take."""
+"""Time limit for stopping: a little longer than the longest request."""
 
 log = get_logger("alerts")
 
 
 async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin: bool = False) -> None:
-    """Take alerts to all targets until SIGTERM or SIGINT, or until standard input ends if that is an order too."""
+    """Deliver alerts to all targets until SIGTERM, SIGINT or, if asked, the end of standard input."""
     tracing.configure("alerts")
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
-    figures = [metrics.of(target.name) for target in file.targets]  # seen before anything is counted
+    all_metrics = [
+        metrics.for_target(target.name) for target in file.targets
+    ]  # every series exists from the start
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
     beating = asyncio.create_task(probes.beat())
@@ -58,11 +60,11 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
         connection = Connection(settings)
         find = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
         connection.topics = await patiently(find, stopping, probes.tell)
-        following = [
-            Following(connection, target, file.page, own, stopping)
-            for target, own in zip(file.targets, figures, strict=True)
+        deliveries = [
+            TargetDelivery(connection, target, file.page, target_metrics, stopping)
+            for target, target_metrics in zip(file.targets, all_metrics, strict=True)
         ]
-        await _run(following, probes, stopping)
+        await _run(deliveries, probes, stopping)
     except Stopped:
         log.info("stopped before it began")
     finally:
@@ -71,15 +73,15 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     log.info("left")
 
 
-async def _run(following: list[Following], probes: Probes, stopping: asyncio.Event) -> None:
-    tasks = [asyncio.create_task(one.run()) for one in following]
-    log.info("alerts are up", targets=[one.name for one in following])
+async def _run(deliveries: list[TargetDelivery], probes: Probes, stopping: asyncio.Event) -> None:
+    tasks = [asyncio.create_task(one.run()) for one in deliveries]
+    log.info("alerts are up", targets=[one.name for one in deliveries])
     try:
         while not stopping.is_set():
             done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-            away = [one.name for one in following if not one.joined]
+            away = [one.name for one in deliveries if not one.joined]
             probes.tell(f"these targets' groups are not joined: {', '.join(away)}" if away else "")
         await asyncio.gather(*tasks)
     except Exception:
@@ -91,8 +93,8 @@ async def _run(following: list[Following], probes: Probes, stopping: asyncio.Eve
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Following:
-    """One target, what it has been told, and where it is in the answers."""
+class TargetDelivery:
+    """Delivers alerts to one target and tracks its position in the answers."""
 
     def __init__(
         self,
@@ -109,17 +111,17 @@ class Following:
         self._metrics = metrics
         self._stopping = stopping
         self._openings = Openings(connection, target.wants)
-        self._follower = Follower(connection.settings, connection.topics.answers, target.name, self._begin)
+        self._follower = Follower(connection.settings, connection.topics.answers, target.name, self._start_offset)
         self._committed: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 
     @property
     def joined(self) -> bool:
-        """Whether it is in its group, and knows where to begin."""
+        """True if the consumer is in its group and all start offsets are known."""
         return self._follower.joined
 
     async def run(self) -> None:
-        """Follow the answers until told to stop; what a broker's absence breaks is begun anew."""
+        """Follow the answers until the service stops; restart after passing errors."""
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -133,8 +135,8 @@ class Following:
                     raise
                 pause = BACKOFF[min(failures, len(BACKOFF) - 1)]
                 failures += 1
-                told = str(error) if isinstance(error, AlertsError) else type(error).__name__
-                log.warning("target begins anew", target=self.name, reason=told, seconds=pause)
+                reason = str(error) if isinstance(error, AlertsError) else type(error).__name__
+                log.warning("target restarts", target=self.name, reason=reason, seconds=pause)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._stopping.wait()
@@ -152,9 +154,9 @@ class Following:
             during, committed = self._follower.round, time.monotonic()
             next_offset: dict[TopicPartition, int] = {}
             for record in records:
-                alert = await self._alert_of(record) if ABOVE in (record.value or b"") else None
+                alert = await self._parse_alert(record) if ABOVE in (record.value or b"") else None
                 if alert is not None and alert.answer.outcome == "above":
-                    ours = lambda: self._follower.round == during  # noqa: B023, E731  (asked before this loop goes on)
+                    ours = lambda: self._follower.round == during  # noqa: B023, E731  (called within this iteration only)
                     if not await webhook.deliver(alert, ours):
                         break
                 next_offset = {partition: record.offset + 1}
@@ -164,7 +166,7 @@ class Following:
             await self._follower.commit(next_offset, during)
 
     async def _to_alertmanager(self, alertmanager: Alertmanager) -> None:
-        self._follower.lost = lambda revoked: alertmanager.forget(self._is_of(revoked))
+        self._follower.lost = lambda revoked: alertmanager.forget(self._partition_filter(revoked))
         read: dict[TopicPartition, int] = {}
         async for partition, records in self._follower.batches(self._stopping):
             during = self._follower.round
@@ -173,7 +175,7 @@ class Following:
                 stream = (record.key or b"").decode(errors="replace")
                 if ABOVE not in value and not (BELOW in value and alertmanager.firing.concerns(stream)):
                     continue
-                alert = await self._alert_of(record)
+                alert = await self._parse_alert(record)
                 if alert is not None and during == self._follower.round:
                     known = record.offset < self._committed.get(partition, 0)
                     alertmanager.take(
@@ -189,14 +191,14 @@ class Following:
                     read = {}
 
     async def _is_rebuilt(self) -> bool:
-        """Whether all that there was at the start has been read: of what fires half the story is worse than none."""
+        """Return True once all answers present at the start are read: a partial state would mislead."""
         for partition, end in list(self._ends.items()):
             if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
                 del self._ends[partition]
         return not self._ends and self._follower.joined
 
-    async def _alert_of(self, record: RecordLike) -> Alert | None:
-        """The alert or its end that an answer is; None if it is for others, or cannot be read."""
+    async def _parse_alert(self, record: RecordLike) -> Alert | None:
+        """Return an answer as an alert or its end; None if it is unreadable or for other targets."""
         opening = await self._openings.of((record.key or b"").decode(errors="replace"))
         if opening is None:
             return None
@@ -204,17 +206,19 @@ class Following:
             answer = Result.read(record.value)
         except MalformedEventError:
             self._metrics.unreadable.inc()
-            log.warning("answer passed over", topic=record.topic, partition=record.partition, offset=record.offset)
+            log.warning(
+                "unreadable answer skipped", topic=record.topic, partition=record.partition, offset=record.offset
+            )
             return None
         if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
             return None
         counted = self._openings.sources.get(opening.source, "")
         return Alert(self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._page, counted)
 
-    async def _begin(
+    async def _start_offset(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
     ) -> int:
-        """Where to begin: behind what was taken; for an Alertmanager as far back as is to be looked."""
+        """Return the start offset: the committed one, or for Alertmanager that of ``look_back``."""
         at = end if committed is None else committed
         if not isinstance(self._target, AlertmanagerTarget):
             return at
@@ -224,6 +228,6 @@ class Following:
         self._committed[partition], self._ends[partition] = at, end
         return max(min(back, at), end - REBUILD_RECORDS, 0)
 
-    def _is_of(self, revoked: Iterable[TopicPartition]) -> Callable[[str], bool]:
+    def _partition_filter(self, revoked: Iterable[TopicPartition]) -> Callable[[str], bool]:
         numbers = {partition.partition for partition in revoked}
         return lambda stream: partition_of(stream.encode(), self._connection.topics.partitions) in numbers

@@ -1,4 +1,4 @@
-"""The file that says where alerts go: each target with its address, its secrets' files and the streams that it is told of."""
+"""The alerts file: each target with its address, its secret files and its streams."""
 
 from __future__ import annotations
 
@@ -47,25 +47,21 @@ class Secret(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The secret that a file holds: ``whsec_`` and base64, as receivers' libraries take it too.
-
-        Raises:
-            ValueError: it is none, or too short.
-        """
+        """Parse a secret: ``whsec_`` and base64, as in Standard Webhooks; ValueError if invalid."""
         try:
             key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
         except (binascii.Error, ValueError):
             key = b""
         if not text.startswith(PREFIX) or not SHORTEST <= len(key) <= LONGEST:
             raise ValueError(
-                f"is no secret; give {PREFIX} and {SHORTEST} to {LONGEST} random bytes in base64, as "
+                f"is not a secret; give {PREFIX} and {SHORTEST} to {LONGEST} random bytes in base64, as "
                 '\'printf "whsec_%s" "$(openssl rand -base64 32)"\' makes it'
             )
         return cls(key)
 
 
 def signed_headers(secrets: Sequence[Secret], key: str, sent: int, body: bytes) -> dict[str, str]:
-    """The headers of one sending: the alert's key, the time in seconds since the epoch, and a signature with each secret."""
+    """Return a request's headers: the alert's key, the Unix time and a signature per secret."""
     content = f"{key}.{sent}.".encode() + body
     signatures = (
         base64.b64encode(hmac.digest(secret.key, content, hashlib.sha256)).decode() for secret in secrets
@@ -81,27 +77,29 @@ MAX_TARGETS: Final = 32
 
 
 class AlertsError(RuntimeError):
-    """Alerts cannot be sent as the file says; the message names the field and what to do, and shows no address or secret."""
+    """The alerts file is invalid; the message names the field but no address or secret."""
 
 
 def _address(text: str) -> str:
-    # Looked for first: urlsplit leaves some of them out and says nothing.
+    # Checked first: urlsplit removes some of them silently.
     if unfit := next((sign for sign in text if sign.isspace() or not sign.isprintable()), None):
-        raise ValueError(f"has U+{ord(unfit):04X}, which no address holds; remove it, or write it with %")
+        raise ValueError(
+            f"has U+{ord(unfit):04X}, which is not allowed in an address; remove it, or percent-encode it"
+        )
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ValueError("is no address; give https://host/path") from None
+        raise ValueError("is not an address; give https://host/path") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or port == 0:
-        raise ValueError("is no address of HTTP; give https://host/path")
+        raise ValueError("is not an HTTP address; give https://host/path")
     if not _is_host(parts.hostname):
-        raise ValueError("has a host of a name that none can have; give https://host/path")
+        raise ValueError("has an invalid host name; give https://host/path")
     return text
 
 
 def _is_host(name: str) -> bool:
-    if ":" in name:  # an IPv6 address, which urlsplit has looked at
+    if ":" in name:  # an IPv6 address, checked by urlsplit
         return True
     try:
         return re.fullmatch(r"[A-Za-z0-9._-]+", name.encode("idna").decode()) is not None
@@ -123,7 +121,7 @@ class _Strict(BaseModel):
 
 
 class _Target(_Strict):
-    """What every target has. Without ``streams`` and ``sources`` it is told of all; each is a name, or one with ``*``."""
+    """The common fields. ``streams`` and ``sources`` are names or patterns with ``*``; default: all."""
 
     name: TargetName
     streams: Patterns = ()
@@ -134,43 +132,45 @@ class _Target(_Strict):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where requests go."""
+        """The addresses of requests."""
         raise NotImplementedError
 
     @model_validator(mode="after")
     def _shows_one_thing(self) -> Self:
         if self.bearer_file and any((parts := urlsplit(one)).username or parts.password for one in self.addresses):
-            raise ValueError("bearer_file: an address has a name or password of its own; remove either")
+            raise ValueError("bearer_file: an address contains a user name or password; remove either")
         return self
 
     def wants(self, source: str, stream: str) -> bool:
-        """Whether a stream's alerts are for this target."""
+        """Return True if this target gets a stream's alerts."""
         return matches(source, self.sources) and matches(stream, self.streams)
 
     @property
     def timeout_seconds(self) -> float:
-        """Longest that one request may take."""
+        """The time limit of one request."""
         return min(max(span_ms(self.timeout) / 1000, 0.1), 60.0)
 
     def bearer(self) -> str | None:
-        """The token that is shown to the target, read anew each time."""
+        """The bearer token, read from its file on every call."""
         if not self.bearer_file:
             return None
         token = _read(self.bearer_file, self.name, "bearer_file")
         if re.fullmatch(r"[!-~]+", token) is None:
-            found = "is empty" if not token else "has lines, spaces or signs that are not ASCII"
+            found = "is empty" if not token else "contains line breaks, spaces or characters outside ASCII"
             raise AlertsError(
-                f"target {self.name}: bearer_file: {self.bearer_file} {found}; put the token alone there, in one line"
+                f"target {self.name}: bearer_file: {self.bearer_file} {found}; put only the token there, on one line"
             )
         return token
 
     def tls(self) -> ssl.SSLContext:
-        """What its certificate is verified with."""
+        """Return the TLS context that verifies the target's certificate."""
         try:
             return ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:
             found = (
-                "holds no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read ({error.strerror})"
+                "contains no certificate"
+                if isinstance(error, ssl.SSLError)
+                else f"cannot be read ({error.strerror})"
             )
             raise AlertsError(
                 f"target {self.name}: ca_file: {self.ca_file} {found}; give a PEM file of the authorities, or leave it "
@@ -179,10 +179,10 @@ class _Target(_Strict):
 
 
 class WebhookTarget(_Target):
-    """Somebody's program that is told of each alert, in order and at least once, signed with each of the secrets.
+    """A program that receives each alert in order, at least once, signed with each secret.
 
-    Two secrets are for changing one: the receiver takes either. An alert that could not be delivered is given up once it is
-    older than ``give_up``.
+    Two secrets allow a secret to be replaced: the receiver accepts either. An undelivered alert
+    is dropped once it is older than ``give_up``.
     """
 
     kind: Literal["webhook"]
@@ -192,11 +192,11 @@ class WebhookTarget(_Target):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The one that it has."""
+        """The single address."""
         return (self.url,)
 
     def secrets(self) -> list[Secret]:
-        """The secrets, read anew each time: a new one is signed with as soon as it is there."""
+        """Read the secrets from their files on every call, so that a new one is used at once."""
         found = []
         for file in self.secret_files:
             try:
@@ -207,10 +207,10 @@ class WebhookTarget(_Target):
 
 
 class AlertmanagerTarget(_Target):
-    """One Alertmanager, or all of a cluster: it is told what is firing, every ``resend``, and what has ended.
+    """One Alertmanager or a cluster: receives firing alarms every ``resend``, and resolved ones.
 
-    What was heard of no more is resolved when a window's length and ``resolve_after`` have passed. After a restart what is firing
-    is found in the answers of the last ``look_back``.
+    An alarm without new answers is resolved after its window's length and ``resolve_after``.
+    After a restart, firing alarms are restored from the answers of the last ``look_back``.
     """
 
     RESERVED: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
@@ -225,13 +225,13 @@ class AlertmanagerTarget(_Target):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those of the cluster."""
+        """The addresses of the cluster's members."""
         return self.urls
 
     @model_validator(mode="after")
     def _fitting(self) -> AlertmanagerTarget:
         if taken := sorted(name for name in self.labels if name in self.RESERVED or name.startswith("group_")):
-            raise ValueError(f"labels: {taken[0]} is made from the alert; name it otherwise")
+            raise ValueError(f"labels: {taken[0]} is reserved for the alert; use another name")
         if span_ms(self.resend) < 1000:
             raise ValueError("resend: give 1s or more")
         return self
@@ -241,7 +241,7 @@ Target = Annotated[WebhookTarget | AlertmanagerTarget, Field(discriminator="kind
 
 
 class AlertsFile(_Strict):
-    """All targets, and the address of the monitor's page, to which alerts then link."""
+    """All targets, and the address of the monitor's page for links in alerts."""
 
     targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=MAX_TARGETS, strict=False)]
     page: Address | None = None
@@ -250,20 +250,20 @@ class AlertsFile(_Strict):
     def _names_are_used_once(self) -> AlertsFile:
         names = [target.name for target in self.targets]
         if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"targets: the name {repeated[0]} is given twice; name each otherwise")
+            raise ValueError(f"targets: the name {repeated[0]} is used twice; use a different name for each")
         return self
 
     @classmethod
     def read(cls, path: str) -> AlertsFile:
-        """Read an owner-only file, and the files that it names; AlertsError says what is wrong."""
+        """Read an owner-only file and the files that it names; AlertsError if one is invalid."""
         if not path:
-            raise AlertsError("no target is known: set SOTTO_ALERTS_FILE to an owner-only JSON file of targets")
+            raise AlertsError("no targets: set SOTTO_ALERTS_FILE to an owner-only JSON file of targets")
         try:
             text = read_secret(Path(path))
         except SecretFileError as error:
             raise AlertsError(str(error)) from None
         if "\ufffd" in text:
-            raise AlertsError(f"{path}: write signs that are not ASCII as \\u escapes")
+            raise AlertsError(f"{path}: write characters outside ASCII as \\u escapes")
         try:
             found = cls.model_validate_json(text)
         except ValidationError as error:
@@ -279,7 +279,7 @@ class AlertsFile(_Strict):
 
 
 def _place(given: Any, detail: ErrorDetails) -> list[str]:
-    """Name the place of a fault in a file: that of a target by the target's name, if it has one, in place of its number."""
+    """Return the path of a faulty field; a target's name replaces its index."""
     steps = Place(given)(detail)
     if len(steps) < 2 or steps[0] != "targets":
         return steps

@@ -1,4 +1,4 @@
-"""One request to a target, and what its answer means. Nothing of an answer's body is read or logged, nor an address."""
+"""One request to a target and its outcome. Response bodies and addresses are never logged."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from stream.questions.stream_watch import StreamOpening
 from stream.version import VERSION
 
 LONGEST_RETRY_AFTER: Final = 600.0
-"""Longest pause, in seconds, that a target may ask for."""
+"""Longest pause, in seconds, that a target's Retry-After may set."""
 
 Failure = Literal["refused", "throttled", "status", "redirect", "timeout", "connection"]
 
 _REFUSED: Final = frozenset({400, 413, 422})
-"""The target has understood, and does not take what was sent."""
+"""Statuses by which a target rejects the content of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended: delivered where there is no ``failure``. ``pause`` is the least that the target asks for, in seconds."""
+    """A request's result: delivered if ``failure`` is None. ``pause``: seconds of Retry-After."""
 
     failure: Failure | None = None
     status: int | None = None
@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Backoff:
-    """Growing pauses between tries, each cut by chance to between half of it and all: senders do not come back at once."""
+    """Exponential pauses with jitter (50 to 100 %), so that senders do not retry together."""
 
     first: float = 1.0
     longest: float = 60.0
@@ -49,18 +49,18 @@ class Backoff:
     failures: int = field(default=0, init=False)
 
     def next(self, least: float = 0.0) -> float:
-        """The pause after one more failure, at least as long as the target asks for."""
+        """Return the pause after one more failure, at least ``least`` seconds."""
         whole = min(self.first * 2.0 ** min(self.failures, 30), self.longest)
         self.failures += 1
         return max(whole * (1.0 + self.chance()) / 2.0, least)
 
     def reset(self) -> None:
-        """After a success the next pause is the first one."""
+        """Start again with the first pause, after a success."""
         self.failures = 0
 
 
 class TargetSender:
-    """Requests to one target. It follows no redirect, keeps no cookie, and verifies TLS. Use it with ``async with``."""
+    """An HTTP client for one target: no redirects, no cookies, verified TLS."""
 
     def __init__(self, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         self._timeout = ClientTimeout(total=timeout)
@@ -88,16 +88,16 @@ class TargetSender:
         given = {**headers, **({} if bearer is None else {"Authorization": f"Bearer {bearer}"})}
         try:
             async with self._session.post(url, data=body, headers=given, allow_redirects=False) as response:
-                response.close()  # its body, of whatever size, is of no use
-                return judged(response.status, response.headers, time.time())
+                response.close()  # the response body is not read
+                return parse_outcome(response.status, response.headers, time.time())
         except TimeoutError:
             return Outcome("timeout")
         except (ClientError, OSError, ValueError, asyncio.IncompleteReadError):
             return Outcome("connection")
 
 
-def judged(status: int, headers: Mapping[str, str], now: float) -> Outcome:
-    """What a status means."""
+def parse_outcome(status: int, headers: Mapping[str, str], now: float) -> Outcome:
+    """Return the outcome for a response's status and headers."""
     if 200 <= status < 300:
         return Outcome(status=status)
     if 300 <= status < 400:
@@ -109,7 +109,7 @@ def judged(status: int, headers: Mapping[str, str], now: float) -> Outcome:
 
 
 def _retry_after(text: str | None, now: float) -> float:
-    """The seconds that a Retry-After asks for, given as a number or as a date; 0 if it is neither."""
+    """Return the seconds of a Retry-After, given as a number or a date; 0 if invalid."""
     if text is None:
         return 0.0
     try:
@@ -120,7 +120,7 @@ def _retry_after(text: str | None, now: float) -> float:
 
 
 Reason = Literal["old", "refused", "room"]
-"""Why an alert is given up."""
+"""Why an alert is dropped."""
 
 
 class AlertMetrics:
@@ -128,13 +128,13 @@ class AlertMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.ready = Gauge("sotto_alerts_ready", "Whether /readyz says so.", registry=self.registry)
+        self.ready = Gauge("sotto_alerts_ready", "1 if /readyz answers 200.", registry=self.registry)
         self.delivered = Counter(
-            "sotto_alerts_delivered", "Alerts that a target has taken.", ["target"], registry=self.registry
+            "sotto_alerts_delivered", "Alerts that a target has accepted.", ["target"], registry=self.registry
         )
         self.dropped = Counter(
             "sotto_alerts_dropped",
-            "Alerts given up, as too old or refused, or alarms forgotten for want of room.",
+            "Alerts dropped because they were too old or refused, or alarms dropped for lack of room.",
             ["target", "reason"],
             registry=self.registry,
         )
@@ -143,31 +143,31 @@ class AlertMetrics:
         )
         self.waiting = Gauge(
             "sotto_alerts_waiting_seconds",
-            "Age of the alert that a target has not taken yet; 0 if there is none.",
+            "Age of the oldest undelivered alert; 0 if there is none.",
             ["target"],
             registry=self.registry,
         )
         self.firing = Gauge(
-            "sotto_alerts_firing", "Alarms that an Alertmanager is told of.", ["target"], registry=self.registry
+            "sotto_alerts_firing", "Alarms that are firing in an Alertmanager.", ["target"], registry=self.registry
         )
         self.unreadable = Counter(
-            "sotto_alerts_unreadable", "Answers passed over as unreadable.", ["target"], registry=self.registry
+            "sotto_alerts_unreadable", "Unreadable answers that were skipped.", ["target"], registry=self.registry
         )
         self.delay_seconds = Histogram(
             "sotto_alerts_delay_seconds",
-            "From the answer's commit to the target's taking it.",
+            "From the answer's commit to its acceptance by the target.",
             ["target"],
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 86400),
             registry=self.registry,
         )
 
-    def of(self, target: str) -> TargetMetrics:
-        """A target's own."""
+    def for_target(self, target: str) -> TargetMetrics:
+        """Return one target's metrics."""
         return TargetMetrics(self, target)
 
 
 class TargetMetrics:
-    """The figures of one target; all are there from the start."""
+    """The metrics of one target; all series exist from the start."""
 
     def __init__(self, metrics: AlertMetrics, target: str) -> None:
         self.delivered = metrics.delivered.labels(target)
@@ -175,22 +175,22 @@ class TargetMetrics:
         self.firing = metrics.firing.labels(target)
         self.unreadable = metrics.unreadable.labels(target)
         self.delay_seconds = metrics.delay_seconds.labels(target)
-        # To Prometheus a series that begins at 1 has not grown: nobody would be told of the first one.
+        # Prometheus sees no increase in a series that begins at 1 and would miss the first event.
         self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(Reason)}
         self._failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
 
-    def dropped(self, reason: Reason, count: int = 1) -> None:
-        """Count alerts that were given up."""
+    def count_dropped(self, reason: Reason, count: int = 1) -> None:
+        """Count dropped alerts."""
         self._dropped[reason].inc(count)
 
-    def failed(self, failure: Failure) -> None:
-        """Count a request that failed."""
+    def count_failed(self, failure: Failure) -> None:
+        """Count a failed request."""
         self._failures[failure].inc()
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alert, as the webhook's receiver is told of it. ``time`` is Kafka's stamp, in seconds since the epoch."""
+    """One alert, as sent to a webhook. ``time`` is Kafka's timestamp, in seconds since the epoch."""
 
     installation: str
     opening: StreamOpening
@@ -201,12 +201,12 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """The alert's idempotency key: of this answer of this opening, and the same after every restart."""
+        """The idempotency key of this answer of this opening; the same after every restart."""
         return f"{self.opening.incarnation}-{self.answer.index}"
 
     @property
     def body(self) -> bytes:
-        """The message."""
+        """The request body."""
         answer = self.answer.model_dump(mode="json", exclude_none=True, include=_FIELDS)
         data = {
             "key": self.key,
@@ -226,5 +226,5 @@ _FIELDS = {"index", "window", "group", "estimate", "alpha", "spent", "tops_left"
 
 
 def stream_page(page: str | None, stream: str) -> str | None:
-    """Where the monitor's page shows a stream."""
+    """Return the address of a stream on the monitor's page."""
     return None if page is None else f"{page.rstrip('/')}/#/streams/{quote(stream, safe='')}"

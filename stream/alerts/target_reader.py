@@ -1,4 +1,4 @@
-"""A target's own consumer group on the answers: what it has not taken yet stays in Kafka, and holds up no other target."""
+"""A target's own consumer group on the answers, so that a slow target delays no other."""
 
 from __future__ import annotations
 
@@ -27,48 +27,44 @@ from stream.settings import Settings
 POLL_MS: Final = 250
 BATCH_RECORDS: Final = 2_000
 PARTITION_BYTES: Final = 512 * 1024
-"""Most that is fetched ahead of a partition, for each target: few answers are alerts, and there are many targets."""
+"""Most bytes prefetched per partition and target: few answers are alerts; targets are many."""
 _LOST: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
-"""What a commit ends with when its partitions have gone to another process."""
+"""Errors of a commit after its partitions have moved to another process."""
 
-Found = Callable[[AIOKafkaConsumer, TopicPartition, int | None, int], Awaitable[int]]
-"""Where to begin with a partition, by its committed offset and its end."""
+StartOffset = Callable[[AIOKafkaConsumer, TopicPartition, int | None, int], Awaitable[int]]
+"""Returns a partition's start offset, given its committed offset and its end."""
 
 log = get_logger("alerts")
 
 
 class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Reads the partitions that the group gives to this process, from where ``begin`` says.
+    """Reads this process's partitions of the group from the offsets that ``start_offset`` returns.
 
-    ``round`` grows whenever partitions come or go: what was fetched in an earlier one is not this process's any more.
+    ``round`` grows with every rebalance: records of an earlier round must not be used.
     """
 
-    def __init__(self, settings: Settings, topic: str, target: str, begin: Found) -> None:
+    def __init__(self, settings: Settings, topic: str, target: str, start_offset: StartOffset) -> None:
         self.round = 0
         self.joined = False
         self._settings = settings
         self._topic = topic
         self._target = target
-        self._begin = begin
+        self._start_offset = start_offset
         self._consumer: AIOKafkaConsumer | None = None
         self._fresh: set[TopicPartition] = set()
         self.lost: Callable[[Iterable[TopicPartition]], None] = lambda _: None
-        """Told which partitions go."""
+        """Called with the revoked partitions."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Join the group, and leave it.
-
-        Raises:
-            RefusedTimeError: the group takes no member with the session of the settings.
-        """
+        """Join the group, and leave it; RefusedTimeError if it rejects the session timeout."""
         settings = self._settings
         consumer = AIOKafkaConsumer(
             **connection(settings),
             group_id=alerts_group(settings, self._target),
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="earliest",  # of offsets whose answers have been deleted; a new target's are set below
+            auto_offset_reset="earliest",  # for deleted offsets; a new target's are set below
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=math.inf,  # a target may be away for hours
@@ -89,7 +85,7 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
             await consumer.stop()
 
     async def batches(self, stopping: asyncio.Event) -> AsyncIterator[tuple[TopicPartition, list[ConsumerRecord]]]:
-        """What is fetched, partition by partition; where nothing came, an empty batch of no partition, so that time passes."""
+        """Yield fetched records per partition, or an empty batch after each fetch without records."""
         while not stopping.is_set():
             if self._fresh:
                 await self._prepare()
@@ -103,48 +99,48 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
                 yield TopicPartition(self._topic, -1), []
 
     async def _prepare(self) -> None:
-        """Begin where the target was left: a new one with what is answered from now on."""
+        """Seek to the start offsets; a new target starts at the end of the answers."""
         now, fresh, self._fresh = self.round, self._fresh, set()
         try:
             for partition in fresh:
                 committed = await self._live.committed(partition)
                 end = (await self._live.end_offsets([partition]))[partition]
                 if committed is None:
-                    # So that what is answered while this process is away is not taken for older than the target.
+                    # Answers given while this process is down must count as newer than the target.
                     await self._live.commit({partition: end})
-                self._live.seek(partition, await self._begin(self._live, partition, committed, end))
+                self._live.seek(partition, await self._start_offset(self._live, partition, committed, end))
                 self._live.resume(partition)
         except _LOST:
-            return  # shared out anew meanwhile: whoever has it then prepares it
+            return  # rebalanced meanwhile: the new owner of the partition prepares it
         self._become_joined(now)
 
     async def commit(self, offsets: dict[TopicPartition, int], during: int) -> None:
-        """Say how far what was fetched in a round has been taken; nothing happens if that round is over."""
+        """Commit offsets of records fetched in a round; do nothing if that round is over."""
         if not offsets or during != self.round:
             return
         try:
             await self._live.commit(offsets)
         except _LOST:
-            log.info("position not committed, the group was shared out anew", target=self._target)
+            log.info("position not committed: the group was rebalanced", target=self._target)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The next offset that is read."""
+        """Return the next offset to read."""
         return int(await self._live.position(partition))
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """Those of this process."""
+        """The partitions of this process."""
         return set(self._live.assignment())
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Take back what was being done with them."""
+        """End the round and report the lost partitions."""
         self.round += 1
         self.joined = False
         self._fresh = set()
         self.lost(revoked)
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Read nothing of them before it is known where to begin."""
+        """Pause new partitions until their start offsets are known."""
         self.round += 1
         self._fresh = set(assigned)
         self._live.pause(*self._fresh)
@@ -154,7 +150,7 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
     def _become_joined(self, during: int) -> None:
         if self.round == during:
             self.joined = True
-            log.info("group is joined", target=self._target, partitions=len(self.partitions))
+            log.info("group joined", target=self._target, partitions=len(self.partitions))
 
     @property
     def _live(self) -> AIOKafkaConsumer:

@@ -1,7 +1,7 @@
-"""Telling Alertmanager what is firing: as Prometheus does it, again and again until it has ended, and a while beyond.
+"""Deliveries to Alertmanager and webhooks. Firing alarms are sent repeatedly, as Prometheus does.
 
-Each alarm is sent with an end that lies a few sendings ahead: should this process die, Alertmanager takes the alarm for over
-after that, and not before a successor has had time to send it.
+Each alarm is sent with an end a few sendings ahead. If this process dies, Alertmanager resolves
+the alarm at that end, which leaves a successor enough time to send it again.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from stream.questions.alert_states import (
 
 PATH: Final = "/api/v2/alerts"
 SENDINGS_AHEAD: Final = 4
-"""An alarm ends so many sendings from now unless it is sent again; Prometheus allows for as many."""
+"""Sendings until an alarm ends unless it is sent again; as in Prometheus."""
 RESOLVED_SECONDS: Final = 900.0
-"""An alarm that is over is sent for so long, should Alertmanager have missed that; as Prometheus does."""
+"""How long a resolved alarm is sent, in case Alertmanager missed its end; as in Prometheus."""
 BATCH: Final = 64
-"""Alarms in one request; as Prometheus sends them."""
+"""Alarms in one request; as in Prometheus."""
 
 log = get_logger("alerts")
 
 
 @dataclass(slots=True)
 class _Sent:
-    """When an alarm was last taken, by the clock; ``due`` if it has changed since."""
+    """The time at which an alarm was last accepted; ``due`` if it has changed since."""
 
     due: bool
     at: float = float("-inf")
 
 
 class Alertmanager:
-    """One target and what fires for it. ``take`` answers, then ``send`` what is due."""
+    """One target with its firing alarms. Call ``take`` for each answer, then ``send``."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Alertmanager:
         self._counted: dict[str, str] = {}
 
     def take(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
-        """Take in an answer. One that is ``known`` was sent before a restart: if it is over, it need not be told again for long."""
+        """Add an answer. ``known``: it was delivered before a restart, so its end is not due again."""
         self._counted[source] = counted
         alarm = self.firing.take(answer, source, stamp)
         if alarm is None:
@@ -96,21 +96,21 @@ class Alertmanager:
             self._sent[alarm.place].due = True
 
     def forget(self, streams: Callable[[str], bool]) -> None:
-        """Hold no alarms of these streams any more: another process has them."""
+        """Drop the alarms of streams that another process has taken over."""
         for place in [place for place in self.firing.alarms if streams(place.stream)]:
             self.firing.drop(place)
 
     @property
     def settled(self) -> bool:
-        """Whether everything that has changed was taken."""
+        """True if the target has accepted every change."""
         return not any(sent.due for sent in self._sent.values())
 
     async def send(self) -> None:
-        """Send what has changed and what is due again, unless the target has just failed."""
+        """Send changed alarms and those due again, unless the target has just failed."""
         now = self._clock()
         self._tidy(now)
         due = [alarm for alarm in self.firing.alarms.values() if self._is_due(alarm, now)]
-        if not due:  # also where those that were have gone to another process
+        if not due:  # also if the due alarms have moved to another process
             self._metrics.waiting.set(0)
         if now < self._not_before:
             return
@@ -126,7 +126,7 @@ class Alertmanager:
                 sent.at, sent.due = now, False
 
     async def _post(self, alarms: Sequence[Alarm], now: float) -> bool:
-        """Whether one at least of a cluster's members has taken them: they tell each other of notifications, not of alarms."""
+        """Post to every member, as members do not share alarms; True if at least one accepts."""
         body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
         outcomes = []
         for url in self._target.addresses:
@@ -135,9 +135,9 @@ class Alertmanager:
             outcomes.append(await self._sender.post(address, body, {}, self._target.bearer()))
         for outcome in outcomes:
             if outcome.failure is not None:
-                self._metrics.failed(outcome.failure)
+                self._metrics.count_failed(outcome.failure)
                 log.warning(
-                    "alarms not taken", target=self._target.name, failure=outcome.failure, status=outcome.status
+                    "alarms not accepted", target=self._target.name, failure=outcome.failure, status=outcome.status
                 )
         if any(outcome.failure is None for outcome in outcomes):
             self._backoff.reset()
@@ -148,7 +148,7 @@ class Alertmanager:
         return False
 
     def message(self, alarm: Alarm, now: float) -> dict[str, Any]:
-        """An alarm as the API takes it."""
+        """Return an alarm in the format of Alertmanager's API."""
         target, answer, place = self._target, alarm.answer, alarm.place
         resend = span_ms(target.resend) / 1000
         ends = alarm.resolved if alarm.resolved is not None else now + SENDINGS_AHEAD * resend
@@ -180,7 +180,7 @@ class Alertmanager:
         return sent.due or now - sent.at >= span_ms(self._target.resend) / 1000
 
     def _tidy(self, now: float) -> None:
-        """End what was heard of no more, and let go of what has been over for long."""
+        """Resolve alarms without new answers, and drop alarms that were resolved long ago."""
         after = span_ms(self._target.resolve_after) / 1000
         for place, alarm in list(self.firing.alarms.items()):
             silent_until = alarm.time + window_seconds(alarm.answer) + after
@@ -196,14 +196,14 @@ class Alertmanager:
         for place in [place for place in self._sent if place not in self.firing.alarms]:
             del self._sent[place]
         if self.firing.forgotten:
-            self._metrics.dropped("room", self.firing.forgotten)
-            log.error("alarms forgotten for want of room", target=self._target.name, count=self.firing.forgotten)
+            self._metrics.count_dropped("room", self.firing.forgotten)
+            log.error("alarms dropped for lack of room", target=self._target.name, count=self.firing.forgotten)
             self.firing.forgotten = 0
         self._metrics.firing.set(sum(alarm.resolved is None for alarm in self.firing.alarms.values()))
 
 
 def group_labels(place: AlertKey) -> dict[str, str]:
-    """A group as labels: each attribute's behind ``group_``, with what no label's name may hold as ``_``, and told apart."""
+    """Return a group as labels ``group_ATTRIBUTE``, made valid with ``_`` and unique by a number."""
     labels: dict[str, str] = {}
     for name, value in place.group:
         label = wanted = "group_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -215,11 +215,11 @@ def group_labels(place: AlertKey) -> dict[str, str]:
 
 
 REFUSALS: Final = 3
-"""So many times an alert is sent to a target that understands it and refuses it: more would hold up those behind it."""
+"""Refusals after which an alert is dropped: more tries would delay the alerts behind it."""
 
 
 class Webhook:
-    """One target. Its state is nothing but how long to wait: what is to be delivered stays in Kafka."""
+    """One target. Its only state is the current pause: undelivered alerts stay in Kafka."""
 
     def __init__(
         self,
@@ -240,10 +240,10 @@ class Webhook:
         self._not_before = float("-inf")
 
     async def deliver(self, alert: Alert, ours: Callable[[], bool]) -> bool:
-        """Deliver one alert, or give it up; False if that is left to whoever has its partition next.
+        """Deliver or drop one alert; False if the partition's next owner must deliver it.
 
-        It is tried once however old it is, and then for as long as it is younger than the target's ``give_up``. What the target
-        has asked to wait for is waited for before the first try, too, if another alert was given up meanwhile.
+        An alert is tried at least once, then until it is older than the target's ``give_up``. A
+        pause that the target requested for a dropped alert also delays the first try of the next.
         """
         refusals = 0
         body = alert.body
@@ -258,7 +258,7 @@ class Webhook:
                     self._metrics.delivered.inc()
                     self._metrics.delay_seconds.observe(max(self._clock() - alert.time, 0.0))
                     return True
-                self._metrics.failed(outcome.failure)
+                self._metrics.count_failed(outcome.failure)
                 refusals += outcome.failure == "refused"
                 age = max(self._clock() - alert.time, 0.0)
                 self._metrics.waiting.set(age)
@@ -266,9 +266,9 @@ class Webhook:
                     "refused" if refusals >= REFUSALS else "old" if age > self._give_up else None
                 )
                 if reason is not None:
-                    self._metrics.dropped(reason)
+                    self._metrics.count_dropped(reason)
                     log.error(
-                        "alert given up",
+                        "alert dropped",
                         target=self._target.name,
                         reason=reason,
                         failure=outcome.failure,
@@ -282,7 +282,7 @@ class Webhook:
                     return True
                 pause = self._backoff.next(outcome.pause)
                 log.warning(
-                    "alert not taken",
+                    "alert not accepted",
                     target=self._target.name,
                     failure=outcome.failure,
                     status=outcome.status,

@@ -78,7 +78,7 @@ class Ground:
     async def joined(self, service: Service, targets: int = 1) -> None:
         """Wait until a target's group has its position: what is answered from now on is delivered."""
         async with asyncio.timeout(PATIENCE):
-            while service.log.read_text().count("group is joined") < targets:
+            while service.log.read_text().count("group joined") < targets:
                 assert service.exit_status is None, service.log.read_text()
                 await asyncio.sleep(0.05)
 

@@ -41,7 +41,7 @@ class Ground:
         self.alertmanager = Alertmanager(
             self.target,
             self.sender,
-            self.metrics.of("am"),
+            self.metrics.for_target("am"),
             clock=lambda: self.now,
             backoff=Backoff(chance=lambda: 1.0),
             firing=self.firing,

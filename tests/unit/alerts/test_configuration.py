@@ -64,7 +64,7 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"url": "ftp://hooks.example.org/in-the-address"}, ": targets.oncall.url: is no address of HTTP"),
+        ({"url": "ftp://hooks.example.org/in-the-address"}, ": targets.oncall.url: is not an HTTP address"),
         ({"url": "https:///in-the-address"}, "targets.oncall.url"),
         ({"url": "https://hooks.example.org:99999999/in-the-address"}, "targets.oncall.url"),
         ({"kind": "webhok"}, ": targets.oncall.kind: give one of 'webhook', 'alertmanager'"),
@@ -74,20 +74,20 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
         ),
         (
             {"url": "https://hooks example.org/in-the-address"},
-            "oncall.url: has U+0020, which no address",
+            "oncall.url: has U+0020, which is not allowed",
         ),
         ({"url": "https://hooks.example.org/in-the-address\x00"}, "has U+0000"),
         (
             {"url": "https://hooks|example/in-the-address"},
-            "oncall.url: has a host of a name that none can",
+            "oncall.url: has an invalid host name",
         ),
         (
             {"url": "https://hooks..example/in-the-address"},
-            "has a host of a name that none can have; give https://",
+            "has an invalid host name; give https://",
         ),
         (
             {"url": "https://in-the-address:pw@hooks.example.org/", "bearer_file": "any"},
-            "bearer_file: an address has a name or password of its own; remove either",
+            "bearer_file: an address contains a user name or password; remove either",
         ),
         (
             {"ca_file": "/nowhere/at-all"},
@@ -118,9 +118,9 @@ def test_what_is_wrong_is_told_by_its_field(folder: Path, change: dict[str, Any]
     ("text", "found"),
     [
         ("", "is empty"),
-        ("in-the-file\nX: y", "has lines, spaces"),
-        ("in-the-file and", "has lines, spaces"),
-        ("é", "has"),
+        ("in-the-file\nX: y", "contains line breaks, spaces"),
+        ("in-the-file and", "contains line breaks, spaces"),
+        ("é", "contains"),
     ],
 )
 def test_a_bearer_that_no_header_holds_is_refused(folder: Path, text: str, found: str) -> None:
@@ -135,7 +135,7 @@ def test_a_file_of_authorities_that_holds_none_is_refused(folder: Path) -> None:
     authorities = put(folder / "ca.pem", "nothing of the kind")
     path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(ca_file=authorities)]}))
     with pytest.raises(
-        AlertsError, match=f"target am: ca_file: {authorities} holds no certificate; give a PEM file"
+        AlertsError, match=f"target am: ca_file: {authorities} contains no certificate; give a PEM file"
     ):
         AlertsFile.read(path)
 
@@ -152,15 +152,15 @@ def test_every_host_that_there_can_be_is_taken(folder: Path, host: str) -> None:
 def test_a_weak_secret_is_refused(folder: Path, text: str) -> None:
     put(folder / "secret", text)
     path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder)]}))
-    with pytest.raises(AlertsError, match="is no secret; give whsec_ and 24 to 64 random bytes"):
+    with pytest.raises(AlertsError, match="is not a secret; give whsec_ and 24 to 64 random bytes"):
         AlertsFile.read(path)
 
 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"labels": {"stream": "x"}}, "labels: stream is made from the alert"),
-        ({"labels": {"group_a": "x"}}, "labels: group_a is made from the alert"),
+        ({"labels": {"stream": "x"}}, "labels: stream is reserved for the alert"),
+        ({"labels": {"group_a": "x"}}, "labels: group_a is reserved for the alert"),
         ({"labels": {"a-b": "x"}}, "labels"),
         ({"resend": "500ms"}, "resend: give 1s or more"),
         ({"urls": []}, "urls"),
@@ -181,7 +181,7 @@ def test_files_that_others_may_read_names_given_twice_and_repeated_fields_are_re
         AlertsFile.read(put(folder / "alerts.json", text))
     put(folder / "secret", SECRET)
     twice = json.dumps({"targets": [webhook(folder), webhook(folder)]})
-    with pytest.raises(AlertsError, match="the name oncall is given twice"):
+    with pytest.raises(AlertsError, match="the name oncall is used twice"):
         AlertsFile.read(put(folder / "alerts.json", twice))
     with pytest.raises(AlertsError, match="a field is given twice"):
         AlertsFile.read(

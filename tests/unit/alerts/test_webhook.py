@@ -62,7 +62,7 @@ class Ground:
             webhook = Webhook(
                 target,
                 sender,
-                self.metrics.of("oncall"),
+                self.metrics.for_target("oncall"),
                 self.stopping,
                 clock=lambda: self.now,
                 backoff=backoff,
@@ -329,7 +329,7 @@ def test_what_a_target_asks_to_wait(text: str, pause: float) -> None:
 
 def test_figures_name_no_stream() -> None:
     metrics = AlertMetrics()
-    metrics.of("oncall")
+    metrics.for_target("oncall")
     text = generate_latest(metrics.registry).decode()
     assert 'sotto_alerts_delivered_total{target="oncall"} 0.0' in text
     for reason in ("old", "refused", "room"):
