@@ -1,1 +1,1 @@
-"""The monitor: a Faust app that reads what the services publish, and answers people, dashboards and alerts."""
+"""The monitor: a Faust app that reads the services' topics and serves the page, API and metrics."""

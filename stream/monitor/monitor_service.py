@@ -29,7 +29,7 @@ from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
 
 CONTACT_SECONDS = 15.0
-"""A monitor that has not heard from Kafka for so long is not ready."""
+"""Seconds without contact to Kafka after which the monitor is not ready."""
 
 log = get_logger("monitor")
 
@@ -37,7 +37,11 @@ log = get_logger("monitor")
 async def serve_monitor(
     settings: Settings, names: Callable[[], TokenFile], *, stop_with_stdin: bool = False
 ) -> None:
-    """Run the monitor until SIGTERM or SIGINT, or until standard input ends if that is an order too; ListenError if its port cannot be had."""
+    """Run the monitor until SIGTERM, SIGINT or, if asked, the end of standard input.
+
+    Raises:
+        ListenError: its port is not free.
+    """
     require_free("monitor", settings.monitor_host, settings.monitor_port)
     tracing.configure("monitor")
     stopping = asyncio.Event()

@@ -61,7 +61,7 @@ def exported() -> dict[str, set[str]]:
         behind.labels("visits")
     families += feeding.collect()
     alerting = AlertMetrics()
-    alerting.of("oncall")
+    alerting.for_target("oncall")
     families += alerting.registry.collect()
     found: dict[str, set[str]] = {"up": set()}
     for family in families:
@@ -80,7 +80,7 @@ def exported() -> dict[str, set[str]]:
 def begun() -> set[str]:
     """The counters that a service offers from its start."""
     alerting, feeding = AlertMetrics(), CollectorRegistry()
-    alerting.of("oncall")
+    alerting.for_target("oncall")
     FeedFigures(feeding)
     registries = [alerting.registry, feeding, *(Metrics(role).registry for role in ("worker", "budget", "feed"))]
     samples = [one for registry in registries for family in registry.collect() for one in family.samples]

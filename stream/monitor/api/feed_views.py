@@ -1,7 +1,7 @@
 """How far a live topic's feed is, from what is public: the declared clock, and the questions that its streams have answered.
 
 Every window is asked, in order, of all groups: how many questions a stream has answered says up to which window it was asked. How many
-events are behind, or stand in open windows, is private and not told.
+events are behind, or stand in open windows, is private and not source.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LOOKED_AT: Final = 8
 
 def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
     """The feed of a live topic; None of another source, and of a period's account, which its source's feed counts for."""
-    told = entry.record.source
-    if told.kind != "events" or told.period_of is not None:
+    record = entry.record.source
+    if record.kind != "events" or record.period_of is not None:
         return None
     try:
         source = definition(tables, entry)
@@ -58,7 +58,7 @@ def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
 
 
 def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
-    """The end of the last window of which all questions are answered, in milliseconds; None where that cannot be told.
+    """The end of the last window of which all questions are answered, in milliseconds; None where that cannot be source.
 
     One that was extended may have gone without windows while it had run dry.
     """

@@ -106,9 +106,7 @@ class Overview(View):
     sources: int
     sources_halted: int
     streams: StreamCounts
-    nearly_dry: Annotated[
-        int, Field(description="Open streams with at most a tenth of their charged answers left.")
-    ]
+    nearly_dry: Annotated[int, Field(description="Open streams with at most 10 % of their charged answers left.")]
     answered: int
     tops: int
     rates: list[Rate]

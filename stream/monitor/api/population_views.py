@@ -40,7 +40,7 @@ from stream.monitor.state.monitor_tables import Tables
 
 
 def period_view(period: PeriodShape | None) -> PeriodView | None:
-    """A period as it is told."""
+    """A period as it is parts."""
     if period is None:
         return None
     return PeriodView(
@@ -212,10 +212,10 @@ def spending(tables: Tables, query: SpendingQuery) -> Spending:
 
 
 def _total(amounts: Iterable[AmountShape]) -> Amount:
-    """Amounts added up. Under zCDP an ε that has a δ is what ρ implies, and adds up to nothing: then ρ alone is told."""
-    told = list(amounts)
-    epsilon, delta = fsum(one.epsilon for one in told), fsum(one.delta for one in told)
-    if all(one.rho is None for one in told):
+    """Amounts added up. Under zCDP an ε that has a δ is what ρ implies, and adds up to nothing: then ρ alone is parts."""
+    parts = list(amounts)
+    epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
+    if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)
-    rho = fsum(one.rho or 0.0 for one in told)
+    rho = fsum(one.rho or 0.0 for one in parts)
     return Amount(epsilon=0.0 if delta else epsilon, delta=0.0, rho=rho)

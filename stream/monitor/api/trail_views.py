@@ -55,31 +55,31 @@ def matches(entry: HeldEntry, query: TrailFilter) -> bool:
 
 
 def trail_row(entry: HeldEntry) -> TrailRow:
-    """An entry as it is told."""
-    told = read(TrailShape, entry.raw)
-    left = told.left if told.totals is None else told.totals.left
+    """An entry as it is shape."""
+    shape = read(TrailShape, entry.raw)
+    left = shape.left if shape.totals is None else shape.totals.left
     return TrailRow(
         number=entry.number,
         time=entry.time,
         kind=entry.kind,
         action=entry.action,
-        outcome=told.outcome,
-        source=told.source,
-        stream=told.stream,
-        population=told.population,
-        analyst=told.analyst,
-        allotment=told.allotment,
-        analysts=told.analysts,
-        by=told.by,
-        mechanism=told.mechanism,
-        request=told.request,
-        reason=told.reason,
-        epsilon=told.epsilon,
-        asked=_model(told.asked),
-        granted=_model(told.granted),
-        spent=_model(told.spent),
-        refunded=_model(told.refunded),
-        answers=told.answers,
+        outcome=shape.outcome,
+        source=shape.source,
+        stream=shape.stream,
+        population=shape.population,
+        analyst=shape.analyst,
+        allotment=shape.allotment,
+        analysts=shape.analysts,
+        by=shape.by,
+        mechanism=shape.mechanism,
+        request=shape.request,
+        reason=shape.reason,
+        epsilon=shape.epsilon,
+        asked=_model(shape.asked),
+        granted=_model(shape.granted),
+        spent=_model(shape.spent),
+        refunded=_model(shape.refunded),
+        answers=shape.answers,
         left=_model(left),
     )
 
@@ -176,13 +176,13 @@ def trail_csv(entries: list[HeldEntry], wanted: TrailFilter) -> Iterator[str]:
 
 def _cells(entry: HeldEntry) -> list[Any]:
     row = trail_row(entry)
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         **{name: getattr(row, name) for name in _WORDS},
         "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
         "analysts": " ".join(row.analysts) or None,
     }
     amounts = [part for name in _AMOUNTS for part in _parts(row, name)]
-    return [*(cell(told[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
+    return [*(cell(values[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
 
 
 def _parts(row: TrailRow, name: str) -> tuple[float | None, ...]:

@@ -1,1 +1,1 @@
-"""The monitor's state: what the topics last said, in bounded memory."""
+"""The monitor's state: the latest records of the topics, in bounded memory."""

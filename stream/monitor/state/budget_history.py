@@ -1,7 +1,7 @@
-"""A budget over time, as the audit trail tells it, and when it runs out at the pace of late.
+"""Budget histories from the audit trail, and forecasts from the recent spending pace.
 
-The trail is kept for ever and read from its beginning, so that a monitor that was started just now knows as much as one
-that has run for a year.
+The trail is kept for ever and read from its beginning, so that a restarted monitor has the whole
+history.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stream.processing.receipts import EMPTY, entry_digest
 
 DAY: Final = 86_400
 PACE_WINDOWS: Final = (DAY, 7 * DAY, 30 * DAY)
-"""Seconds over which the pace is taken."""
+"""Seconds over which the pace is measured."""
 HEADLINE_WINDOW: Final = 7 * DAY
-"""The one that alerts go by."""
+"""The window for the metric that alerts use."""
 EARLIEST: Final = 3600.0
-"""Seconds of history without which nothing is forecast: one stream opened in a minute would be a stampede."""
+"""Least seconds of history for a forecast: a single opened stream must not look like a trend."""
 ROUNDING: Final = 1e-12
-"""A share of a budget that is so small that only rounding leaves it, and buys nothing."""
+"""Share of a budget below which a rest is a rounding error and pays for nothing."""
 HISTORY_POINTS: Final = 256
 _SLOTS: Final = 56
 
@@ -36,10 +36,10 @@ Outcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]
 
 
 class SpendingPace(NamedTuple):
-    """What was taken of a budget in a window, and what that means for what is left.
+    """The amount taken of a budget in a window, and the forecast for the rest.
 
-    ``taken`` is what was granted less what came back since ``since``; ``at`` is when nothing is left of ``part`` if it goes
-    on like that. Of a budget that is gone ``part`` is what nothing is left of.
+    ``taken`` is the granted less the refunded amount since ``since``. At this pace ``part`` is used
+    up at ``at``; for the outcome ``gone`` it is used up already.
     """
 
     window: int
@@ -52,7 +52,7 @@ class SpendingPace(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """What an account had granted, spent, got back and left, by the ledger's clock."""
+    """An account's granted, spent, refunded and remaining amounts, by the ledger's clock."""
 
     whole: Series = field(
         default_factory=lambda: Series(width=13, spacing=1.0, limit=HISTORY_POINTS, whole_life=True)
@@ -64,7 +64,7 @@ class History:
     )
 
     def add(self, time: float, granted: Amount, spent: Amount, refunded: Amount, left: Amount) -> None:
-        """Take the totals of a time."""
+        """Add the totals at a time."""
         figures = (numbers(amount) for amount in (granted, spent, refunded, left))
         self.whole.add((time, *(number for three in figures for number in three)))
         for series in self.recent:
@@ -73,7 +73,7 @@ class History:
     def paces(
         self, granted: Amount, refunded: Amount, left: Amount, total: Amount, end: PeriodEnd
     ) -> list[SpendingPace]:
-        """What each window says of a budget that stands so now; ``end`` is when it renews, if it does, and the time now."""
+        """Return one pace per window for a budget with these totals; ``end`` holds the time now."""
         return [
             self._pace(series, window, _net(granted, refunded), left, total, end)
             for window, series in zip(PACE_WINDOWS, self.recent, strict=True)
@@ -86,22 +86,22 @@ class History:
         before = series.at(end.now - window)
         since = end.now if before is None else max(before[0], end.now - window)
         taken = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
-        told = (window, since, amount_of(taken if total.rho is not None else [*taken[:2], math.nan]))
+        measured = (window, since, amount_of(taken if total.rho is not None else [*taken[:2], math.nan]))
         if (gone := _gone(left, total)) is not None:
-            return SpendingPace(*told, "gone", part=gone)
+            return SpendingPace(*measured, "gone", part=gone)
         seconds = end.now - since
         if seconds < min(EARLIEST, window):
-            return SpendingPace(*told, "too-early")
+            return SpendingPace(*measured, "too-early")
         lasts, part = _lasts(taken, seconds, left, total)
         if lasts == math.inf:
-            return SpendingPace(*told, "never")
+            return SpendingPace(*measured, "never")
         if end.renews is not None and end.now + lasts >= end.renews:
-            return SpendingPace(*told, "renews-first", end.renews)
-        return SpendingPace(*told, "runs-out", end.now + lasts, part)
+            return SpendingPace(*measured, "renews-first", end.renews)
+        return SpendingPace(*measured, "runs-out", end.now + lasts, part)
 
 
 def merged(histories: Sequence[History]) -> History:
-    """The sums of several accounts at every time at which one of them is told of."""
+    """Add up several accounts' histories, at every time that one of them has."""
     together = History()
     _merge(together.whole, [one.whole for one in histories], 12)
     for place, series in enumerate(together.recent):
@@ -125,12 +125,12 @@ class PeriodEnd(NamedTuple):
 
 
 def numbers(amount: Amount) -> tuple[float, float, float]:
-    """An amount as a row has it."""
+    """Return an amount as the numbers of a row; ρ is NaN if absent."""
     return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho
 
 
 def amount_of(row: Sequence[float]) -> Amount:
-    """An amount as it is told."""
+    """Return the amount of a row's numbers."""
     epsilon, delta, rho = row
     return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)
 
@@ -144,12 +144,12 @@ def _net(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
 
 
 def _counts_epsilon(left: Amount) -> bool:
-    """Under zCDP: where ε has a δ it says what ρ implies, and does not add up."""
+    """Return False if ε is implied by ρ (zCDP with a δ) and therefore does not add up."""
     return not left.delta
 
 
 def _gone(left: Amount, total: Amount) -> Part | None:
-    """What nothing is left of, so that the budget is gone: whichever of ε and δ was first, as ``_lasts`` has it."""
+    """Return the part that is used up, so that the budget is gone; None if some is left."""
     epsilon = _is_nothing(left.epsilon, total.epsilon)
     if total.rho is None:
         return "epsilon" if epsilon else "delta" if total.delta and _is_nothing(left.delta, total.delta) else None
@@ -159,12 +159,11 @@ def _gone(left: Amount, total: Amount) -> Part | None:
 
 
 def _is_nothing(left: float, total: float) -> bool:
-    """Whether all that is left is what rounding leaves of a budget that was granted whole."""
     return left <= total * ROUNDING
 
 
 def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, Part]:
-    """Seconds until nothing is left at this pace, and of what; infinite if nothing was taken."""
+    """Return the seconds until a part is used up at this pace, and the part; infinite if unused."""
 
     def until(amount: float, gone: float) -> float:
         return amount * seconds / gone if gone > 0.0 else math.inf
@@ -173,12 +172,12 @@ def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) 
     if total.rho is None or left.rho is None:
         delta = until(left.delta, taken[1]) if total.delta else math.inf
         return (delta, "delta") if delta < epsilon else (epsilon, "epsilon")
-    # One of the two need do.
+    # The budget lasts as long as one of the two does.
     return (epsilon, "epsilon") if _counts_epsilon(left) and epsilon > rho else (rho, "rho")
 
 
 HELD_ENTRIES: Final = 50_000
-"""Latest entries that are listed; the export has all."""
+"""Latest entries that are kept for the list and the export."""
 
 AccountKind = Literal["source", "population"]
 
@@ -193,7 +192,7 @@ class TrailTotalsShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrailShape(msgspec.Struct, frozen=True, gc=False):
-    """What entries of the trail have, whatever their kind; see schemas.trail."""
+    """The fields of trail entries of every kind; see schemas.trail."""
 
     kind: str
     number: int
@@ -224,7 +223,7 @@ class TrailShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeldEntry(NamedTuple):
-    """An entry by what it is looked for, and its bytes."""
+    """An entry's searchable fields, and its bytes."""
 
     number: int
     time: float
@@ -241,12 +240,12 @@ class HeldEntry(NamedTuple):
 
 
 class TrailState:
-    """What the trail has said so far."""
+    """The trail's latest entries, the budget histories and the state of its chain."""
 
     def __init__(self) -> None:
         self.entries = 0
         self.broken: str | None = None
-        """The first entry that does not follow the one before it, and how; None while the chain is whole."""
+        """A description of the first break of the chain; None if the chain is intact."""
         self._latest: deque[HeldEntry] = deque(maxlen=HELD_ENTRIES)
         self._digest = EMPTY.digest
         self._histories: defaultdict[tuple[AccountKind, str], History] = defaultdict(History)
@@ -255,15 +254,15 @@ class TrailState:
         return len(self._latest)
 
     def __iter__(self) -> Iterator[HeldEntry]:
-        """Those that are held, the newest first."""
+        """Iterate over the kept entries, newest first."""
         return reversed(self._latest)
 
     def history(self, kind: AccountKind, name: str) -> History:
-        """An account's budget over time; an empty one if the trail has not told of it."""
+        """Return an account's history; an empty one if the trail has no entry of it."""
         return self._histories.get((kind, name)) or History()
 
     def take(self, value: bytes) -> None:
-        """Take the next entry. What is no entry breaks the chain."""
+        """Add the next entry. An unreadable entry breaks the chain."""
         entry = None
         try:
             entry = read(TrailShape, value)
@@ -279,9 +278,9 @@ class TrailState:
             if entry is None:
                 self.broken = f"entry {self.entries} cannot be read"
             elif entry.number != self.entries:
-                self.broken = f"entry {entry.number} stands where entry {self.entries} should"
+                self.broken = f"entry {entry.number} is at the position of entry {self.entries}"
             elif entry.previous != self._digest:
-                self.broken = f"entry {entry.number} does not follow the one before it as that stands there"
+                self.broken = f"entry {entry.number} does not contain the digest of the entry before it"
         self.entries = self.entries + 1 if entry is None else entry.number + 1
         self._digest = entry_digest(value)
 
@@ -299,7 +298,7 @@ class TrailState:
 
 
 def held(entry: TrailShape, value: bytes) -> HeldEntry:
-    """An entry as it is kept."""
+    """Return an entry as it is kept in memory."""
     return HeldEntry(
         entry.number,
         entry.time / 1000,

@@ -1,4 +1,4 @@
-"""Who has which partition and how far behind, asked of Kafka's own group coordinator: it costs the services nothing."""
+"""Members, partitions and lag of the consumer groups, as reported by Kafka's group coordinator."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings
 
 INTERVAL = 2.0
-"""Seconds between two looks."""
+"""Seconds between two queries of the groups."""
 THROUGHPUT_SECONDS = 60
 METADATA_MS = 60_000
-"""So long a topic's partitions may be as they were last heard of: somebody may add some."""
+"""Longest age of topic metadata: partitions may be added."""
 
 log = get_logger("monitor")
 
@@ -50,7 +50,7 @@ class _Member:
 
 
 class GroupWatch:
-    """Looks at the services' consumer groups again and again, and hands each picture to ``show``."""
+    """Queries the services' consumer groups periodically and passes each result to ``show``."""
 
     def __init__(
         self, settings: Settings, topics: Topics, tables: Tables, show: Callable[[WorkersView], None]
@@ -66,15 +66,15 @@ class GroupWatch:
         )
         self._throughput: dict[tuple[str, int], Series] = {}
         self.seen: float | None = None
-        """When Kafka last answered, on the monotonic clock."""
+        """Time of Kafka's last answer, on the monotonic clock."""
 
     async def run(self) -> None:
-        """Look until cancelled; whatever Kafka's state, try again."""
+        """Query until cancelled; retry after errors."""
         while True:
             try:
                 await self._watch()
             except (KafkaError, OSError) as error:
-                log.warning("cannot look at the consumer groups", error=type(error).__name__)
+                log.warning("cannot query the consumer groups", error=type(error).__name__)
             await asyncio.sleep(INTERVAL)
 
     async def _watch(self) -> None:
@@ -94,7 +94,7 @@ class GroupWatch:
             present = await _members(admin, group)
             rows = await self._rows(admin, ends, group, present)
             if group.role == "feed" and not present and not any(row.end for row in rows):
-                continue  # no live topic is counted here
+                continue  # this installation counts no live topic
             partitions += rows
             for member in present:
                 own = [row for row in rows if row.partition in member.partitions]
@@ -119,7 +119,7 @@ class GroupWatch:
         self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
     ) -> list[PartitionRow]:
         committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
-        # No more than the client knows of: it would wait in vain for what others are said to have.
+        # Only partitions in the client's metadata: it would wait in vain for others.
         counts = {
             topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
         }
@@ -148,7 +148,7 @@ class GroupWatch:
         return rows
 
     def _behind(self, source: TopicPartition, offsets: int) -> int:
-        """Events to be read. Charges end in the workers' transaction markers, which are nothing to read."""
+        """Return the lag; charges end in the workers' transaction markers, which are not events."""
         if source.topic == self._topics.charges and offsets <= self._topics.partitions:
             return 0
         return max(offsets, 0)
@@ -177,7 +177,7 @@ class GroupWatch:
 
 
 async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
-    """Who is in a group. While it is being rebalanced nobody has any partition."""
+    """Return a group's members; during a rebalance none has any partition."""
     members = []
     for member in await group_members(admin, group.name):
         encoded = member.assignment

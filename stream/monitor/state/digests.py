@@ -1,8 +1,8 @@
-"""Reading the topics for the monitor: only the fields that it shows.
+"""Decoders of the topics' records: only the fields that the monitor shows.
 
-Definitions may hold a table's whole domain, half a megabyte of it, with every record: reading past what is not
-needed keeps a view of many streams cheap. Unknown fields and unknown kinds of mechanism are read past as well, so that
-an older monitor goes on showing the figures of newer services.
+Each record may contain a table's whole domain, half a megabyte: skipping unused fields keeps a view
+of many streams cheap. Unknown fields and mechanisms are skipped as well, so that an older monitor
+can show newer services.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AmountShape(msgspec.Struct, frozen=True, gc=False):
     rho: float | None = None
 
     def model(self) -> Amount:
-        """As the contract has it."""
+        """Return the contract's model."""
         return Amount(epsilon=self.epsilon, delta=self.delta, rho=self.rho)
 
 
@@ -102,7 +102,7 @@ class SpecShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class CalibrationShape(msgspec.Struct, frozen=True, gc=False):
-    """What every calibration has, whatever its mechanism."""
+    """The fields of calibrations of every mechanism."""
 
     alpha: float
     beta: float
@@ -142,7 +142,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
 
 
 class TotalsShape(msgspec.Struct, frozen=True, gc=False):
-    """What schemas.Charge and schemas.StreamStatus have in common, and what only one of them has."""
+    """The fields of schemas.Charge and schemas.StreamStatus."""
 
     stream: str
     incarnation: str
@@ -188,7 +188,7 @@ class MemberShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnreadableRecordError(ValueError):
-    """A record that this version cannot read; says nothing of its content."""
+    """A record that this version cannot read; the message never quotes it."""
 
 
 @cache
@@ -197,7 +197,7 @@ def _decoder(shape: Any) -> Any:
 
 
 def read(shape: type[_Shape], value: bytes) -> _Shape:
-    """Read a record's value; UnreadableError if it lacks what is shown."""
+    """Read a record's value; UnreadableRecordError if a shown field is missing."""
     try:
         record: _Shape = _decoder(shape)(value)
     except UNREADABLE as error:
@@ -206,9 +206,9 @@ def read(shape: type[_Shape], value: bytes) -> _Shape:
 
 
 class DeadLetterDigest(msgspec.Struct, frozen=True, gc=False):
-    """What the headers of a dead letter say, and its asker's address: of its own bytes no more is looked at.
+    """The headers of a dead letter, and the stream and id of its question.
 
-    ``stream`` and ``id`` are those of a question, as its answer carries them; null where they cannot be read.
+    No other part of the refused event is read. ``stream`` and ``id`` are null if unreadable.
     """
 
     topic: str
@@ -221,7 +221,7 @@ class DeadLetterDigest(msgspec.Struct, frozen=True, gc=False):
 
 
 def dead_letter(headers: Headers, value: bytes | None) -> DeadLetterDigest:
-    """Read the headers of schemas.RejectedHeaders; they stand last, after those that the producer sent."""
+    """Read the headers of schemas.RejectedHeaders, which follow the producer's headers."""
     facts = {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
     def text(name: str) -> str:

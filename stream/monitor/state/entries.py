@@ -1,4 +1,4 @@
-"""What is known of one source, stream or partition."""
+"""Entries of the monitor's tables: sources, streams, partitions, populations and allotments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Series:
     __slots__ = ("_limit", "_rows", "_thins", "_width", "spacing")
 
     def __init__(self, *, width: int, spacing: float, limit: int, whole_life: bool = False) -> None:
-        """Take ``whole_life`` to thin out rather than drop the oldest rows."""
+        """``whole_life`` thins out all rows instead of dropping the oldest."""
         self._rows = array("d")
         self._width = width
         self._limit = limit
@@ -49,7 +49,7 @@ class Series:
         return (self._row(index) for index in range(len(self)))
 
     def add(self, row: Sequence[float]) -> None:
-        """Take a row. One that is older than the last is taken as of the last row's time."""
+        """Add a row; a row older than the last one gets the last one's time."""
         rows, width = self._rows, self._width
         if rows:
             last = rows[-width]
@@ -64,7 +64,7 @@ class Series:
             self._shrink()
 
     def at(self, time: float) -> Sequence[float] | None:
-        """The last row that is not later than ``time``; the oldest one if all are later, None without any."""
+        """Return the last row at or before ``time``, else the oldest row; None if empty."""
         if not self._rows:
             return None
         low, high = 0, len(self)
@@ -102,17 +102,14 @@ RATE_WINDOWS = (60, 600, 3600)
 SLOTS_PER_WINDOW = 12
 TIMELINE_POINTS = 64
 NEARLY_DRY = 0.1
-"""An open stream with at most this share of its charged answers left is nearly dry."""
+"""Largest share of charged answers left with which an open stream counts as nearly dry."""
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
-"""In the order in which they follow each other."""
+"""In the order of a stream's life."""
 
 
 @dataclass(slots=True)
 class SourceEntry:
-    """A source, with the bytes of its last ledger record and the budget that it was registered with. Its past is the trail's.
-
-    Of a period the bytes are not kept.
-    """
+    """A source, with its registered budget and, except for periods, its last ledger record's bytes."""
 
     record: SourceRecordShape
     raw: bytes
@@ -123,14 +120,14 @@ class SourceEntry:
 
 @dataclass(slots=True)
 class Activity:
-    """A stream's totals over time; kept for those that have answered anything."""
+    """A stream's totals over time; kept only for streams with answers."""
 
     windows: tuple[Series, ...]
     timeline: Series
 
     @classmethod
     def empty(cls) -> Activity:
-        """No rows yet."""
+        """Return an activity without rows."""
         windows = tuple(
             Series(width=3, spacing=seconds / SLOTS_PER_WINDOW, limit=SLOTS_PER_WINDOW + 2)
             for seconds in RATE_WINDOWS
@@ -140,7 +137,7 @@ class Activity:
 
 @dataclass(slots=True)
 class StreamEntry:
-    """A stream; shown once the ledger's own record of it is there."""
+    """A stream; shown once its ledger record is read."""
 
     name: str
     grant: GrantRecordShape | None = None
@@ -162,45 +159,45 @@ class StreamEntry:
 
     @property
     def is_of_period(self) -> bool:
-        """Whether it stands for another stream in one period of a live topic."""
+        """True if it is a period's stream, opened like a model stream."""
         named, on = named_from(self.name), None if self.grant is None else named_from(self.grant.spec.source)
         return named is not None and on is not None and named[1] == on[1]
 
     @property
     def cutoff(self) -> int | None:
-        """How many charged answers the grant pays for; None where there is no such limit."""
+        """Number of charged answers that the grant pays for; None if unlimited."""
         return (self.grant.calibration.cutoff + self.added or None) if self.grant else None
 
     @property
     def added(self) -> int:
-        """How many of them extensions have added."""
+        """Number of charged answers that extensions have added."""
         return sum(extension.answers for extension in self.grant.extensions) if self.grant else 0
 
     @property
     def has_run_dry(self) -> bool:
-        """Whether a worker that says so knew of all that was granted."""
+        """True if its worker reports exhaustion and knew of all extensions."""
         return not self.tops_left
 
     @property
     def tops_left(self) -> int | None:
-        """How many ordinary charged answers the grant still pays for; None where there is no limit."""
+        """Number of ordinary charged answers left; None if unlimited."""
         return None if self.cutoff is None else max(whole_left(self.cutoff, self.tops, self.surplus), 0)
 
     @property
     def lack(self) -> str | None:
-        """What its worker lacks to answer for it, though it is open; None where it lacks nothing, or nobody asks."""
+        """The input that an open stream's worker lacks; None if it can answer, or for a model."""
         return self.refused if self.state == "open" and self.refused != IN_PERIODS else None
 
     @property
     def nearly_dry(self) -> bool:
-        """Whether it is open and its charged answers are nearly used up."""
+        """True if it is open and its charged answers are nearly used up."""
         left, cutoff = self.tops_left, self.cutoff
         return self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY * cutoff
 
 
 @dataclass(slots=True)
 class RestoreEntry:
-    """What a service last said of a partition's restore."""
+    """The latest status of a partition's restore."""
 
     record: RestoreShape
     updated: float
@@ -208,7 +205,7 @@ class RestoreEntry:
 
 @dataclass(slots=True)
 class MemberEntry:
-    """What a service process last said of itself."""
+    """The latest heartbeat of a service process."""
 
     record: MemberShape
     heard: float
@@ -216,7 +213,7 @@ class MemberEntry:
 
 @dataclass(slots=True)
 class StreamTotals:
-    """Sums over all streams shown, kept up to date record by record."""
+    """Sums over all shown streams, updated with each record."""
 
     answered: int = 0
     tops: int = 0
@@ -226,7 +223,7 @@ class StreamTotals:
 
 
 class Lines:
-    """Names, each with the moments at which the periods begin that it has; both in the order in which they came, or of time."""
+    """Names in order of arrival, each with the start times of its periods in order of time."""
 
     def __init__(self) -> None:
         self._starts: dict[str, list[str]] = {}
@@ -238,7 +235,7 @@ class Lines:
         return iter(self._starts)
 
     def add(self, name: str, *, period: bool = True) -> None:
-        """Take up a name: that of a period under what it is one of, unless told that it only looks like one."""
+        """Add a name, that of a period to its model; ``period=False`` if it only looks like one."""
         named = named_from(name) if period else None
         if named is None:
             self._starts.setdefault(name, [])
@@ -249,20 +246,20 @@ class Lines:
             starts.insert(place, named[1])
 
     def periods(self, name: str) -> Sequence[str]:
-        """When the periods of a line begin, the oldest first."""
+        """Return the start times of a name's periods, oldest first."""
         return self._starts.get(name, ())
 
     def names(self, name: str) -> Sequence[str]:
-        """What the periods of a line are called, the oldest first."""
+        """Return the names of a name's periods, oldest first."""
         return [f"{name}@{start}" for start in self.periods(name)]
 
     def current(self, name: str) -> str | None:
-        """What the latest period of a line is called; None if it has none."""
+        """Return the name of the latest period; None without periods."""
         starts = self.periods(name)
         return f"{name}@{starts[-1]}" if starts else None
 
     def at(self, start: str) -> list[str]:
-        """What is called after one moment."""
+        """Return the names of all periods that begin at ``start``."""
         found = []
         for name, starts in self._starts.items():
             place = bisect_left(starts, start)
@@ -314,31 +311,31 @@ class AllotmentRecordShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class Owner(NamedTuple):
-    """Whose budget it is."""
+    """The source or population that a budget belongs to."""
 
     source: str | None
     population: str | None
 
 
 class SharedBudgets:
-    """Populations by name, and allotments by whose budget they are of and their name."""
+    """Populations by name, and allotments by owner and name."""
 
     def __init__(self) -> None:
         self.populations: dict[str, tuple[PopulationRecordShape, float]] = {}
         self.allotments: dict[tuple[Owner, str], AllotmentRecordShape] = {}
 
     def take_population(self, value: bytes, time: float) -> None:
-        """Take a population's record."""
+        """Add a population's record."""
         record = read(PopulationRecordShape, value)
         self.populations[record.population.population] = (record, time)
 
     def take_allotment(self, value: bytes) -> None:
-        """Take an allotment's record."""
+        """Add an allotment's record."""
         record = read(AllotmentRecordShape, value)
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
     def are_parted(self, source: str, population: str | None) -> bool:
-        """Whether a part of the source's budget, or of its population's, is anybody's: then the ledger lets in nobody else."""
+        """Return True if the source or its population has allotments: the ledger then requires one."""
         return any(
             owner.source == source or (population is not None and owner.population == population)
             for owner, _ in self.allotments
@@ -346,11 +343,11 @@ class SharedBudgets:
 
 
 def whole(epsilon: float, delta: float, accountant: str, renews: str | None = None) -> Amount:
-    """The whole of a budget that was declared so."""
+    """Return the total of a declared budget."""
     terms = AllottedTerms(epsilon, delta, accountant, renews)
     return to_amount(total_budget(terms), terms)
 
 
 def meaning_of(period: PeriodShape | None) -> str:
-    """What a budget promises, in plain words."""
+    """Return a budget's guarantee as a sentence."""
     return period.meaning if period is not None else meaning(AllottedTerms(1.0, 0.0, "pure", None), 0)

@@ -1,4 +1,4 @@
-"""The monitor's alerts: what fires, and the latest that there were. Pure state, bounded, told nothing of Kafka or HTTP."""
+"""The monitor's alerts: firing ones and the latest ones. Bounded state without Kafka or HTTP."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stream.processing.protocol import RecordLike
 from stream.questions.alert_states import ABOVE, BELOW, Firing, group_text
 
 KEPT: Final = 2_000
-"""Alerts that are remembered, the latest."""
+"""Number of latest alerts that are kept."""
 
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 class Past(NamedTuple):
-    """An alert and when it was committed; of several at one time, in the order of their streams and answers."""
+    """An alert and its commit time; ties are ordered by stream and answer."""
 
     time: float
     stream: str
@@ -34,7 +34,7 @@ class Past(NamedTuple):
 
 
 class Alerts:
-    """What was taken in of the answers; ``complete`` once that is all that is looked back on."""
+    """Alerts from the answers; ``complete`` once the whole look-back range is read."""
 
     def __init__(self, tables: Tables) -> None:
         self.complete = False
@@ -42,11 +42,11 @@ class Alerts:
         self._tables = tables
         self._firing = Firing(over_periods=True)
         self._past: list[Past] = []
-        """A heap: partitions are read one after the other, and the earliest alert is the first to be forgotten."""
+        """A heap, as partitions are read in turn; the earliest alert is dropped first."""
         self._number = 0
 
     def take(self, record: RecordLike) -> None:
-        """Take in one committed answer; most are passed over unread."""
+        """Add one committed answer; most are skipped without decoding."""
         value = record.value or b""
         stream = (record.key or b"").decode(errors="replace")
         if ABOVE not in value and not (BELOW in value and self._may_end(stream)):
@@ -68,16 +68,16 @@ class Alerts:
                 self._firing.drop(alarm.place)
 
     def _may_end(self, stream: str) -> bool:
-        """Whether a quiet answer says something: an alarm is held, or another period's may be read after it."""
+        """Return True if an answer below the threshold may end an alarm of its stream or period."""
         registered = registered_as(stream)
         return registered != stream or self._firing.concerns(stream)
 
     def changed(self) -> None:
-        """Everything may be shown otherwise now."""
+        """Mark every view of alerts as changed."""
         self._tables.changes["alerts"] += 1
 
     def view(self, query: AlertQuery) -> AlertsView:
-        """What fires, the longest first, and the latest alerts, of those that match."""
+        """Return matching alerts: firing ones, longest first, and the latest ones."""
         wanted = _matching(query)
         alarms = sorted(
             self._firing.alarms.values(), key=lambda one: (one.since, one.place.stream, group_text(one.place))
@@ -138,9 +138,9 @@ class Alerts:
 
 
 def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
-    """What there is to show; a monitor that reads no answers says so.
+    """Return the alerts to show; the view is disabled if the monitor does not read answers.
 
-    It is not complete before streams and their sources are ``known``: until then alerts belong to no source.
+    It is incomplete until streams and sources are ``known``: until then alerts have no source.
     """
     if alerts is not None:
         view = alerts.view(query)

@@ -1,4 +1,4 @@
-"""The monitor's figures for Prometheus, in base units. No label ever names a stream: that would not scale."""
+"""The monitor's metrics for Prometheus, in base units. Streams are not labels: too many series."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from stream.monitor.state.entries import STATES, SourceEntry
 from stream.settings import Settings
 
 INTERVAL: Final = 60.0
-"""Seconds between two looks."""
+"""Seconds between two checks of the topics."""
 
 log = get_logger("monitor")
 
 
 class TopicWatch:
-    """Compares all topics with what they should be, and hands each picture to ``show``."""
+    """Compares all topics with their layout periodically and passes each result to ``show``."""
 
     def __init__(self, settings: Settings, show: Callable[[Inspection], None]) -> None:
         self._settings = settings
@@ -40,17 +40,17 @@ class TopicWatch:
         self._told: set[Difference] = set()
 
     async def run(self) -> NoReturn:
-        """Look until cancelled; whatever Kafka's state, try again."""
+        """Check until cancelled; retry after errors."""
         while True:
             try:
                 self.take(await inspect_topics(self._settings))
             except (KafkaError, TopicsError, OSError, TimeoutError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
-                log.warning("cannot look at the topics", reason=reason)
+                log.warning("cannot inspect the topics", reason=reason)
             await asyncio.sleep(INTERVAL)
 
     def take(self, found: Inspection) -> None:
-        """Show another picture; what differs anew is logged."""
+        """Show an inspection and log new differences."""
         for one in found.differences:
             if one not in self._told:
                 log.warning(
@@ -61,7 +61,7 @@ class TopicWatch:
 
 
 def by_kind(found: Inspection) -> dict[str, int]:
-    """How many topics lose what must be kept, have other partitions, or are otherwise set than they should be; each counts once."""
+    """Count topics by their worst difference: lost records, partitions or other settings."""
     losing = {one.topic for one in found.losses}
     partitions = {one.topic for one in found.differences if one.setting == PARTITIONS} - losing
     others = {one.topic for one in found.differences} - losing - partitions
@@ -70,13 +70,13 @@ def by_kind(found: Inspection) -> dict[str, int]:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DRY_SOON = 3600.0
-"""A stream that runs dry within this many seconds is counted, so that somebody can be told before it does."""
+"""Streams that run dry within this many seconds are counted, as an early warning."""
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
 
 def exposition(monitor: Monitor) -> bytes:
-    """Everything in Prometheus's text format."""
+    """Return all metrics in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(_Figures(monitor))
     return generate_latest(registry)
@@ -95,17 +95,17 @@ class _Figures(Collector):
 
     def _installation(self) -> Iterable[_Family]:
         tables, readiness = self._monitor.tables, self._monitor.readiness()
-        yield _gauge("ready", "Whether the tables are up to date.", readiness.ready)
+        yield _gauge("ready", "1 if the tables are up to date.", readiness.ready)
         yield CounterMetricFamily(
             "sotto_monitor_records",
-            "Records read from the installation's topics, but for refused events of live topics.",
+            "Records read from the installation's topics, without dead letters of live topics.",
             value=tables.records - tables.passed_over,
         )
         yield CounterMetricFamily(
             "sotto_monitor_unreadable_records", "Records that this version cannot read.", value=tables.unreadable
         )
         rejected = CounterMetricFamily(
-            "sotto_monitor_rejected_events", "Refused events that the log holds, by reason.", labels=["code"]
+            "sotto_monitor_rejected_events", "Dead letters in the topic, by reason.", labels=["code"]
         )
         for code, count in tables.rejected.items():
             rejected.add_metric([code], count)
@@ -114,7 +114,7 @@ class _Figures(Collector):
         yield _gauge("trail_entries", "Entries of the audit trail.", trail.entries)
         yield _gauge(
             "trail_broken",
-            "Whether an entry of the audit trail does not follow the one before it.",
+            "1 if the chain of the audit trail is broken.",
             trail.broken is not None,
         )
 
@@ -123,9 +123,9 @@ class _Figures(Collector):
             "sotto_monitor_source_epsilon", "A source's budget ε, by part.", labels=["source", "part"]
         )
         left = GaugeMetricFamily(
-            "sotto_monitor_source_left_ratio", "Share of a source's budget not granted.", labels=["source"]
+            "sotto_monitor_source_left_ratio", "Share of a source's budget that is not granted.", labels=["source"]
         )
-        halted = GaugeMetricFamily("sotto_monitor_source_halted", "Whether a source is halted.", labels=["source"])
+        halted = GaugeMetricFamily("sotto_monitor_source_halted", "1 if a source is halted.", labels=["source"])
         for name, entry in self._registered():
             row = source_row(entry)
             parts: dict[str, Amount] = {
@@ -142,7 +142,7 @@ class _Figures(Collector):
         yield from (epsilon, left, halted, self._runs_out())
 
     def _registered(self) -> Iterable[tuple[str, SourceEntry]]:
-        """All sources but the accounts of periods, which are thousands of labels: those are their source's."""
+        """Return all sources without the accounts of periods, which may be thousands of labels."""
         tables = self._monitor.tables
         return ((name, tables.sources[name]) for name in tables.source_lines if name in tables.sources)
 
@@ -150,7 +150,7 @@ class _Figures(Collector):
         tables, now = self._monitor.tables, self._monitor.clock()
         lasts = GaugeMetricFamily(
             "sotto_monitor_source_runs_out_seconds",
-            "Until nothing is left of a source's budget, at the last week's pace; +Inf where that is never.",
+            "Time until a source's budget is used up at the last week's pace; +Inf: never.",
             labels=["source"],
         )
         for name, entry in self._registered():
@@ -166,34 +166,32 @@ class _Figures(Collector):
         yield streams
         yield _gauge(
             "streams_nearly_dry",
-            "Open streams with at most a tenth of their charged answers left.",
+            "Open streams with at most 10 % of their charged answers left.",
             tables.totals.nearly_dry,
         )
         yield _gauge(
             "streams_not_answering",
-            "Open streams for which their worker does not answer: it lacks the noise key, the table or updates.",
+            "Open streams whose worker lacks the noise key, the table or updates, and does not answer.",
             tables.totals.not_answering,
         )
         soon = sum((left := dry_in(entry, now)) is not None and left <= DRY_SOON for entry in tables.streams_of())
         yield _gauge(
             "streams_dry_within_hour",
-            "Open streams without a charged answer left in an hour at the present rate.",
+            "Open streams that use up their charged answers within an hour at the current rate.",
             soon,
         )
         yield CounterMetricFamily(
-            "sotto_monitor_answers", "Queries answered, over all streams.", value=tables.totals.answered
+            "sotto_monitor_answers", "Answered questions of all streams.", value=tables.totals.answered
         )
         yield CounterMetricFamily(
-            "sotto_monitor_charged_answers", "Charged answers, over all streams.", value=tables.totals.tops
+            "sotto_monitor_charged_answers", "Charged answers of all streams.", value=tables.totals.tops
         )
 
     def _partitions(self) -> Iterable[_Family]:
         workers = self._monitor.workers
-        lag = GaugeMetricFamily(
-            "sotto_monitor_lag_events", "Events not yet answered, by service.", labels=["role"]
-        )
+        lag = GaugeMetricFamily("sotto_monitor_lag_events", "Unprocessed events, by service.", labels=["role"])
         idle = GaugeMetricFamily(
-            "sotto_monitor_unassigned_partitions", "Partitions that no process has.", labels=["role"]
+            "sotto_monitor_unassigned_partitions", "Partitions without a process.", labels=["role"]
         )
         members = GaugeMetricFamily("sotto_monitor_members", "Processes, by service.", labels=["role"])
         for role in get_args(ServiceName):
@@ -205,10 +203,10 @@ class _Figures(Collector):
         yield from (lag, idle, members)
 
     def _topics(self) -> Iterable[_Family]:
-        """Without a sample until the topics have been looked at: nobody is to take what is not known for well."""
+        """Return the topics' metrics; without samples before the first check, as 0 would mean OK."""
         differing = GaugeMetricFamily(
             "sotto_monitor_differing_topics",
-            "Topics that are not as they should be: losing records that must be kept, of other partitions, or of other settings.",
+            "Topics that lose records, or whose partitions or settings differ from their layout.",
             labels=["kind"],
         )
         unchecked = GaugeMetricFamily(
@@ -222,7 +220,7 @@ class _Figures(Collector):
 
 
 def seconds_until_gone(forecast: Forecast, now: float) -> float:
-    """What a forecast says in one number."""
+    """Return a forecast as seconds: 0 if the budget is gone, infinite otherwise."""
     match forecast.outcome:
         case "gone":
             return 0.0

@@ -1,8 +1,7 @@
-"""The monitor's tables: what the topics last said of every source, stream, partition and refused event.
+"""The monitor's tables: the latest state of every source, stream, partition and dead letter.
 
-Pure state, told nothing of Kafka or HTTP. Every record that is taken in holds totals, so the order in which topics are
-read does not matter and reading one again changes nothing: of a stream's totals the largest count, of everything else
-the record with the highest offset.
+State without Kafka or HTTP. Records contain totals, so topics may be read in any order and more
+than once: of a stream's totals the largest count, otherwise the record with the highest offset.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
 
 RECENT_REJECTED = 100
-"""Refused events that are remembered of each reason."""
+"""Dead letters that are kept for each reason."""
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
-"""Service processes remembered: those that were killed take nothing back."""
+"""Service processes that are kept: a killed process does not remove its heartbeat."""
 MAX_CODES = 64
-"""Different reasons told apart; our services know about ten."""
+"""Most distinct reasons; the services use about ten."""
 
 ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail", "alerts"]
 
 
 class Tables:
-    """Everything that the monitor knows."""
+    """The monitor's state from all topics but the answers."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -75,7 +74,7 @@ class Tables:
         self.unreadable = 0
         self.records = 0
         self.passed_over = 0
-        """Of these, refused events of live topics: not to be shown."""
+        """Number of records that are dead letters of live topics, which are not shown."""
         self.changes: dict[ChangeTopic, int] = {
             "sources": 0,
             "streams": 0,
@@ -98,20 +97,20 @@ class Tables:
         self._public = frozenset(
             (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
         )
-        """The topics whose refused events are shown: of a live topic it is about people what they say, how many they are and where."""
+        """Topics whose dead letters are shown; those of live topics are private in content and number."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The topics that it is made from."""
+        """The topics that are read into the tables."""
         return tuple(self._takes)
 
     @property
     def shown(self) -> int:
-        """How many streams are shown."""
+        """The number of shown streams."""
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
-        """The streams that the ledger has told of, of one source or of all; where one has periods, that in the latest."""
+        """Yield the streams in the ledger, of one or all sources; of periods only the latest."""
         named = None if source is None else named_from(source)
         lines = self.stream_lines
         for name in (lines.current(name) or name for name in lines) if named is None else lines.at(named[1]):
@@ -123,11 +122,11 @@ class Tables:
                 yield entry
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset after the last record that was taken in."""
+        """Return the offset after the last record that was read."""
         return self._seen.get((topic, partition), -1) + 1
 
     def take(self, record: RecordLike) -> None:
-        """Take in one record of one of the ``inputs``. What cannot be read is counted and passed over."""
+        """Add one record of one of the ``inputs``; unreadable records are counted and skipped."""
         place = (record.topic, record.partition)
         if record.offset <= self._seen.get(place, -1):
             return
@@ -154,29 +153,29 @@ class Tables:
             self.changes["sources"] += 1
 
     def _take_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
-        told = record.source
-        entry = self.sources.get(told.source)
+        source = record.source
+        entry = self.sources.get(source.source)
         if entry is None:
-            total = whole(told.epsilon, told.delta, told.accountant)
-            entry = SourceEntry(record, raw, total, time, self._states[told.source])
-            self.sources[told.source] = entry
-            self.source_lines.add(told.source, period=told.period_of is not None)
-        # A period is declared as its source is, but for its name and its moment: thousands of them may be long.
-        entry.record, entry.raw, entry.updated = record, raw if told.period_of is None else b"", time
+            total = whole(source.epsilon, source.delta, source.accountant)
+            entry = SourceEntry(record, raw, total, time, self._states[source.source])
+            self.sources[source.source] = entry
+            self.source_lines.add(source.source, period=source.period_of is not None)
+        # A period differs from its source only in name and start; thousands of copies would be large.
+        entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
 
     def _take_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
         entry = self._entry(record.spec.stream)
         self._count(entry, -1)
         if entry.incarnation != record.identity.incarnation:
-            # What was said of another opening under this name is not this stream's.
+            # Totals of an earlier opening with this name do not belong to this stream.
             opened = entry.opened if entry.grant is None else None
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
         self.stream_lines.add(entry.name, period=entry.is_of_period)
         if entry.state == "exhausted" and not entry.has_run_dry:
-            # It was extended: what its worker and the ledger said before is over.
+            # It was extended: earlier reports of its worker and the ledger are obsolete.
             entry.state, entry.reason = "open", None
         self._merge(entry, record, time)
         if record.ending is not None or record.state == "exhausted":
@@ -200,7 +199,7 @@ class Tables:
             self._take_totals(record)
 
     def _forget_refusals(self, partition: int) -> None:
-        """What a partition's last worker lacked its next one may have: what that one lacks it tells once it has begun."""
+        """Clear a partition's missing inputs: its new worker may have them and reports its own."""
         for name in self._refused.pop(partition, ()):
             entry = self._entry(name)
             self._count(entry, -1)
@@ -211,7 +210,7 @@ class Tables:
         self.members.pop(record.member, None)
         self.members[record.member] = MemberEntry(record, time)
         while len(self.members) > MAX_MEMBERS:
-            del self.members[next(iter(self.members))]  # of those who have gone without a word the longest silent
+            del self.members[next(iter(self.members))]  # the process that has been silent longest
         self.changes["workers"] += 1
 
     def _take_totals(self, record: RecordLike) -> None:
@@ -246,7 +245,7 @@ class Tables:
             if not control.extensions:
                 entry.opened = record.timestamp / 1000
             return
-        # One that has run dry was not asked to end, and may be extended.
+        # An exhausted stream has not ended and may be extended.
         if (
             entry.grant is not None
             and entry.incarnation == control.identity.incarnation
@@ -277,30 +276,30 @@ class Tables:
             entry = self.streams[stream] = StreamEntry(stream)
         return entry
 
-    def _merge(self, entry: StreamEntry, told: GrantRecordShape | TotalsShape, time: float) -> None:
-        """Totals only grow and states only follow each other, whichever topic tells first."""
-        state = told.state
+    def _merge(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
+        """Merge totals, which only grow, and states, which only advance, from topics in any order."""
+        state = update.state
         if (
             state == "exhausted"
             and entry.cutoff is not None
-            and whole_left(entry.cutoff, told.tops, told.surplus) > 0
+            and whole_left(entry.cutoff, update.tops, update.surplus) > 0
         ):
             state = "open"
         rank, known = STATES.index(state), STATES.index(entry.state)
-        if told.answered > entry.answered:
+        if update.answered > entry.answered:
             entry.last_answered = time
-        elif told.answered == entry.answered and entry.last_answered is not None:
-            entry.last_answered = min(entry.last_answered, time)  # topics are read in no order
-        # An open stream's loss includes the round under way: of equal totals the later state's are the final ones.
-        if entry.spent is None or (told.answered, told.tops, rank) >= (entry.answered, entry.tops, known):
+        elif update.answered == entry.answered and entry.last_answered is not None:
+            entry.last_answered = min(entry.last_answered, time)  # topics are read in any order
+        # An open stream's loss includes the current round: of equal totals those of the later state count.
+        if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known):
             entry.answered, entry.tops, entry.surplus, entry.spent = (
-                told.answered,
-                told.tops,
-                told.surplus,
-                told.spent,
+                update.answered,
+                update.tops,
+                update.surplus,
+                update.spent,
             )
         if rank > known:
-            entry.state, entry.reason = state, told.reason or entry.reason
+            entry.state, entry.reason = state, update.reason or entry.reason
         if entry.grant is not None:
             entry.state = shown_state(entry.state, entry.tops_left, entry.grant.spec.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
@@ -317,7 +316,7 @@ class Tables:
             series.add(row)
 
     def _count(self, entry: StreamEntry, sign: int) -> None:
-        """Take a stream out of the sums before a change, and put it back after."""
+        """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
         if entry.grant is None:
             return
         totals = self.totals

@@ -1,9 +1,9 @@
 """The Faust app: agents that read the installation's topics into the tables.
 
-Every start reads the topics from their beginning, under a consumer group of its own that never commits an offset:
-control, ledger and status are compacted, so that takes in each key about once, and the tables need no changelogs, whose
-recovery Faust is known to hang in when they are compacted (faust-streaming issues 176, 373, 596). Two monitors are two
-readers that know nothing of each other.
+Every start reads the topics from their beginning, in a new consumer group that never commits.
+Control, ledger and status are compacted, so each key is read about once, and the tables need no
+changelogs: Faust may hang while it recovers compacted ones (faust-streaming issues 176, 373, 596).
+Monitors are independent of each other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = get_logger("monitor")
 
 
 class _CommittedThread(driver.AIOKafkaConsumerThread):
-    """Faust reads committed records only where it writes transactions itself; the monitor writes nothing."""
+    """Reads committed records only, which Faust by default does only in apps with transactions."""
 
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
@@ -62,7 +62,7 @@ class _CommittedTransport(driver.Transport):
 
 
 class _BareWeb(Web):
-    """Faust's web server without Faust's own pages: there is no service without a token."""
+    """Faust's web server without Faust's own pages, which need no token."""
 
     default_blueprints = ()
     production_blueprints = ()
@@ -83,7 +83,7 @@ class _App(faust.App):
 
 
 class Reader:
-    """Fills the tables from Kafka, and hosts the web server. Use it as an asynchronous context manager."""
+    """Fills the tables from Kafka and hosts the web server; an asynchronous context manager."""
 
     def __init__(self, settings: Settings, topics: Topics, tables: Tables) -> None:
         self._settings = settings
@@ -96,7 +96,7 @@ class Reader:
         self._folder = tempfile.TemporaryDirectory(prefix="sotto-monitor-")
         self._catching_up: asyncio.Task[None] | None = None
         self.behind: int | None = None
-        """Offsets that were committed at the start and are not in the tables yet; None before that is known."""
+        """Number of offsets committed at the start but not read yet; None while unknown."""
         self.app = _App(
             f"{monitor_group(settings)}-{uuid.uuid4().hex}",
             broker=";".join(f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")),
@@ -118,7 +118,7 @@ class Reader:
 
     @property
     def web(self) -> Application:
-        """The aiohttp application that Faust serves."""
+        """The aiohttp application of Faust's web server."""
         web = self.app.web
         if not isinstance(web, Web):
             raise TypeError("Faust serves something else")
@@ -137,7 +137,7 @@ class Reader:
         self._folder.cleanup()
 
     async def ended(self) -> None:
-        """Return when the app has stopped of itself, as it does when it cannot go on."""
+        """Return when the app has stopped after an error."""
         await self.app.wait_until_stopped()
 
     def _add_agent(self, topic: str) -> None:
@@ -152,15 +152,15 @@ class Reader:
         self.app.agent(raw, name=f"read {topic}")(take)
 
     async def _catch_up(self) -> None:
-        """Tell when everything is read that was committed at the start."""
+        """Set ``behind`` until every record committed at the start is read."""
         ends = await self._ends()
         records = -1
         while True:
-            # What comes last may be a transaction's marker, which is nothing to read; hence the second look below.
+            # The last offset may be a transaction marker, which is no record; checked by position below.
             left = sum(
                 max(end - self._tables.position(source.topic, source.partition), 0) for source, end in ends.items()
             )
-            # Positions run ahead of the agents by what is buffered: they tell only in a pause in which nothing is read.
+            # Positions are ahead of the agents by the buffered records: they count only if nothing was read.
             if self._tables.records == records and await self._fetched(ends):
                 self.behind = 0
                 log.info("tables are up to date", records=records)
@@ -183,7 +183,7 @@ class Reader:
                 await consumer.stop()
 
     async def _fetched(self, ends: dict[TopicPartition, int]) -> bool:
-        """Whether Faust's consumer has passed all these ends."""
+        """Return True if Faust's consumer has passed all these ends."""
         consumer = self.app.consumer
         for source, end in ends.items():
             own = TP(source.topic, source.partition)
@@ -194,7 +194,7 @@ class Reader:
 
 
 def _credentials(settings: Settings) -> faust.auth.Credentials | None:
-    """What any client of aiokafka would get, in Faust's terms."""
+    """Return the credentials of our aiokafka clients as Faust expects them."""
     options = connection(settings)
     context = options.get("ssl_context")
     if provider := options.get("sasl_oauth_token_provider"):
@@ -228,14 +228,14 @@ def _record(event: EventT[bytes]) -> Record:
 
 
 LOOK_BACK_SECONDS: Final = 7 * 86_400
-"""How far back alerts are looked for at the start."""
+"""Age of the oldest answers that are read at the start."""
 LOOK_BACK_RECORDS: Final = 500_000
-"""Most answers of a partition that are looked through at the start."""
+"""Most answers per partition that are read at the start."""
 _PAUSE: Final = 5.0
 
 
 class AlertReader:
-    """Feeds alerts; what a broker's absence breaks goes on where it was."""
+    """Reads answers into the alerts; continues at the same offsets after errors."""
 
     def __init__(self, settings: Settings, topics: Topics, alerts: Alerts) -> None:
         self._settings = settings
@@ -251,7 +251,7 @@ class AlertReader:
             except TopicAuthorizationFailedError:
                 log.error("may not read answers, so no alerts are shown; see 'sotto topics acl --role monitor'")  # noqa: TRY400
             except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("reading answers begins anew", error=type(error).__name__)
+                log.warning("reading answers restarts", error=type(error).__name__)
             await asyncio.sleep(_PAUSE)
 
     async def _read(self) -> None:
@@ -277,7 +277,7 @@ class AlertReader:
             await consumer.stop()
 
     async def _begin(self, consumer: Any) -> dict[TopicPartition, int]:
-        """Seek to what was not read yet; gives the ends as of now."""
+        """Seek to the first unread answers and return the current end offsets."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
         since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
         found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))

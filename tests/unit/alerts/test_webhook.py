@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client import generate_latest
 
 from stream.alerts.alert_targets import WebhookTarget
-from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, judged
+from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, parse_outcome
 from stream.alerts.targets import Webhook
 from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
@@ -324,7 +324,7 @@ def test_pauses_grow_to_a_bound_and_are_cut_by_chance() -> None:
     ],
 )
 def test_what_a_target_asks_to_wait(text: str, pause: float) -> None:
-    assert judged(429, {"Retry-After": text}, NOW).pause == pause
+    assert parse_outcome(429, {"Retry-After": text}, NOW).pause == pause
 
 
 def test_figures_name_no_stream() -> None:
