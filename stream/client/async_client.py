@@ -259,7 +259,9 @@ class AsyncClient(PublishCalls, BudgetCalls):
         self._connection.require_open()
         with translated():
             ledger = await read_ledger(self._connection)
-        asking = sql.Asking.of(read, ledger.sources.values(), list(ledger.grants.values()), new_id(), max_price)
+        asking = sql.PreparedStatement.prepare(
+            read, ledger.sources.values(), list(ledger.grants.values()), new_id(), max_price
+        )
         results = await self.ask_many(asking.queries, timeout=timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 

@@ -112,7 +112,7 @@ async def notices(connection: Connection, watch: Watch, *, from_beginning: bool)
                 for record in filter(watch.may_matter, readable(records)):
                     opening = await openings.of(record.key.decode(errors="replace"))
                     for notice in (
-                        watch.told(record, opening, openings.sources.get(opening.source, ""))
+                        watch.notices_of(record, opening, openings.sources.get(opening.source, ""))
                         if opening is not None
                         else ()
                     ):

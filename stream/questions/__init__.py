@@ -1,4 +1,4 @@
-"""What the clients and the in-memory driver have in common: questions as they are given, and results."""
+"""Shared by clients and driver: question forms, results, alerts and live events."""
 
 from stream.questions.question_forms import Question, as_query
 from stream.questions.results import Result, Results

@@ -1,4 +1,4 @@
-"""Alerts: what a committed answer says to whoever watches, and the words that it is told in.
+"""Alert states of streams, derived from committed answers, and their texts.
 
 An answer of outcome ``above`` is an alert; only streams of above_threshold and numeric_sparse give one.
 """
@@ -17,14 +17,14 @@ from schemas.windows import moment_ms
 from stream.formatting import bound, estimate
 
 ABOVE: Final = b'"above"'
-"""What the bytes of every alert hold."""
+"""Bytes that every alert contains."""
 
 BELOW: Final = b'"below"'
-"""What the bytes of every answer that ends one hold."""
+"""Bytes that every answer contains that resolves an alert."""
 
 
 class AlertKey(NamedTuple):
-    """A stream and one of its groups: what fires, or does not. A stream without groups has one place."""
+    """A stream and one of its groups (empty for a stream without groups)."""
 
     stream: str
     group: tuple[tuple[str, str | int], ...]
@@ -32,10 +32,16 @@ class AlertKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a watched stream has said: an answer, or that it has ``ended`` and for which reason.
+    """An answer of a watched stream, or its end: then ``ended`` is the reason.
 
-    ``counted`` says how many rows or events of one person count, where the source bounds them.
-    ``time`` is Kafka's stamp of the answer, or of what first told of the end in the ledger or by an answer, in seconds since the epoch.
+    ``time`` is Kafka's timestamp in Unix seconds: of the answer, or of the first record that reports
+    the end. ``counted`` describes the source's contribution bound; it is empty without one.
+
+    Example::
+
+        for notice in client.watch("ward-*"):
+            if notice.is_alert:
+                print(notice.stream, notice.answer.estimate)
     """
 
     time: float
@@ -47,53 +53,53 @@ class Notice:
 
     @property
     def is_alert(self) -> bool:
-        """Whether it is an alert."""
+        """Whether the answer's outcome is ``above``."""
         return self.answer is not None and self.answer.outcome == "above"
 
 
 def place_of(answer: Answer) -> AlertKey:
-    """What an answer is about."""
+    """Return the alert key of an answer."""
     return AlertKey(answer.stream, tuple((answer.group or {}).items()))
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name is one of these, in which ``*`` stands for anything; no patterns let everything through.
+    """Check whether a name matches a pattern (``*`` is a wildcard); no patterns match every name.
 
-    What stands for another in a period goes by that name too: a stream is followed from period to period.
+    A period's stream also matches by its model's name, so a stream is followed over periods.
     """
     names = {name, registered_as(name)}
     return not patterns or any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
 
 
 def group_text(group: AlertKey | dict[str, str | int] | None) -> str:
-    """A group in words: ``origin=EWR, carrier=UA``."""
+    """Format a group: ``origin=EWR, carrier=UA``."""
     pairs = group.group if isinstance(group, AlertKey) else (group or {}).items()
     return ", ".join(f"{name}={value}" for name, value in pairs)
 
 
 def estimate_text(answer: Answer) -> str:
-    """The number that an alert came with and its ±, or nothing."""
+    """Format the estimate of an answer with its ±; empty without an estimate."""
     if answer.estimate is None:
         return ""
-    told = estimate(answer.estimate, answer.alpha)
-    return told if answer.alpha is None else f"{told} ± {bound(answer.alpha)}"
+    number = estimate(answer.estimate, answer.alpha)
+    return number if answer.alpha is None else f"{number} ± {bound(answer.alpha)}"
 
 
 def window_text(answer: Answer) -> str:
-    """The window that an answer is about, in UTC and with no digit that both ends share: ``2013-01-01 05:00–06:00``."""
+    """Format an answer's window in UTC: ``2013-01-01 05:00–06:00``."""
     if answer.window is None:
         return ""
     start, end = answer.window.start, answer.window.end
     try:
         first, last = _moment(moment_ms(start)), _moment(moment_ms(end))
-    except ValueError:  # another writer's words
+    except ValueError:  # a window of a later version
         return f"{start}–{end}"
     day, time = last.split(" ")
     return f"{first}–{time if first.startswith(day) else last}"
 
 
 def window_end(answer: Answer, stamp: float) -> float:
-    """When an answer's window ended, in seconds since the epoch; never after Kafka's stamp of the answer."""
+    """Return the end of an answer's window in Unix seconds, at most the answer's timestamp."""
     if answer.window is None:
         return stamp
     try:
@@ -103,7 +109,7 @@ def window_end(answer: Answer, stamp: float) -> float:
 
 
 def window_seconds(answer: Answer) -> float:
-    """How long an answer's window is; 0 without one."""
+    """Return the length of an answer's window in seconds; 0 without a window."""
     if answer.window is None:
         return 0.0
     try:
@@ -113,7 +119,7 @@ def window_seconds(answer: Answer) -> float:
 
 
 def written_time(seconds: float, precision: Literal["seconds", "milliseconds"] = "milliseconds") -> str:
-    """A time in ISO 8601 and UTC."""
+    """Format Unix seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
 
 
@@ -126,7 +132,7 @@ def _moment(milliseconds: int) -> str:
 
 @dataclass(slots=True)
 class AlertRun:
-    """Alerts in a row: ``since`` is the end of the first's window in seconds since the epoch, ``answer`` the latest, stamped at ``time``."""
+    """Consecutive alerts: since the first window's end, with the latest answer and its time."""
 
     since: float
     answer: Answer
@@ -136,7 +142,7 @@ class AlertRun:
 
 @dataclass(slots=True)
 class _Period:
-    """What was read of one period: the run that it ended with, if it did."""
+    """One period of a stream and the run of alerts at its end, if any."""
 
     starts: str
     run: AlertRun | None = None
@@ -144,9 +150,9 @@ class _Period:
 
 @dataclass(slots=True)
 class _Periods:
-    """Those of a place that may be in its run, in their order: of all but the first nothing but alerts was read.
+    """The latest periods of an alert key, in order; all but the first have only alerts.
 
-    ``whole`` says that of the first, too: then what is earlier may go before it.
+    ``whole`` is True if the first has only alerts too: an earlier period may then extend the run.
     """
 
     held: list[_Period] = field(default_factory=list)
@@ -154,20 +160,19 @@ class _Periods:
 
 
 class Runs:
-    """Of each place whose stream has periods, the run that its latest answers are, over all that were read.
+    """The current run of alerts of each key whose stream has periods.
 
-    A period's answers come in their order, and periods in any: each lies in a partition of its own. No window reaches over
-    an edge, so the order of periods is that of their windows.
+    The answers of a period arrive in order, but periods in any order, because each has its own
+    partition. No window spans two periods, so the periods' order is the windows' order.
     """
 
     def __init__(self, limit: int) -> None:
-        """Hold so many periods at most, of all places."""
         self._limit = limit
         self._size = 0
         self._places: OrderedDict[AlertKey, _Periods] = OrderedDict()
 
     def take(self, place: AlertKey, answer: Answer, time: float) -> bool:
-        """Take in an answer of outcome ``above`` or ``below``; False if later ones have overtaken it."""
+        """Add an answer of outcome ``above`` or ``below``; return False if a later one supersedes it."""
         named = named_from(answer.stream)
         starts = "" if named is None else named[1].removesuffix("Z")
         periods = self._places.setdefault(place, _Periods())
@@ -194,7 +199,7 @@ class Runs:
         return True
 
     def of(self, place: AlertKey) -> AlertRun | None:
-        """The run that a place's latest answers are; None if the latest one is quiet, or nothing is known."""
+        """Return the current run of a key; None if its latest answer is no alert."""
         held = self._places[place].held if place in self._places else []
         runs = [period.run for period in held if period.run is not None]
         if not runs:
@@ -202,7 +207,7 @@ class Runs:
         return AlertRun(runs[0].since, runs[-1].answer, runs[-1].time, sum(run.alerts for run in runs))
 
     def _make_room(self, periods: _Periods) -> None:
-        """Make the first two periods of a place one; where it has one only, forget the place that has been quiet for longest."""
+        """Merge the first two periods of a key; if it has only one, drop the longest inactive key."""
         self._size -= 1
         if len(periods.held) == 1:
             self._size -= len(self._places.popitem(last=False)[1].held) - 1
@@ -214,15 +219,15 @@ class Runs:
 
 
 MAX_PLACES: Final = 20_000
-"""Most streams and groups that are held at a time, and most of their periods; beyond it the one that has been quiet for longest is forgotten."""
+"""Most alert keys, and most of their periods, in memory; beyond it the oldest is dropped."""
 
 
 @dataclass(slots=True)
 class Alarm:
-    """A stream and group whose latest answer is an alert, or was until ``resolved``.
+    """A run of ``alerts`` alerts of one key; ``resolved`` is set by the first answer that is none.
 
-    ``since`` is the end of the first window of the run, ``answer`` the run's latest alert, which Kafka stamped at ``time``;
-    ``alerts`` is how many the run has had. All times are in seconds since the epoch.
+    ``since`` is the end of the run's first window, and ``time`` Kafka's timestamp of its latest
+    ``answer``; both are Unix seconds.
     """
 
     place: AlertKey
@@ -235,26 +240,26 @@ class Alarm:
 
 
 class Firing:
-    """All alarms, those that were told of last at the end."""
+    """All alarms, the most recently changed ones last."""
 
     def __init__(self, limit: int = MAX_PLACES, *, over_periods: bool = False) -> None:
-        """Take whether an alarm goes on from one period of a stream to the next, under the name that it was opened by."""
+        """With ``over_periods``, an alarm continues from one period of a stream to the next."""
         self.alarms: dict[AlertKey, Alarm] = {}
         self.forgotten = 0
-        """Alarms that there was no room for."""
+        """Number of alarms dropped because of the limit."""
         self._limit = limit
         self._over_periods = over_periods
         self._runs = Runs(limit)
         self._streams: dict[str, int] = {}
 
     def concerns(self, stream: str) -> bool:
-        """Whether an alarm of a stream is held: to others a quiet answer is nothing new."""
+        """Whether a stream has an alarm, which an answer without alert would resolve."""
         return stream in self._streams
 
     def take(self, answer: Answer, source: str, time: float) -> Alarm | None:
-        """Take in an answer, each of one stream in its order; gives the alarm that it begins, goes on with or ends.
+        """Add an answer; return the alarm that it starts, continues or resolves, or None.
 
-        Periods of a stream may come in any order: what is held depends on what was read, and not on which of them was first.
+        A stream's answers must come in order; its periods may come in any order with the same result.
         """
         if answer.outcome not in {"above", "below"}:
             return None
@@ -281,7 +286,7 @@ class Firing:
         return alarm
 
     def drop(self, place: AlertKey) -> None:
-        """Hold an alarm no longer."""
+        """Remove an alarm."""
         if self.alarms.pop(place, None) is not None:
             self._streams[place.stream] -= 1
             if not self._streams[place.stream]:
@@ -296,7 +301,7 @@ class Firing:
 
 
 def _next(alarm: Alarm | None, answer: Answer, time: float) -> AlertRun | None:
-    """The run of a stream without periods after its next answer."""
+    """Return the run of a stream without periods after one more answer."""
     if answer.outcome == "below":
         return None
     if alarm is None:

@@ -1,4 +1,4 @@
-"""Dead letters: refused events as they came, with the reason; as private as these events are."""
+"""Dead letters: refused events with their reasons, as private as the events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from stream.processing.protocol import Headers, RecordLike
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A refused event, and why it was refused.
+    """A refused event with the ``code`` and ``message`` of its refusal.
 
-    ``topic``, ``partition`` and ``offset`` say where the event stands, ``key``, ``value`` and ``headers`` are the event's own, and ``time`` is when
-    it was refused, in seconds since 1970. ``length`` is that of the whole value if ``value`` is only its beginning.
+    ``topic``, ``partition`` and ``offset`` locate the event; ``key``, ``value`` and ``headers`` are its
+    bytes. ``time`` is the refusal in Unix seconds. ``length`` is the length of the whole value in
+    bytes if ``value`` is truncated.
     """
 
     topic: str
@@ -30,21 +31,23 @@ class DeadLetter:
 
     @property
     def reason(self) -> str:
-        """Code and message in one line."""
+        """``code: message``."""
         return f"{self.code}: {self.message}"
 
 
 def read_dead_letter(record: RecordLike) -> DeadLetter:
-    """Read a record of the topic of rejected events.
+    """Parse a record of the topic ``rejected``.
 
     Raises:
-        SottoError: it does not have the headers of a dead letter.
+        SottoError: the record has no dead-letter headers.
     """
     try:
         facts = RejectedHeaders.from_kafka(record.headers)
     except ValueError:
         place = f"{record.topic}, partition {record.partition}, offset {record.offset}"
-        raise SottoError(f"{place}: is no dead letter of Sotto's; see who else writes the topic") from None
+        raise SottoError(
+            f"{place}: not a dead letter of Sotto; find out which other program writes to this topic"
+        ) from None
     return DeadLetter(
         topic=facts.topic,
         partition=facts.partition,

@@ -1,6 +1,6 @@
-"""What the declared domain decides of a question by itself: allowed, answered as written, charged, and hardly ever meant.
+"""Warns of questions that the declared domain decides; they are answered and charged as usual.
 
-What is told follows from the question and the public definition of its source alone.
+Warnings depend only on the question and its source's public definition.
 """
 
 from __future__ import annotations
@@ -12,35 +12,34 @@ from schemas import Query, Source, TableSource
 
 
 def predicates_of(query: Query) -> tuple[str, ...]:
-    """All predicates that a question has."""
+    """Return all predicates of a question."""
     terms, candidates = query.terms or (), query.candidates or ()
     texts = (query.where, *(term.where for term in terms), *(candidate.where for candidate in candidates))
     return tuple(text for text in texts if text is not None)
 
 
 def is_about_table(query: Query) -> bool:
-    """Whether the source's definition has more to say of the answer: it is of a table, not of values that the question brings."""
+    """Whether a question is about a table, and not about values that it brings."""
     return query.value is None and query.values is None and query.category is None
 
 
 def outside(source: Source, query: Query) -> tuple[str, ...]:
-    """One line for each comparison that no row, or every row, passes since its constant is no value of the attribute, for each
-    predicate that is so as a whole, and for a choice from one candidate.
+    """Return a warning for each comparison or predicate that holds for every row or for none.
 
-    Other constants that a domain does not hold, such as categories, are refused by workers. A text that is no predicate
-    gives no line: its refusal says what is wrong.
+    A choice from one candidate has a warning too. Workers refuse unknown categories and invalid
+    predicates, so these have no warning here.
     """
     lines = [_ONE_CANDIDATE] if _has_one_candidate(query) else []
     texts = [text for text in predicates_of(query) if _may_be_decided(text)]
     if texts and isinstance(source, TableSource):
-        from stream.questions.predicate_limits import lines_of  # noqa: PLC0415  (a parser that who has no such question does not wait for)
+        from stream.questions.predicate_limits import lines_of  # noqa: PLC0415  (the SQL parser is slow to import)
 
         lines += [line for text in texts for line in lines_of(text, source.attributes)]
     return tuple(dict.fromkeys(lines))
 
 
 CHARGED: Final = "an answer is charged as any other"
-"""What is said beside what is known before it is asked."""
+"""The end of each warning about a question whose answer is known."""
 
 _ONE_CANDIDATE: Final = f"candidates: there is one, so that the choice is known; {CHARGED}"
 
@@ -52,5 +51,5 @@ def _has_one_candidate(query: Query) -> bool:
 
 
 def _may_be_decided(text: str) -> bool:
-    """Whether the domain may decide a predicate: one comparison with a category alone cuts it in two."""
+    """Whether the domain may decide a predicate: a single comparison with a category never does."""
     return _part_that_decides.search(text) is not None

@@ -13,9 +13,9 @@ from stream.events.event_fields import before_all, time_flaw
 
 
 class EventCheck:
-    """Judges events by their source, by the first windows of its streams, and by a clock.
+    """Checks events against their source, the first windows of its streams, and a clock.
 
-    A feed may refuse others yet: its clock may stand elsewhere, and streams may be opened before it reads an event.
+    A feed may still refuse other events: its clock may differ, and streams may be opened meanwhile.
     """
 
     def __init__(self, source: EventsSource, grants: Iterable[GrantRecord]) -> None:
@@ -26,9 +26,10 @@ class EventCheck:
     def check(
         self, events: Sequence[bytes], now: int | None, *, in_order: bool = False
     ) -> tuple[list[int], dict[int, Flaw]]:
-        """Give each event's moment, ``NO_MOMENT`` if it will be refused, and why others will be, by place.
+        """Return each event's time (``NO_MOMENT`` if refused), and the flaws by position.
 
-        ``now`` is where a clock of the broker stands, in milliseconds since 1970. Events ``in_order`` have marks where they belong.
+        ``now`` is the time of the broker's clock in Unix milliseconds; ``in_order`` means that marks
+        stand between the events at their own times.
         """
         read = self._reader.read(events)
         times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)

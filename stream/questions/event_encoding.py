@@ -1,4 +1,4 @@
-"""People's events as JSON: what programs have in their fields, and numpy's scalars."""
+"""Encodes events as JSON, including numpy scalars and datetimes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNWRITABLE: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
-    """Write an event as JSON: numpy's scalars as numbers and texts, its moments as ISO 8601 in UTC.
+    """Encode an event as JSON; numpy's datetimes become ISO 8601 in UTC.
 
     Raises:
         Invalid: a field has no JSON form; the message names it.
@@ -30,7 +30,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 
 
 def _json_form(value: Any) -> Any:
-    """Convert a value that the encoder does not know, without importing what has its class."""
+    """Convert a value that msgspec does not know, without importing numpy or pandas."""
     match value:
         case Mapping():
             return dict(value)
@@ -48,12 +48,12 @@ def _json_form(value: Any) -> Any:
 
 
 def _numpy_kind(value: Any) -> str:
-    """Return numpy's letter for the kind of a scalar; ``-`` for arrays and everything else."""
+    """Return numpy's kind letter of a scalar; ``-`` for any other value."""
     return str(value.dtype.kind) if getattr(value, "shape", None) == () and hasattr(value, "dtype") else "-"
 
 
 def _numpy_form(value: Any) -> Any:
-    """Convert a scalar of numpy: a float by its shortest decimal, a moment, which has no zone, as UTC."""
+    """Convert a numpy scalar: a float by its shortest decimal, a datetime as UTC."""
     match _numpy_kind(value):
         case "f":
             return float(str(value))
@@ -68,7 +68,6 @@ _encode = msgspec.json.Encoder(enc_hook=_json_form).encode
 
 
 def _unwritable(event: Mapping[str, Any]) -> str:
-    """Say which field of an event has no JSON form."""
     value: Any = event
     way: list[str] = []
     while isinstance(value, Mapping) and len(way) < _DEEPEST and (step := _first_unwritable(value)) is not None:

@@ -1,4 +1,4 @@
-"""Writing to live topics: which partition an event belongs to, and marks that move a source's clock."""
+"""Records for live topics: events by person's partition, and watermarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stream.questions.event_encoding import encode_event
 from stream.questions.question_forms import Question
 
 LiveEvent = Mapping[str, Any] | bytes
-"""An event's fields, or its bytes."""
+"""The fields or the encoded bytes of an event."""
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
 _MOMENTS: Final = "give seconds since 1970, ISO 8601 with a zone, or a datetime with one"
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class LiveRecord(NamedTuple):
-    """What is to be written to a live topic."""
+    """A record to write to a live topic."""
 
     topic: str
     partition: int
@@ -40,26 +40,26 @@ class LiveRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveTopic:
-    """The topic of a source, as whoever writes its events sees it."""
+    """The topic of a source, for writers of events."""
 
     source: EventsSource
     partitions: int
 
     def record(self, event: LiveEvent) -> LiveRecord:
-        """Encode an event, keyed by its person; an event without a person goes to the first partition, where it is refused."""
+        """Encode an event, keyed by its person; without a person it goes to partition 0 and is refused."""
         value = event if isinstance(event, bytes) else encode_event(event)
         key = person_key(value, self.source.person)
         partition = 0 if key is None else int(murmur2(key) & 0x7FFFFFFF) % self.partitions
         return LiveRecord(self.source.topic, partition, key, value)
 
     def marks(self, moment: int) -> Iterator[LiveRecord]:
-        """A mark for each partition: the clock has reached a moment, in milliseconds since 1970."""
+        """Return a watermark for each partition, at Unix milliseconds."""
         headers = ((MARK_HEADER, written_moment(moment).encode()),)
         return (LiveRecord(self.source.topic, number, None, b"", headers) for number in range(self.partitions))
 
 
 def person_key(event: bytes, path: str) -> bytes | None:
-    """Read the key of a person's events from an encoded event, as feeds read it; None if the event has no person."""
+    """Return the person of an encoded event as a key, as feeds read it; None without a person."""
     found = _field(event, path)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return None
@@ -67,14 +67,14 @@ def person_key(event: bytes, path: str) -> bytes | None:
 
 
 def live_source(source: Source) -> EventsSource:
-    """The source, if it is a live topic; else Invalid."""
+    """Return the source; ``Invalid`` if it is not a live topic."""
     if not isinstance(source, EventsSource):
         raise Invalid(f"source '{source.source}' is no live topic: it is of kind '{source.kind}'")
     return source
 
 
 def live_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> str:
-    """The source that events are published to; Invalid if it is not named, or if they come with what belongs to questions."""
+    """Return the source name of a ``publish`` of events; ``Invalid`` with fields of a question."""
     if not isinstance(source, str):
         raise Invalid("publish: events go to the topic of a source; give its name")
     if headers or fields:
@@ -83,7 +83,6 @@ def live_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> 
 
 
 def _field(event: bytes, path: str) -> Any:
-    """What stands in an event, None if nothing."""
     try:
         found = _decode(event)
     except UNREADABLE:
@@ -94,7 +93,7 @@ def _field(event: bytes, path: str) -> Any:
 
 
 def require_events(events: object) -> None:
-    """Invalid unless there may be many events: a list, or anything else that is iterated over."""
+    """Raise ``Invalid`` if ``events`` is not an iterable of events."""
     if isinstance(events, str | bytes | Mapping) or not isinstance(events, Iterable):
         raise Invalid(
             f"events: is of type {type(events).__name__}; give a list of events, each a mapping or bytes"
@@ -102,17 +101,17 @@ def require_events(events: object) -> None:
 
 
 def marks_of(source: EventsSource) -> EventsSource:
-    """The source, if marks are its clock; else Invalid."""
+    """Return the source; ``Invalid`` if its clock is not ``marks``."""
     if source.clock != "marks":
         raise Invalid(
-            f"source '{source.source}' has no marks: the broker's clock moves by itself; register a source with clock 'marks' "
-            "for events that are replayed"
+            f"source '{source.source}' has no marks: its clock is the broker's; register a source with clock 'marks' to replay "
+            "events"
         )
     return source
 
 
 def _as_float(number: Real) -> float:
-    """A number as a double; infinite if it is too large for one."""
+    """Convert a number to a double; infinite if it is too large."""
     try:
         return float(number)
     except OverflowError:
@@ -120,10 +119,10 @@ def _as_float(number: Real) -> float:
 
 
 def milliseconds_of(time: str | float | datetime) -> int:
-    """A moment in milliseconds since 1970, told in ISO 8601, as a datetime with a zone, or in seconds since 1970.
+    """Convert ISO 8601, a datetime with a zone, or Unix seconds to Unix milliseconds.
 
     Raises:
-        Invalid: it is none of these, or lies before 1970 or after 9999; a number too large to be of seconds is told as such.
+        Invalid: the time has another form, or is before 1970 or after 9999.
     """
     if isinstance(time, str):
         try:
@@ -153,15 +152,15 @@ def milliseconds_of(time: str | float | datetime) -> int:
 
 
 MAX_MARKS: Final = 1_000_000
-"""Most marks of one replay: 30 years of 15 minutes. More are one wrong date."""
+"""Most marks of one replay, 30 years of 15 minutes; more come from a wrong date."""
 
 
 class Replay:
-    """The events of a source as they stand between marks that are ``every`` apart, a span.
+    """Events of a source with a mark at each multiple of the span ``every``.
 
-    The marks are all multiples of it from the first event on, whether there is an event between two or not, up to ``until`` or to the
-    one after the last event. So an event is ahead of the mark before it by less than ``every``, which must be no more than what the
-    source allows.
+    Marks run from the first event to ``until``, or to the first multiple after the last event. An
+    event is ahead of the mark before it by less than ``every``, which must not exceed the source's
+    ``ahead``.
     """
 
     def __init__(self, source: EventsSource, every: str, until: int | None = None) -> None:
@@ -180,13 +179,13 @@ class Replay:
         self._until = until
 
     def steps(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
-        """Each mark, in milliseconds since 1970, with the events after it; in a step they stay in their order.
+        """Yield each mark in Unix milliseconds with the events after it, in their order.
 
-        Events come with their moments; one of ``NO_MOMENT``, which will be refused, stays with the one before it. Takes in all events
-        before the first step.
+        ``events`` are bytes and times; a refused event (``NO_MOMENT``) stays with the one before it. All
+        events are read before the first step.
 
         Raises:
-            Invalid: no event has a moment, or first and last are too far apart.
+            Invalid: no event has a valid time, or the first and last are too far apart.
         """
         steps: dict[int, list[bytes]] = {}
         timeless: list[bytes] = []
@@ -196,16 +195,14 @@ class Replay:
                 here = steps.setdefault(self._mark_before(moment), [])
             here.append(event)
         if not steps:
-            raise Invalid(
-                "no event would be accepted, and so nothing says where the marks begin; nothing is written"
-            )
+            raise Invalid("no event would be accepted, so the first mark is unknown; nothing is written")
         first = min(steps)
         last = max(steps) + self._every if self._until is None else self._until
         steps[first] = timeless + steps[first]
         return self._between(first, last, steps)
 
     def _mark_before(self, moment: int) -> int:
-        """Nothing stands after the last mark but what is dated so."""
+        """Return the mark before a time; events after ``until`` follow the last mark."""
         mark = moment - moment % self._every
         return mark if self._until is None else min(mark, self._until)
 

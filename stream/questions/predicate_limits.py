@@ -1,4 +1,4 @@
-"""The comparisons of a predicate with numbers outside the declared domain, and whether that domain alone decides the whole of it."""
+"""Finds predicates and comparisons that the declared domain decides."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ _SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
 
 
 def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
-    """One line for each comparison with a number that no row, or every row, passes, and one where the whole text is so; none for a
-    text that cannot be read.
+    """Return a warning for each comparison, or the whole predicate, that the domain decides.
 
-    A text is told to be decided where its normal form is (``stream.tables.expressions``): a conjunction whose comparisons of one attribute
-    exclude each other, say. TRUE alone is what one writes to mean every row.
+    The predicate's normal form (``stream.tables.expressions``) is checked, which finds comparisons
+    that exclude each other. ``TRUE`` alone is intended, and an unreadable text has no warning.
     """
     lines = list(_outside(text, attributes))
     rows = _decided(text, attributes)
-    # A comparison that says as much says why.
+    # Skip the general warning if a comparison's warning gives the reason.
     if rows is not None and not any(f" holds for {rows};" in line for line in lines):
         lines.append(
             f"where: {one_line(text, _SHOWN)} holds for {rows}: the declared domains alone decide it; {CHARGED}"
@@ -50,7 +49,7 @@ def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
 
 
 def _decided(text: str, attributes: Mapping[str, Domain]) -> str | None:
-    """Which rows pass whatever the table holds; None where that depends on it."""
+    """Return ``every row`` or ``no row`` if the domain decides a predicate, else None."""
     try:
         predicate = PredicateParser(attributes).parse(text)
     except PredicateError:
@@ -86,14 +85,14 @@ def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
 
 
 def _as_name(token: Token, text: str, declared: bool) -> Token:
-    """An attribute may be called 'date', which SQL keeps for itself."""
+    """Make a declared attribute that is an SQL keyword, such as ``date``, a name."""
     if not declared or token.token_type in _WORDS or not text[token.start : token.end + 1].isidentifier():
         return token
     return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
 
 
 def _comparisons(tree: exp.Expr) -> Iterator[tuple[str, str, str]]:
-    """Each comparison of an attribute with a number, as (attribute, sign, number), in the order of the text."""
+    """Yield each comparison with a number as (attribute, sign, number), in text order."""
     for node in tree.dfs():
         pairs: list[tuple[exp.Expr, str, exp.Expr]] = []
         if type(node) in _SIGNS:
@@ -116,7 +115,7 @@ def _number(node: exp.Expr) -> str | None:
 
 
 def _rows(domain: Integers, sign: str, constant: Decimal) -> str | None:
-    """Which rows pass; None where the constant is a value, or cuts the domain in two."""
+    """Return the rows that pass; None if the comparison splits the domain."""
     if sign in {"=", "<>"}:
         inside = domain.minimum <= constant <= domain.maximum and constant == constant.to_integral_value()
         passes = sign == "<>"

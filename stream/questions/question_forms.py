@@ -1,4 +1,4 @@
-"""Questions as a program puts them."""
+"""Converts a program's arguments into queries, requests and settings."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from stream.kafka.client.local_address import settings_here
 from stream.settings import Settings, variable
 
 Question = Query | Mapping[str, Any] | str
-"""A query, its fields, or its stream's name with the fields beside it."""
+"""A query, a mapping of its fields, or its stream's name with the fields as keywords."""
 
 ANSWER_TIMEOUT: Final = 30.0
-"""Seconds that a question waits for its answer."""
+"""Default timeout of a question, in seconds."""
 
 REQUEST_TIMEOUT: Final = 30.0
-"""Seconds that a request waits for its receipt: some budget service must be running."""
+"""Default timeout of a request, in seconds; a budget service must be running."""
 
 DEFAULT_MAX_PRICE: Final = "10%"
-"""The ``max_price`` of a question with an ``alpha`` that a client waits for, unless it has one."""
+"""Default ``max_price`` of a question with an ``alpha``."""
 
 Made = TypeVar("Made")
 
 
 def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Query:
-    """The query that is meant; an ``id`` is made up where none is given. Invalid if it is none."""
+    """Return the query, with a generated ``id`` if it has none; ``Invalid`` if it is none."""
     if not isinstance(question, Query | Mapping | str):
         raise Invalid(
             f"question: is of type {type(question).__name__}; give a query, its fields, or its stream's name, and many of them to ask_many"
@@ -65,9 +65,9 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
 
 
 def with_limit(query: Query, *, dry_run: bool = False) -> Query:
-    """The query with the limit of its price that interactive clients set; of a dry run 0.
+    """Set the default ``max_price`` of a query with an ``alpha``, or 0 for a dry run.
 
-    Without an ``alpha`` an answer is charged as its stream's plan says, and needs no limit.
+    Without an ``alpha``, the stream's plan fixes the charge, and no limit is needed.
     """
     if dry_run:
         return query.model_copy(update={"max_price": 0.0})
@@ -77,7 +77,7 @@ def with_limit(query: Query, *, dry_run: bool = False) -> Query:
 
 
 def require_many(questions: object) -> None:
-    """Invalid unless there may be many questions: a list, or anything else that is iterated over."""
+    """Raise ``Invalid`` if ``questions`` is not an iterable of questions."""
     if isinstance(questions, Query | Mapping | str | bytes) or not isinstance(questions, Iterable | AsyncIterable):
         raise Invalid(
             f"questions: is of type {type(questions).__name__}; give a list of questions, and a single one to ask"
@@ -85,7 +85,7 @@ def require_many(questions: object) -> None:
 
 
 def require_headers(headers: object) -> None:
-    """Invalid unless these are headers of a record."""
+    """Raise ``Invalid`` if these are not a record's headers."""
     if not isinstance(headers, Sequence) or not all(_is_header(one) for one in headers):
         raise Invalid("headers: give a list of pairs, each of a name and bytes, as [('traceparent', b'00-…')]")
 
@@ -95,13 +95,13 @@ def _is_header(one: object) -> bool:
 
 
 def require_seconds(field: str, seconds: object) -> None:
-    """Invalid unless this is a number of seconds, or None for any."""
+    """Raise ``Invalid`` if this is neither a number of seconds nor None."""
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
         raise Invalid(f"{field}: is of type {type(seconds).__name__}; give a number of seconds")
 
 
 def as_names(field: str, names: object) -> list[str]:
-    """The names, in a list; Invalid unless they are texts, and several may stand there."""
+    """Return the names as a list; ``Invalid`` if ``names`` is not an iterable of strings."""
     several = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [names, None]
     found = [one for one in several if isinstance(one, str)]
     if len(found) < len(several):
@@ -110,12 +110,12 @@ def as_names(field: str, names: object) -> list[str]:
 
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:
-    """The source that is meant; Invalid if it is none."""
+    """Validate a source; ``Invalid`` if it does not fit the contract."""
     return valid(lambda: _sources().validate_python(source), given=source)
 
 
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
-    """The stream that is meant; Invalid if it is none."""
+    """Validate a stream's specification; ``Invalid`` if it does not fit the contract."""
     return valid(lambda: StreamSpec.model_validate(stream), given=stream)
 
 
@@ -125,7 +125,7 @@ def _sources() -> TypeAdapter[Source]:
 
 
 def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any = None) -> Made:
-    """What is made, or Invalid with the fields of ``given`` that are wrong, by the ``name`` that they were given under."""
+    """Return ``make()``; a validation error becomes ``Invalid`` and names the wrong fields."""
     try:
         return make()
     except ValidationError as error:
@@ -133,9 +133,9 @@ def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any
 
 
 def made_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> Settings:
-    """The settings that a client is given, whole or by name, beside those of the environment and of a local broker here.
+    """Return a client's settings: arguments, then environment, then a local broker's address.
 
-    A text is the address of Kafka: the setting ``bootstrap``. Invalid if a name is no setting's.
+    A string is the setting ``bootstrap``. ``Invalid`` if a keyword is not a setting.
     """
     if isinstance(settings, str):
         if "bootstrap" in fields:
@@ -154,28 +154,28 @@ def made_settings(settings: Settings | str | None, fields: Mapping[str, Any]) ->
 
 POPULATION_KEYS: Final = "population|"
 ALLOTMENT_KEYS: Final = "allotment|"
-"""Where the ledger's keys of these begin."""
+"""Prefixes of the ledger's keys."""
 
 
 def opening(new_id: Callable[[], str], stream: StreamSpec | Mapping[str, Any], analyst: str | None) -> OpenStream:
-    """The request that opens a stream for an analyst; Invalid if it is none."""
+    """Build the request that opens a stream for an analyst; ``Invalid`` if a field is wrong."""
     spec = as_spec(stream)
     return valid(lambda: OpenStream(request=new_id(), stream=spec, analyst=analyst))
 
 
 def extension(new_id: Callable[[], str], **fields: Any) -> ExtendStream:
-    """The request that extends a stream; Invalid if it is none."""
+    """Build the request that extends a stream; ``Invalid`` if a field is wrong."""
     return valid(lambda: ExtendStream.model_validate({"request": new_id(), **fields}))
 
 
 def registration(new_id: Callable[[], str], population: Population | Mapping[str, Any]) -> RegisterPopulation:
-    """The request that makes a population known; Invalid if it is none."""
+    """Build the request that registers a population; ``Invalid`` if a field is wrong."""
     made = valid(lambda: Population.model_validate(population), given=population)
     return RegisterPopulation(request=new_id(), population=made)
 
 
 def joining(new_id: Callable[[], str], source: str, population: str) -> JoinPopulation:
-    """The request that lets a source belong to a population; Invalid if it is none."""
+    """Build the request that adds a source to a population; ``Invalid`` if a field is wrong."""
     return valid(lambda: JoinPopulation(request=new_id(), source=source, population=population))
 
 
@@ -188,7 +188,7 @@ def allotting(
     population: str | None,
     analysts: Sequence[str],
 ) -> Allot:
-    """The request that allots a part of a budget; Invalid if it is none."""
+    """Build the request that allots a part of a budget; ``Invalid`` if a field is wrong."""
     fields = {"allotment": allotment, "source": source, "population": population, "epsilon": epsilon}
     return valid(
         lambda: Allot.model_validate({"request": new_id(), **fields, "delta": delta, "analysts": tuple(analysts)})
@@ -196,24 +196,24 @@ def allotting(
 
 
 def closing(new_id: Callable[[], str], source: str, stream: str, reason: str) -> CloseStream:
-    """The request that closes a stream; Invalid if it is none."""
+    """Build the request that closes a stream; ``Invalid`` if a field is wrong."""
     return valid(lambda: CloseStream(request=new_id(), source=source, stream=stream, reason=reason))
 
 
 def halting(new_id: Callable[[], str], source: str, stream: str | None, reason: str) -> HaltSource | HaltStream:
-    """The request that halts a stream, or a source with all its streams; Invalid if it is none."""
+    """Build the request that halts a stream, or a source with all its streams; ``Invalid`` if a field is wrong."""
     if stream is None:
         return valid(lambda: HaltSource(request=new_id(), source=source, reason=reason))
     return valid(lambda: HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
 
 
 def refreshing(new_id: Callable[[], str], source: str, *, close: bool) -> RefreshSource:
-    """The request that takes a source's data for its next version; Invalid if it is none."""
+    """Build the request that makes a source's data its next version; ``Invalid`` if a field is wrong."""
     return valid(lambda: RefreshSource(request=new_id(), source=source, close=close))
 
 
 def as_requests(requests: Iterable[Request]) -> list[Request]:
-    """The requests, in a list; Invalid if one of them is none."""
+    """Return the requests as a list; ``Invalid`` if one is not a request."""
     found = list(requests) if isinstance(requests, Iterable) else [requests]
     other = next((one for one in found if not isinstance(one, Event) or not hasattr(one, "request")), None)
     if other is not None or not isinstance(requests, Iterable):
@@ -224,5 +224,5 @@ def as_requests(requests: Iterable[Request]) -> list[Request]:
 
 
 def is_of(record: AllotmentRecord, source: str | None, population: str | None) -> bool:
-    """Whether an allotment is of this source or population; of any unless one is named."""
+    """Whether an allotment is of this source or population; True if neither is given."""
     return (source is None and population is None) or (record.source, record.population) == (source, population)

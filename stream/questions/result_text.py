@@ -1,4 +1,4 @@
-"""Results as a person reads them: the number, and its error bar beside it."""
+"""Formats results as text, HTML tables and data frames, and computes their cost."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from stream.privacy.composition.costs import (
 )
 
 ERROR = " ±"
-"""Behind a column's name: the column of what its numbers are off by at most, with the stream's probability 1 − β."""
+"""Suffix of the column that has the error bounds of another column."""
 
 MAX_LINES = 10
-"""Most results that are listed in a terminal."""
+"""Most results listed in a terminal."""
 
 MAX_ROWS = 50
 """Most rows of a table in a notebook."""
 
 _WIDTH, _HEIGHT = 160, 14
-"""The picture of an error bar, in pixels."""
+"""Size of an error bar in pixels."""
 
 
 def line(answer: Answer) -> str:
-    """One line: stream, what it says with its ± and its price, and the privacy loss of the stream so far."""
+    """Format an answer in one line: stream, number with ±, price, and ε spent so far."""
     parts = [f"{answer.stream}{about(answer)}:"]
     if answer.estimate is not None:
         parts.append(estimate(answer.estimate, answer.alpha))
@@ -58,20 +58,20 @@ def line(answer: Answer) -> str:
 
 
 def about(answer: Answer) -> str:
-    """The window and the group of a standing stream's answer, behind the stream's name; nothing of any other."""
+    """Format the window and group of an answer; empty without a window."""
     if answer.window is None:
         return ""
     group = "".join(f", {name} {value}" for name, value in (answer.group or {}).items())
     return f" [{answer.window.start} … {answer.window.end}{group}]"
 
 
-def told(warnings: Sequence[str]) -> list[str]:
-    """Warnings as they stand behind a line."""
+def format_warnings(warnings: Sequence[str]) -> list[str]:
+    """Format warnings for the end of a line."""
     return [f"(warning: {one})" for one in warnings]
 
 
 def lines(answers: Sequence[Answer]) -> str:
-    """How many there are, and the first of them."""
+    """Format the number of answers and the first of them."""
     shown = [f"<{len(answers)} results>", *(f"  {answer}" for answer in answers[:MAX_LINES])]
     if len(answers) > MAX_LINES:
         shown.append(f"  … {len(answers) - MAX_LINES} more")
@@ -79,7 +79,7 @@ def lines(answers: Sequence[Answer]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
-    """An HTML table; beside each number its interval, all drawn to one scale; below it the warnings."""
+    """Format rows as an HTML table with error bars on one scale, and the warnings below."""
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
@@ -110,7 +110,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 
 def _alpha(row: Mapping[str, Any], name: str) -> float | None:
-    """What the number of a column is off by; None where its row does not say."""
+    """Return the error bound of a column's number, if the row has one."""
     found: float | None = row.get("alpha" if name == "estimate" else name + ERROR)
     return found
 
@@ -124,7 +124,7 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    """The ends of the axis that all rows share, 0 among them; None if there is no number to draw."""
+    """Return the common axis of all rows, including 0; None without a number."""
     ends = [end for row in rows if (found := _ends(row)) is not None for end in found]
     if not ends:
         return None
@@ -143,10 +143,10 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
 
     left, right, middle = at(ends[0]), at(ends[1]), at(row["estimate"])
     half = _HEIGHT / 2
-    told = [estimate(end, _alpha(row, "estimate")) for end in ends]
+    labels = [estimate(end, _alpha(row, "estimate")) for end in ends]
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" '
-        f'aria-label="{told[0]} to {told[1]}">'
+        f'aria-label="{labels[0]} to {labels[1]}">'
         f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{half}" y2="{half}" stroke="currentColor"/>'
         f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'
         f'<line x1="{right:.1f}" x2="{right:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'
@@ -155,11 +155,11 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes a text for a formula by, which somebody else may have written."""
+"""First characters by which a spreadsheet recognizes a formula."""
 
 
 def cell(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula: a text that begins like one is told to be a text."""
+    """Quote a text that a spreadsheet would evaluate as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
@@ -168,16 +168,16 @@ _EACH: Final = {"laplace", "noisy_max", "exponential"}
 
 
 def cost_of(grant: GrantRecord, source: Source, answer: Answer) -> Fraction:
-    """The ε by adding up that an answer added to its stream's loss; its ``price`` where it was asked with an ``alpha``."""
+    """Return the ε of an answer by sequential composition; its ``price`` if it has an ``alpha``."""
     if answer.price is not None and _counts(answer):
         return Fraction(answer.price)
     return Fraction(_added(grant, source, answer).loss, EPSILON_UNITS)
 
 
 def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) -> Amount:
-    """What answers of a stream added to its loss together, in all its units.
+    """Return the privacy loss that answers of a stream added, in all its units.
 
-    A stream whose ρ, or whose δ, counts as spent in full from its first answer on loses nothing by the others.
+    A ρ or δ that is spent in full with the first answer adds nothing for the others.
     """
     found = list(answers)
     added = sum((_added(grant, source, one) for one in found if one.price is None), NOTHING)
@@ -187,7 +187,7 @@ def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) ->
 
 
 def is_charged(grant: GrantRecord, answer: Answer) -> bool:
-    """Whether an answer is one of those that the grant pays for by number."""
+    """Whether an answer counts against the grant's number of charged answers."""
     if not _counts(answer):
         return False
     kind = grant.spec.mechanism.kind
@@ -201,7 +201,7 @@ def _counts(answer: Answer) -> bool:
 
 
 def _added(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
-    """What a stream had lost before an answer and after it is known from the answer's index and what is left."""
+    """Return the loss after an answer minus the loss before it, from its index and ``tops_left``."""
     if answer.index is None or not _counts(answer):
         return NOTHING
     charged, left = is_charged(grant, answer), answer.tops_left
@@ -214,22 +214,22 @@ def _added(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
 
 
 class Framed(ABC):
-    """What has rows can be had as a frame: their columns in the order of first appearance, those left out that are all null."""
+    """Converts rows to data frames, without columns that are all null."""
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, each by the names of its columns."""
+        """Return the rows as mappings by column name."""
 
     def to_polars(self) -> Any:
-        """The rows as a polars frame; needs the extra ``polars``."""
+        """Convert the rows to a polars DataFrame; needs the extra ``polars``."""
         return needed("polars", "polars").DataFrame(self._columns(), strict=False)
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas frame; needs the extra ``pandas``."""
+        """Convert the rows to a pandas DataFrame; needs the extra ``pandas``."""
         return needed("pandas", "pandas").DataFrame(self._columns())
 
     def to_arrow(self) -> Any:
-        """The rows as an Arrow table; needs the extra ``arrow``."""
+        """Convert the rows to an Arrow table; needs the extra ``arrow``."""
         return needed("pyarrow", "arrow").table(self._columns())
 
     def _columns(self) -> dict[str, list[Any]]:

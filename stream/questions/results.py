@@ -1,4 +1,4 @@
-"""Results: answers that know their question, and what each of their numbers stands for."""
+"""Results: answers with their question and the group of each number."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from stream.questions.domain_limits import outside
 from stream.questions.result_text import Framed
 
 Group = Mapping[str, str | int]
-"""One cell: the value of each attribute; of a binned one its bin, as ``[0, 10)``."""
+"""One cell: the value of each attribute; a bin is written ``[0, 10)``."""
 
 
 def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | None:
-    """The cells in the order in which an answer lists them (row-major); None if the source declares no such attributes."""
+    """Return the cells in an answer's order (row-major); None for undeclared attributes."""
     if not isinstance(source, TableSource) or not set(attributes) <= source.attributes.keys():
         return None
     return cells_of(source.attributes, attributes)
 
 
 class Result(Framed, Answer):
-    """An answer with the question that was asked. On the wire, and to ``==``, it is the answer that it is.
+    """An ``Answer`` with its question, groups and warnings; serialization and ``==`` ignore these.
 
-    ``query`` is the question, null for an answer to somebody else's. ``groups`` are the cells that the ``estimates`` of a
-    ``group_by`` question stand for, null for other questions, and where the ledger, which declares them, may not be read.
-    ``warnings`` are what stands out in the question beside its source's declared domain, and how many rows of one person count
-    where the source bounds them, one line each.
+    ``estimate`` is the number, ``alpha`` its error bound in the same unit. Properties that need the
+    source's definition are empty if the client may not read the ledger.
+
+    Example::
+
+        result = client.ask("census", where="age >= 65", alpha=50)
+        print(result.estimate, "±", result.alpha, "for ε", result.price)
     """
 
     _query: Query | None = PrivateAttr(None)
@@ -41,22 +44,22 @@ class Result(Framed, Answer):
 
     @classmethod
     def read(cls, value: bytes | None, query: Query | None = None, source: Source | None = None) -> Result:
-        """The result that an answer's bytes are; ``source`` is what the question is about, where that is known."""
+        """Parse an answer's bytes; ``source`` is the question's source, if known."""
         return _results.decode(value).of(query, source)
 
     def of(self, query: Query | None, source: Source | None) -> Result:
-        """The result itself, as the answer to this question about this source."""
+        """Set the question and source, and return the result itself."""
         self._query, self._source = query, source
         return self
 
     @property
     def query(self) -> Query | None:
-        """The question."""
+        """The question; None for the answer to another client's question."""
         return self._query
 
     @property
     def groups(self) -> tuple[Group, ...] | None:
-        """What each of the ``estimates`` stands for."""
+        """The cell of each of the ``estimates`` of a ``group_by`` question; else None."""
         if self.estimates is None or self._query is None or self._query.group_by is None or self._source is None:
             return None
         groups = groups_of(self._source, self._query.group_by)
@@ -64,10 +67,10 @@ class Result(Framed, Answer):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the declared domain decides by itself: a constant outside it, a predicate of every row or none, one candidate.
+        """Warnings about the question: its contribution bound, and parts that the domain decides.
 
-        A public fact: it follows from the question and the source's definition alone, and changes neither answer nor charge.
-        None where the ledger, which has the definition, may not be read.
+        For example, a predicate that holds for every row. Warnings depend only on the question and the
+        source's public definition, and change neither answer nor charge.
         """
         if self._query is None or self._source is None:
             return ()
@@ -76,17 +79,17 @@ class Result(Framed, Answer):
 
     @property
     def rows_per_person(self) -> int | None:
-        """How many rows of one person count in the answer, which leaves out all others; None if all count, or it is not known."""
+        """Most rows of one person that the answer counts; None if all count, or if it is unknown."""
         if self._query is None or self._source is None or counts_people(self._query):
             return None
         return bound_of(self._source)
 
     def checked(self) -> Self:
-        """The result itself if the question was answered.
+        """Return the result itself, or raise if the question was not answered.
 
         Raises:
-            Rejected: the question is wrong, or its stream is not open.
-            Exhausted: the stream's grant pays for no ordinary answer any more.
+            Rejected: the question is invalid, or its stream is not open.
+            Exhausted: the stream's grant is used up.
             Halted: the stream is halted or closed.
         """
         if self.outcome in {"rejected", "halted"} and says_exhausted(self.reason):
@@ -99,27 +102,28 @@ class Result(Framed, Answer):
 
     @property
     def is_priced(self) -> bool:
-        """Whether its own ``max_price`` alone refused the question, as in a dry run; ``price`` is what its answer may cost."""
+        """Whether only ``max_price`` rejected the question, as in a dry run; ``price`` has the ε."""
         return self.outcome == "rejected" and (self.reason or "").startswith(f"{PRICE}: max_price:")
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each number (or the one outcome): its group's attributes or its ``position``, and its error bar.
+        """Return one row for each number, or one row for an outcome without numbers.
 
-        Those of a standing stream begin with ``window_start``, ``window_end`` and the attributes of the ``group``. An attribute that is
-        named like another column is told from it by a star behind its name.
+        Columns are ``stream``, ``id``, ``outcome``, for a standing stream ``window_start``,
+        ``window_end`` and its group, then the group's attributes (or ``position``), ``estimate`` and
+        ``alpha``. An attribute with the name of another column gets a ``*`` appended.
         """
-        told: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
+        common: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
         if self.window is not None:
-            told |= {"window_start": self.window.start, "window_end": self.window.end}
-            told |= _apart(self.group or {}, dict.fromkeys((*told, *_NUMBERS)))
+            common |= {"window_start": self.window.start, "window_end": self.window.end}
+            common |= _apart(self.group or {}, dict.fromkeys((*common, *_NUMBERS)))
         bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
-            return [{**told, **one, **bound}]
+            return [{**common, **one, **bound}]
         labels = self.groups or [{"position": number} for number in range(len(self.estimates))]
         numbers = [{"estimate": number, "alpha": self.alpha, **bound} for number in self.estimates]
         return [
-            {**told, **_apart(label, {**told, **number}), **number}
+            {**common, **_apart(label, {**common, **number}), **number}
             for label, number in zip(labels, numbers, strict=True)
         ]
 
@@ -127,7 +131,7 @@ class Result(Framed, Answer):
         return f"<{type(self).__name__} {self}>"
 
     def __str__(self) -> str:
-        return " ".join([result_text.line(self), *result_text.told(self.warnings)])
+        return " ".join([result_text.line(self), *result_text.format_warnings(self.warnings)])
 
     def _repr_html_(self) -> str:
         return result_text.table(self.rows(), self.warnings)
@@ -139,7 +143,7 @@ class Result(Framed, Answer):
 
 
 class Results(Framed, Sequence[Result]):
-    """The results of many questions, in the order in which they were asked."""
+    """An immutable sequence of ``Result`` in the order of the questions; ``to_polars`` converts it."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._results = tuple(results)
@@ -161,20 +165,20 @@ class Results(Framed, Sequence[Result]):
         return hash(self._results)
 
     def checked(self) -> Self:
-        """The results themselves if all questions were answered; else what the first raises that was not."""
+        """Return the results themselves, or raise for the first unanswered question."""
         for result in self._results:
             result.checked()
         return self
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of all results, each once; of many the first, and how many more there are."""
+        """The distinct warnings of all results; after the first ten, their number."""
         lines = tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
         more = len(lines) - result_text.MAX_LINES
         return lines if more <= 0 else (*lines[: result_text.MAX_LINES], f"and {more:,} more of such kinds")
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of all results, one after the other."""
+        """Return the rows of all results."""
         return [row for result in self._results for row in result.rows()]
 
     def __repr__(self) -> str:
@@ -185,7 +189,7 @@ class Results(Framed, Sequence[Result]):
 
 
 _NUMBERS = ("position", "estimate", "choice", "alpha", "reason", "rows_per_person")
-"""The other columns of rows."""
+"""Columns that follow a standing stream's group."""
 
 _results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
 

@@ -1,4 +1,4 @@
-"""Watching streams: which of their answers are told, and their ends, once each. Told nothing of Kafka."""
+"""Selects a watch's notices: alerts, other answers, and each end once; independent of Kafka."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from stream.questions.results import Result
 
 
 class StreamOpening(NamedTuple):
-    """One opening of a stream, and whether it goes on; ``reason`` is why it does not.
-
-    ``time`` is Kafka's stamp of the ledger's record of it, in seconds since the epoch.
-    """
+    """One opening of a stream, with the reason of its end; ``time`` is in Unix seconds."""
 
     stream: str
     source: str
@@ -32,7 +29,7 @@ class StreamOpening(NamedTuple):
 
     @property
     def end(self) -> str | None:
-        """That it has ended and why, in words; None while it has not."""
+        """The state and reason of the end; None while the stream is open."""
         if self.state == "open":
             return None
         if not self.reason or self.reason.startswith(f"{self.state}:"):
@@ -41,13 +38,13 @@ class StreamOpening(NamedTuple):
 
 
 def source_of(key: bytes | None) -> str | None:
-    """The source that a record of the ledger registers; None if it is about something else."""
+    """Return the source that a ledger record registers; None for other records."""
     kind, _, name = (key or b"").partition(b"|")
     return name.decode(errors="replace") if kind == b"source" else None
 
 
 def counted_of(value: bytes | None) -> str:
-    """How many rows or events of one person count, by a source's record; empty if it bounds none, or is a later version's."""
+    """Describe the contribution bound of a source's record; empty if it has none."""
     try:
         source = _source_decoder.decode(value or b"").source
     except UNREADABLE:
@@ -58,7 +55,7 @@ def counted_of(value: bytes | None) -> str:
 def opening_of(
     key: bytes | None, value: bytes | None, stamp: int, wanted: Callable[[str, str], bool]
 ) -> StreamOpening | None:
-    """The opening that a record of the ledger tells of; None if it tells of none that is ``wanted`` by source and stream."""
+    """Return the opening of a ledger record; None if it has none that is ``wanted``."""
     kind, _, rest = (key or b"").partition(b"|")
     if kind != b"grant" or value is None:
         return None
@@ -66,17 +63,17 @@ def opening_of(
     if not wanted(source, stream):
         return None
     try:
-        told = _decoder.decode(value)
+        grant = _decoder.decode(value)
     except UNREADABLE:
-        return None  # a later version's
-    state = told.state if told.state != "open" or told.ending is None else told.ending
-    return StreamOpening(stream, source, told.identity.incarnation, state, told.reason, stamp / 1000)
+        return None  # a record of a later version
+    state = grant.state if grant.state != "open" or grant.ending is None else grant.ending
+    return StreamOpening(stream, source, grant.identity.incarnation, state, grant.reason, stamp / 1000)
 
 
 def is_news(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
-    """Whether an opening is another than the one that is known by its name; if so it is known from now on.
+    """Add an opening to ``known``; return False if only its time differs.
 
-    The ledger writes a stream's record for other reasons as well: what says no more keeps the time at which it was said first.
+    The ledger rewrites a stream's record for other reasons too; the first time must stay.
     """
     before = known.get(opening.stream)
     if before is not None and before._replace(time=opening.time) == opening:
@@ -90,7 +87,7 @@ class _Identity(msgspec.Struct, gc=False):
 
 
 class _Grant(msgspec.Struct, gc=False):
-    """The fields of a GrantRecord that say which opening it is, and whether it goes on."""
+    """The fields of a GrantRecord that identify an opening and its state."""
 
     identity: _Identity
     state: StreamState
@@ -105,7 +102,7 @@ class _LedgerSource(msgspec.Struct, gc=False):
 
 
 class _SourceRecord(msgspec.Struct, gc=False):
-    """The fields of a SourceRecord that bound what one person contributes."""
+    """The fields of a SourceRecord that define its contribution bound."""
 
     source: _LedgerSource
 
@@ -118,7 +115,7 @@ _HALTED: Final = b'"halted"'
 
 
 class AnswerRecord(Protocol):
-    """What is read of an answer's record."""
+    """The attributes that are read from an answer's Kafka record."""
 
     @property
     def timestamp(self) -> int: ...  # noqa: D102
@@ -129,9 +126,9 @@ class AnswerRecord(Protocol):
 
 
 class Watch:
-    """The streams of these names, which may hold ``*``, and of this source: their alerts, with ``quiet`` all their answers.
+    """Streams to watch, by name patterns and source; with ``quiet``, all their answers.
 
-    A stream with periods is followed through all of them, by the name that it was opened under.
+    A stream with periods is followed through all of them by its model's name.
     """
 
     def __init__(
@@ -153,12 +150,12 @@ class Watch:
     def begin(
         self, openings: Iterable[StreamOpening], sources: AbstractSet[str], *, from_beginning: bool
     ) -> list[Notice]:
-        """What is told first: which of the streams that are named in full have ended.
+        """Return the first notices: the ends of streams that are named without wildcard.
 
-        From the beginning on nothing is: their ends come behind their answers.
+        With ``from_beginning`` there are none, because ends follow the answers.
 
         Raises:
-            Unknown: such a stream, or the source, is not there.
+            Unknown: a named stream or the source does not exist.
         """
         if self._source is not None and self._source not in sources:
             hint = did_you_mean(self._source, sources) or "; see 'sotto source list'"
@@ -168,16 +165,16 @@ class Watch:
             if name not in known and not any(sign in name for sign in "*?["):
                 raise Unknown(
                     f"stream '{name}' is not known{f' to source {self._source}' if self._source else ''}; see 'sotto "
-                    f"source list', or watch '{name}*' for streams that are still to be opened"
+                    f"source list', or watch '{name}*' for streams that will be opened later"
                 )
         return [] if from_beginning else self.ended(known[name] for name in self._patterns if name in known)
 
     def ended(self, openings: Iterable[StreamOpening]) -> list[Notice]:
-        """What is told of the ends of streams by the ledger, the earliest first."""
+        """Return notices of the openings' ends, sorted by time."""
         return sorted((one for opening in openings for one in self._changed(opening)), key=lambda one: one.time)
 
     def _changed(self, opening: StreamOpening) -> list[Notice]:
-        """What is told when the ledger has something new of a stream; that a period is over is nothing new."""
+        """Return the notice of a changed opening; a period that is over needs none."""
         if opening.end is None:
             self._ended.discard(opening.stream)
             return []
@@ -186,18 +183,18 @@ class Watch:
         return self._end(opening, opening.end, opening.time)
 
     def may_matter(self, record: AnswerRecord) -> bool:
-        """Whether an answer could be told, by its bytes: most are passed over unread."""
+        """Whether an answer may give a notice; checks bytes, since most answers need no parsing."""
         value = record.value or b""
         return (self._quiet or ABOVE in value or _HALTED in value) and matches(
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
-    def told(self, record: AnswerRecord, opening: StreamOpening, counted: str = "") -> list[Notice]:
-        """What is told of an answer of a stream that is watched; ``counted`` is what its source says of one person's rows."""
+    def notices_of(self, record: AnswerRecord, opening: StreamOpening, counted: str = "") -> list[Notice]:
+        """Return the notices of a watched stream's answer; ``counted`` describes its source's bound."""
         answer = Result.read(record.value)
         notice = Notice(record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted)
         if answer.outcome == "halted":
-            # The ledger may have told of it before the stream was asked again.
+            # The ledger may have reported the end before the stream was asked again.
             ends = (
                 self._end(opening, f"halted: {answer.reason}", notice.time)
                 if opening.end is None
@@ -216,12 +213,12 @@ class Watch:
 
 
 def declared_topic(source: EventsSource) -> str:
-    """What a live topic is, whose events it has, and how many of them count."""
+    """Describe a live topic: person, contribution bound, clock and period."""
     of_period = "" if source.period is None else " in one period"
     total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
     period = ""
     if source.period is not None:
-        period = f"; what a person does in one period of {source.period} is protected"
+        period = f"; the unit of privacy is one person in one period of {source.period}"
     clock = "marks in the topic"
     if source.clock == "broker":
         clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
@@ -232,7 +229,7 @@ def declared_topic(source: EventsSource) -> str:
 
 
 def standing_words(standing: StandingQuery) -> str:
-    """What is asked of each window, of which windows, and when."""
+    """Describe a standing query: number, windows and time of the question."""
     counted = (
         f"how many {standing.count}" if isinstance(standing.count, str) else f"the sum of '{standing.count.sum}'"
     )
@@ -246,11 +243,11 @@ def standing_words(standing: StandingQuery) -> str:
 
 
 def windows_words(windows: int, period: str | None) -> str:
-    """Over how many windows a promise holds, of a source with such periods or none."""
-    anew = "" if period is None else f", in each period of {period} anew"
-    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{anew}"
+    """Describe for how many windows an error bound holds."""
+    each = "" if period is None else f", in each period of {period}"
+    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{each}"
 
 
 def period_of(source: Source) -> str | None:
-    """The length of a source's periods, if it has some."""
+    """Return the length of a source's periods, or None."""
     return source.period if isinstance(source, EventsSource) else None

@@ -1,4 +1,4 @@
-"""Reading the aggregates of a statement: the many ways to write a count, a share, a sum or a mean."""
+"""Parses the aggregate columns of a SELECT: counts, shares, sums and means."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stream.errors import Invalid
 
 
 class StatementError(Invalid):
-    """A statement asks what no stream can be asked; the message says what can be asked in its place.
+    """No stream can answer the statement; the message names a supported form.
 
-    It depends on the statement and on declared attributes alone.
+    The error depends only on the statement and the declared attributes, never on data.
     """
 
 
@@ -21,19 +21,19 @@ USUAL: Final = "ask COUNT(*), SUM(a), AVG(a) or AVG(CASE WHEN … THEN 1 ELSE 0 
 
 
 def condition_of(node: Any) -> str:
-    """A condition as the text of a predicate; whether it is one of those that can be asked, its stream says."""
+    """Convert a condition to a predicate's text; the stream checks whether it is supported."""
     if node.find(exp.Subquery, exp.Select):
         raise StatementError("a condition compares attributes with literals; write one SELECT from one table")
     return str(node.sql(dialect="postgres", identify=True, comments=False))
 
 
 def both(first: str | None, second: str) -> str:
-    """The condition that both hold."""
+    """Join two conditions with AND."""
     return second if first is None else f"({first}) AND ({second})"
 
 
 def attribute_of(node: Any, where: str) -> str:
-    """The attribute that a node names; StatementError, which says ``where``, if it is anything else."""
+    """Return the attribute that a node names; else StatementError for the clause ``where``."""
     column = bare(node) if isinstance(node, exp.Expr) else None
     if (
         not isinstance(column, exp.Column)
@@ -41,21 +41,19 @@ def attribute_of(node: Any, where: str) -> str:
         or not isinstance(column.this, exp.Identifier)
     ):
         of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if where in {"SUM", "AVG"} else ""
-        raise StatementError(
-            f"{where}: name an attribute by itself (in double quotes if it has signs){of_conditions}"
-        )
+        raise StatementError(f"{where}: name one attribute (in double quotes if it has signs){of_conditions}")
     return str(column.this.this)
 
 
 def bare(node: exp.Expr) -> exp.Expr:
-    """A node without the parentheses around it."""
+    """Remove the parentheses around a node."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
 def is_number(node: exp.Expr, number: int) -> bool:
-    """Whether a node is this number, however it is written."""
+    """Whether a node is this number, in any notation."""
     if not isinstance(node, exp.Literal) or node.is_string:
         return False
     try:
@@ -65,7 +63,7 @@ def is_number(node: exp.Expr, number: int) -> bool:
 
 
 def called(node: exp.Expr) -> str:
-    """What a node is called to people."""
+    """Return the name of a node for messages."""
     return (
         f"{node.sql_name()}"
         if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous)
@@ -86,7 +84,7 @@ _INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
 
 
 def distinct(declared: str = "") -> str:
-    """What is asked in place of a COUNT(DISTINCT …), with what the source has ``declared`` as person, if that is known."""
+    """Return the message for an unsupported COUNT(DISTINCT …); ``declared`` is the source's person."""
     return (
         f"COUNT(DISTINCT …) counts people, by the column that the source declares as person{declared}; COUNT(*) counts rows, and "
         "SELECT a, COUNT(*) … GROUP BY a shows which values of an attribute there are"
@@ -95,10 +93,10 @@ def distinct(declared: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswerColumn:
-    """A column of answers: of which form, over which rows, and of which attribute if it adds one up.
+    """An aggregate column: its form, condition and attribute.
 
-    ``form`` ``fraction`` is a share of all rows, ``people`` a count of the people who have such rows; ``person`` is the column that they
-    are told apart by. ``counted`` are columns whose values are counted, which are as many as the rows if there are such columns.
+    ``fraction`` is a share of all rows; ``people`` counts people, by the column ``person``. ``counted``
+    are the columns in COUNT(column), which must exist; tables have no nulls.
     """
 
     name: str
@@ -110,7 +108,7 @@ class AnswerColumn:
 
 
 def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> AnswerColumn:
-    """What a column asks of the rows of ``where``; StatementError if that cannot be asked."""
+    """Parse an aggregate over the rows of ``where``; StatementError if it is not supported."""
     if isinstance(node, exp.Filter):
         inner = condition_of(node.expression.this)
         return measured(name, bare(node.this), both(where, inner), grouped=grouped)
@@ -146,7 +144,6 @@ def _count(name: str, node: exp.Count | exp.CountIf, where: str | None) -> Answe
 
 
 def _counted(node: exp.Expr) -> tuple[str, ...]:
-    """The column that a COUNT names, if it names one; tables hold no nulls."""
     if isinstance(node, exp.Column):
         return (attribute_of(node, "COUNT"),)
     if not isinstance(node, exp.Star | exp.Literal | exp.Boolean):
@@ -175,12 +172,11 @@ def _added(name: str, node: exp.Sum | exp.Avg, where: str | None, *, grouped: bo
 
 
 def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> AnswerColumn:
-    """A count of some rows over COUNT(*)."""
     below = measured("", bare(node.expression), None, grouped=grouped)
     above = measured("", _without_factor(bare(node.this)), None, grouped=grouped)
     if (below.form, below.where, above.form) != ("count", None, "count") or above.where is None:
         raise StatementError(
-            "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask for both by themselves"
+            "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask each in its own column"
         )
     return replace(_fraction(name, above.where, where, grouped=grouped), counted=(*above.counted, *below.counted))
 
@@ -194,12 +190,12 @@ def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) ->
 
 
 def _is_none(default: exp.Expr | None) -> bool:
-    """Whether a CASE gives no value where its condition does not hold."""
+    """Whether a CASE has no ELSE, or ELSE NULL."""
     return default is None or isinstance(default, exp.Null)
 
 
 def _without_factor(node: exp.Expr) -> exp.Expr:
-    """What stands beside ``1.0 *``, or inside a cast to a number with a point: people write both to divide whole numbers."""
+    """Remove a factor ``1.0 *`` or a cast, both of which force decimal division."""
     if isinstance(node, exp.Cast):
         return bare(node.this)
     if isinstance(node, exp.Mul):

@@ -1,4 +1,4 @@
-"""What comes back of a statement: a table of groups and numbers, each number with its ±."""
+"""Result tables of statements: groups and numbers, each with its error bound."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from stream.sql.statement_questions import StatementPlan, plan
 from stream.sql.statements import Column, Grouped, SelectStatement
 
 ANSWERING: Final = ("pmw", "laplace")
-"""The mechanisms that answer any question of a statement with numbers."""
+"""Mechanisms that answer every count with a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stream, with the table that it is about."""
+    """A stream and its table."""
 
     source: TableSource
     grant: GrantRecord
 
 
 def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]) -> Target:
-    """The open stream of this name, or the one on the source of this name.
+    """Return the stream of this name, or the only open stream on the source of this name.
 
     Raises:
-        Unknown: there is neither.
-        StatementError: the source has several such streams, or the stream cannot be asked with statements.
+        Unknown: neither exists.
+        StatementError: the source has several such streams, or the stream supports no statements.
     """
     tables = {one.source.source: one.source for one in sources}
     grant = next((one for one in grants if one.spec.stream == name), None)
@@ -84,10 +84,15 @@ def _on_source(
 
 
 class Table(Framed, Sequence[dict[str, Any]]):
-    """The rows of a statement's result.
+    """The result of a statement: a sequence of rows, each a mapping by column name.
 
-    Each has the groups' values, and of each number its bound under the same name with `` ±`` behind it, null where the
-    answer carries none. ``results`` are the answers behind it, ``epsilon`` is what they cost together, and ``stream`` was asked.
+    A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none.
+    ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost.
+
+    Example::
+
+        table = client.sql("SELECT sex, COUNT(*) AS people FROM adult GROUP BY sex")
+        table[0]["people"], table[0]["people ±"], table.epsilon
     """
 
     def __init__(self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float) -> None:
@@ -104,24 +109,25 @@ class Table(Framed, Sequence[dict[str, Any]]):
         return len(self._rows)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, as those of results."""
+        """Return copies of the rows."""
         return [dict(row) for row in self._rows]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is public, and hardly meant: what stands out beside the declared domain (see Result), and how many rows of one
-        person count, where the source bounds them.
-        """
+        """The distinct warnings of all answers; see ``Result.warnings``."""
         return self.results.warnings
 
     @property
     def price(self) -> float:
-        """The most ε that the questions may cost that were refused for their price: of all of them in a dry run."""
+        """The most ε that the questions rejected for their price may cost; in a dry run all."""
         return sum(one.price or 0.0 for one in self.results if one.is_priced)
 
     def __repr__(self) -> str:
         return " ".join(
-            [f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>", *result_text.told(self.warnings)]
+            [
+                f"<{len(self)} rows from '{self.stream}', {cost_line(self)}>",
+                *result_text.format_warnings(self.warnings),
+            ]
         )
 
     def _repr_html_(self) -> str:
@@ -129,14 +135,14 @@ class Table(Framed, Sequence[dict[str, Any]]):
 
 
 def cost_line(table: Table) -> str:
-    """What a statement cost, in words."""
+    """Format the number of questions and their cost."""
     asked = f"{len(table.results)} question" + "s" * (len(table.results) != 1)
     return f"{asked} for ε = {table.epsilon:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """A statement that is about to be asked: its ``queries``, whose results in their order make its table."""
+class PreparedStatement:
+    """A statement with its ``queries``; their results, in the same order, make its table."""
 
     statement: SelectStatement
     plan: StatementPlan
@@ -144,21 +150,19 @@ class Asking:
     queries: tuple[Query, ...]
 
     @classmethod
-    def of(
+    def prepare(
         cls,
         statement: SelectStatement,
         sources: Iterable[SourceRecord],
         grants: Sequence[GrantRecord],
         new_id: str,
         max_price: float | str | None = None,
-    ) -> Asking:
-        """The questions for the stream that the statement is for; ``new_id`` is what begins their ids.
-
-        Each has the ``max_price``, if one is given.
+    ) -> PreparedStatement:
+        """Convert a statement into queries with the ids ``new_id-0``, ``new_id-1`` and so on.
 
         Raises:
-            Unknown: there is no such stream.
-            StatementError: there are several, or it cannot be asked this.
+            Unknown: the stream does not exist.
+            StatementError: several streams match, or the stream does not support the statement.
         """
         aim = target(statement.table, sources, grants)
         made = plan(statement, aim.source, aim.grant)
@@ -173,7 +177,7 @@ class Asking:
         return cls(statement, made, aim, queries)
 
     def table(self, results: Results) -> Table:
-        """The result of the statement."""
+        """Build the result of the statement."""
         return _table(self.statement, self.plan, self.target, results)
 
 
@@ -204,7 +208,7 @@ def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
 def _rank(
     rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column, at: int
 ) -> tuple[bool, float]:
-    """Where a row belongs by a column: a group's value by its place in the declared domain, which text does not tell of a bin."""
+    """Return a row's sort key by a column; groups sort in the order of their declared domain."""
     if isinstance(column, Grouped):
         axis = plan.groups.index(column.attribute)
         domains = [source.attributes[name] for name in plan.groups[axis:]]

@@ -1,4 +1,4 @@
-"""What a statement asks of one source: queries for a stream, and where their answers belong in the result."""
+"""Plans a statement: queries to a stream, and the cells of their answers in the result."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from stream.tables import PredicateError, PredicateParser, attributes_of, total_
 from stream.tables.table_errors import listed, one_line, shown
 
 _BY_WEIGHTS: Final = frozenset({"where", "fraction"})
-"""What the questions to a stream of pmw by multiplicative weights consist of."""
+"""Fields of a query that pmw by multiplicative weights supports."""
 
 _SUMMED: Final = ("sum", "mean")
 
 
 class StreamCheck:
-    """What one stream answers, from public definitions alone."""
+    """Checks questions against a stream's mechanism, from public definitions only."""
 
     def __init__(
         self, source: TableSource, grant: GrantRecord, conditions: Sequence[tuple[str, str]] = ()
@@ -50,7 +50,7 @@ class StreamCheck:
         self._by_weights = grant.calibration.kind == "hypothesis"
 
     def groups(self, names: Sequence[str]) -> None:
-        """Refuse groups that no stream answers."""
+        """Refuse repeated attributes and too many groups."""
         if len(set(names)) < len(names):
             raise StatementError("GROUP BY: an attribute stands there twice; name it once")
         if self._cells(names) > MAX_CATEGORIES:
@@ -59,21 +59,23 @@ class StreamCheck:
             )
 
     def question(self, column: str, query: Mapping[str, Any]) -> None:
-        """Refuse a question; StatementError names the column that asks it, or quotes the condition that is none."""
+        """Refuse an unsupported question; the error names its column or quotes its condition."""
         named = {*query.get("group_by", ()), *(query[form] for form in _SUMMED if form in query)}
         if (where := query.get("where")) is not None:
             try:
                 named |= attributes_of(self._parser.parse(where))
             except PredicateError as error:
-                told = self._told() or f"column '{one_line(column)}', where {one_line(where)}: {error}"
-                raise StatementError(told) from None
+                message = (
+                    self._condition_error() or f"column '{one_line(column)}', where {one_line(where)}: {error}"
+                )
+                raise StatementError(message) from None
         if not self._is_hidden(query):
             raise StatementError(f"column '{one_line(column)}': {scales.too_wide('answers')}")
         if self._pmw is not None:
             self._on_pmw(column, query, named, self._pmw)
 
-    def _told(self) -> str | None:
-        """What is wrong with the first condition of the statement that is no predicate, as it is written there."""
+    def _condition_error(self) -> str | None:
+        """Return the error of the statement's first invalid condition, quoted as written."""
         for written, alone in self._conditions:
             try:
                 self._parser.parse(alone)
@@ -82,7 +84,7 @@ class StreamCheck:
         return None
 
     def _is_hidden(self, query: Mapping[str, Any]) -> bool:
-        """Whether a stream of laplace has noise for a sum, or for the sum within a mean, whose ε is shared with its count."""
+        """Whether laplace noise hides a sum, or the sum of a mean, which shares ε with its count."""
         form = next((form for form in _SUMMED if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if (
@@ -123,12 +125,12 @@ class StreamCheck:
 
 
 MAX_QUESTIONS: Final = 256
-"""Most questions that one statement asks."""
+"""Most questions of one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatementQuestion:
-    """One query, without stream and id, for the column at a place; ``row`` is that of its group, None if it asks for all rows."""
+    """One query without stream and id, for a column and a row (None: all rows)."""
 
     column: int
     row: int | None
@@ -137,9 +139,7 @@ class StatementQuestion:
 
 @dataclass(frozen=True, slots=True)
 class StatementPlan:
-    """A statement's columns, the attributes grouped by, the group that each row is about (all of them, without a GROUP BY), and the
-    questions.
-    """
+    """A statement's columns, grouping attributes, the group of each row, and questions."""
 
     columns: tuple[Column, ...]
     groups: tuple[str, ...]
@@ -148,13 +148,14 @@ class StatementPlan:
 
 
 def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
-    """What to ask of a stream on the source.
+    """Plan the questions of a statement to a stream.
 
-    Counts by groups are one question for all groups. Sums, means and counts of people are one for each, of at most 256.
-    Whatever a worker would refuse is refused here: none is charged beside one that cannot be answered.
+    Counts by groups are one question for all groups; sums, means and counts of people are one question
+    for each group, at most 256. Questions that a worker would refuse are refused here, so that no
+    other question of the statement is charged.
 
     Raises:
-        StatementError: the source has no such attribute, a condition is none, the stream does not answer such questions, or too much is asked at once.
+        StatementError: an attribute or condition is invalid, or the stream does not support it.
     """
     named = _Attributes(source)
     columns = tuple(_resolved(column, named) for column in statement.columns)
@@ -181,7 +182,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
 
 
 class _Attributes:
-    """A source's attributes by the names that people write."""
+    """A source's attributes, found without regard to case."""
 
     def __init__(self, source: TableSource) -> None:
         self._names = tuple(source.attributes)
@@ -193,7 +194,7 @@ class _Attributes:
         return name.casefold() in self._folded
 
     def find(self, name: str, where: str) -> str:
-        """The declared name; letters may be of the other case where that is clear."""
+        """Return the declared name; another case is accepted if it is unambiguous."""
         if name in self._names:
             return name
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
@@ -203,7 +204,7 @@ class _Attributes:
 
 
 def _require_columns(column: AnswerColumn, named: _Attributes, source: TableSource) -> None:
-    """Refuse a count of columns that are not there."""
+    """Refuse counts of unknown columns."""
     if column.person is not None:
         _require_person(column.person, source)
     for name in column.counted:
@@ -214,7 +215,7 @@ def _require_columns(column: AnswerColumn, named: _Attributes, source: TableSour
 def _require_groups(
     statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
 ) -> None:
-    """Refuse a group that might be two things, and a column of what is not grouped by."""
+    """Refuse ambiguous groups, and plain columns without GROUP BY."""
     if both := next((name for name in statement.renamed if name in named), None):
         raise StatementError(
             f"GROUP BY: '{both}' is an attribute and what another one's column is called; give the column another name with AS"
@@ -258,7 +259,7 @@ def _questions(
     domains = [source.attributes[name] for name in groups]
     if prod(domain.size for domain in domains) > MAX_QUESTIONS:
         raise StatementError(
-            f"the groups are {prod(domain.size for domain in domains):,}, and each sum, mean or count of people is a question of its own; "
+            f"the groups are {prod(domain.size for domain in domains):,}, and each sum, mean or count of people is a separate question; "
             f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
         )
     for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
@@ -279,7 +280,7 @@ def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
 
 
 def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
-    """A predicate for each value of a domain; values outside are in the bins at its ends."""
+    """Return a predicate for each value; the bins at the ends include values outside."""
     quoted = '"' + name.replace('"', '""') + '"'
     match domain:
         case Categories(values=values):

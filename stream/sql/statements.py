@@ -1,7 +1,7 @@
-"""Reading SQL for counting people: one SELECT of aggregates from one table.
+"""Parses one SELECT of aggregates from one table.
 
-`COUNT(*)`, `SUM(a)`, `AVG(a)`, each with `FILTER (WHERE …)` or over a `CASE WHEN … END`, the share of rows that satisfy a condition, a `WHERE`
-and a `GROUP BY`. What comes back may be ordered and limited, which costs nothing. Everything else is refused.
+Supported are ``COUNT(*)``, ``SUM(a)``, ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
+shares of rows, ``WHERE`` and ``GROUP BY``. ``ORDER BY`` and ``LIMIT`` apply to the result and cost nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COUNTS_IF: Final = frozenset({"COUNT_IF", "COUNTIF"})
 
 
 def columns_of(text: str) -> list[str]:
-    """What stands between SELECT and FROM, one line a column."""
+    """Return the text of each column between SELECT and FROM."""
     tokens = _DIALECT.tokenize(text)
     found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type is TokenType.ALL)
     for place, token in _outermost(tokens):
@@ -56,7 +56,7 @@ def columns_of(text: str) -> list[str]:
 
 
 def name_with_signs(text: str) -> str | None:
-    """The name behind FROM where signs make several words of it, of which the parser may take the first: of ``a@b`` the table ``a``."""
+    """Return an unquoted FROM name with signs: the parser would read ``a@b`` as the table ``a``."""
     tokens = _DIALECT.tokenize(text)
     behind = (place + 1 for place, token in _outermost(tokens) if token.token_type is TokenType.FROM)
     first = last = next(behind, len(tokens))
@@ -69,7 +69,7 @@ def name_with_signs(text: str) -> str | None:
 
 
 def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Each condition as it is written, and with blanks in place of what names one of the ``tables`` before an attribute."""
+    """Yield each condition as written, and with table names before attributes blanked."""
     tokens = _DIALECT.tokenize(text)
     blanked = _without(text, tokens, tables)
     for place, token in enumerate(tokens):
@@ -85,7 +85,7 @@ def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str
 
 
 def is_as_written(written: str, normal: str) -> bool:
-    """Whether two texts are alike but for blanks and the case of letters."""
+    """Whether two texts differ only in blanks and case."""
     return _words(written) == _words(normal)
 
 
@@ -94,7 +94,7 @@ def _words(text: str) -> list[str]:
 
 
 def _outermost(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """The tokens that stand in no parentheses, with their places; last the parenthesis that closes what none of them opened."""
+    """Yield the tokens outside parentheses with their positions, up to an unmatched closing one."""
     depth = 0
     for place, token in enumerate(tokens):
         closes = token.token_type in _CLOSE
@@ -117,14 +117,12 @@ def _without(text: str, tokens: Sequence[Token], tables: Collection[str]) -> str
 
 
 MAX_STATEMENT_LENGTH: Final = 8192
-"""Longest statement in characters."""
-
-# As predicates: double quotes are identifiers, and a doubled quote is all that escapes in a string.
+"""Most characters of a statement."""
 
 _LISTS: Final = "'sotto source list' and list_sources() show what can be asked"
 
 _reading: Final[ContextVar[bool]] = ContextVar("reading", default=False)
-# The parser quotes what it does not know in its log, which Python writes to standard error.
+# The parser logs unknown text to standard error, which may quote the statement.
 logging.getLogger("sqlglot").addFilter(lambda _: not _reading.get())
 
 _CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "group", "order", "limit"})
@@ -138,18 +136,18 @@ _REFUSED: Final[dict[str, str]] = {
     "laterals": "write one SELECT from one table",
     "into": "answers come back to you",
 }
-"""Some of the clauses that are refused, and what to do instead."""
+"""Remedies for some unsupported clauses."""
 
 _NO_SELECT: Final[dict[str, str]] = {
-    "EXPLAIN": "leave it out: what a statement costs is shown with its answer",
+    "EXPLAIN": "leave it out: each result shows its cost",
     "SHOW": _LISTS,
     "DESCRIBE": _LISTS,
     "DESC": _LISTS,
 }
-"""What to do in place of a statement that is no SELECT, by its first word."""
+"""Remedies for statements other than SELECT, by their first word."""
 
 _FIRST: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.SEMICOLON})
-"""What the parser reads further; it takes most other words for commands, and warns of them."""
+"""First tokens that the parser may read; it logs a warning for most others."""
 
 _MAX_DIGITS: Final = 18
 """Most digits of a whole number in LIMIT, GROUP BY and ORDER BY."""
@@ -159,7 +157,7 @@ _ONE_NAME: Final = "FROM: name one source or one stream, by its name alone (in d
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """A column of the attribute that is grouped by."""
+    """A column of a grouping attribute."""
 
     name: str
     attribute: str
@@ -170,9 +168,10 @@ Column = Grouped | AnswerColumn
 
 @dataclass(frozen=True, slots=True)
 class SelectStatement:
-    """One SELECT: from what, which columns, by which attributes; ``order`` has places of columns and whether they fall.
+    """A parsed SELECT; ``order`` has the positions of columns and whether they are descending.
 
-    ``renamed`` are the groups that are named by what their column is called. ``conditions`` are those of the statement as they are written, each beside the same text with attributes alone.
+    ``renamed`` are groups named by a column's alias. ``conditions`` are pairs: the text as written, and
+    the same text without table names.
     """
 
     table: str
@@ -185,10 +184,10 @@ class SelectStatement:
 
 
 def read(text: str) -> SelectStatement:
-    """The statement that a text is.
+    """Parse a statement.
 
     Raises:
-        StatementError: it is none, or asks what cannot be asked.
+        StatementError: the text is not a supported SELECT.
     """
     if not isinstance(text, str):
         raise StatementError(f"the statement is of type {type(text).__name__}; give a text")
@@ -223,7 +222,7 @@ def _read(text: str) -> SelectStatement:
 
 
 def _require_select(text: str) -> None:
-    """Refuse other statements by their first word, and names that are quoted as other dialects do."""
+    """Refuse other statements by their first word, and quotes of other dialects."""
     tokens = _DIALECT.tokenize(text)
     if tokens and tokens[0].token_type not in _FIRST:
         word = tokens[0].text
@@ -249,10 +248,10 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
         _column(one, said, where, groups) for one, said in zip(select.expressions, written, strict=True)
     )
     if not any(isinstance(column, AnswerColumn) for column in columns):
-        raise StatementError(f"no rows are told, only what they add up to; {USUAL}")
+        raise StatementError(f"rows are never returned, only aggregates; {USUAL}")
     names = [column.name for column in columns]
     if reserved := next((name for name in names if name.endswith(ERROR)), None):
-        raise StatementError(f"'{reserved}' is what the bound of a column is called; give it another name with AS")
+        raise StatementError(f"'{reserved}' is reserved for an error bound; give the column another name with AS")
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
     conditions = tuple(conditions_of(text, called))
@@ -260,7 +259,7 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
 
 
 def _table(select: exp.Select) -> tuple[str, set[str]]:
-    """What the statement is about, and what it is called there; attributes that were named with it are left with their own names."""
+    """Return the table and its names, and remove these names from the attributes."""
     clause = select.args.get("from_")
     table = clause.this if clause is not None else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
@@ -274,7 +273,7 @@ def _table(select: exp.Select) -> tuple[str, set[str]]:
 
 
 def _groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The attributes grouped by, and which of the names that were given are those of columns."""
+    """Return the grouping attributes, and the names among them that are aliases."""
     group = select.args.get("group")
     if group is None:
         return (), ()
@@ -324,7 +323,7 @@ def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[st
 
 
 def _normal(node: exp.Expr) -> str:
-    """A column as the parser writes it."""
+    """Return a column in the parser's notation."""
     return node.sql(dialect="postgres", normalize_functions="lower", comments=False)
 
 
@@ -346,7 +345,7 @@ def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bo
 
 
 def _place_of(name: str, known: Sequence[set[str]]) -> int:
-    """The column of this name; letters may be of the other case where that is clear. -1 if there is none."""
+    """Return the position of a column; -1 if no column has this name."""
     if (exact := next((place for place, names in enumerate(known) if name in names), -1)) >= 0:
         return exact
     alike = [place for place, names in enumerate(known) if name.casefold() in {one.casefold() for one in names}]
@@ -364,12 +363,12 @@ def _limit(select: exp.Select) -> int | None:
     if number is None:
         raise StatementError(f"LIMIT: give a whole number of at most {_MAX_DIGITS} digits")
     if not number:
-        raise StatementError("LIMIT: no row would be told, at the cost of all; give 1 or more")
+        raise StatementError("LIMIT: 0 would return no row but charge for all; give 1 or more")
     return number
 
 
 def _whole_number(node: exp.Expr | None) -> int | None:
-    """The whole number that a node is; None if it is anything else, or has too many digits."""
+    """Return a node's whole number; None for any other node or for too many digits."""
     is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
     return int(node.this) if is_whole and node is not None and len(node.this) <= _MAX_DIGITS else None
 

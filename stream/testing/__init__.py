@@ -1,4 +1,4 @@
-"""Sotto in memory, for tests: the very processors, codecs and restore path of the services, without a broker."""
+"""An in-memory installation for tests, with the services' processors and without a broker."""
 
 from stream.testing.driver import Driver, NotReproducibleError
 

@@ -1,4 +1,4 @@
-"""The calls of a client, on an installation in memory."""
+"""The in-memory driver: a client and its installation in one object."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from stream.questions.question_forms import (
     with_limit,
 )
 from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_news, opening_of, source_of
-from stream.testing.driver_requests import Requesting
-from stream.testing.memory_installation import Given, Place, as_key
+from stream.testing.driver_requests import RequestCalls
+from stream.testing.memory_installation import Delivery, Place, as_key
 from stream.worker.fair_shares import Limits
 
 if TYPE_CHECKING:
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
 
 
 class WatchCalls(ABC):
-    """What of a client is about alerts."""
+    """The client's calls for alerts."""
 
     topics: Topics
 
     @abstractmethod
     def records(self, topic: str) -> list[Record]:
-        """Everything ever written to a topic."""
+        """Return all records ever written to a topic."""
 
     def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
     ) -> Generator[Notice, None, None]:
-        """The alerts of these streams, from the first or the next on; from the first, then which have ended. It ends with the last there is."""
+        """Yield the present alerts of streams; with ``from_beginning``, all of them and the ends."""
         watch = Watch(streams, source, quiet=quiet)
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         ledger = self.records(self.topics.ledger)
@@ -72,7 +72,9 @@ class WatchCalls(ABC):
         yield from watch.begin(openings.values(), sources.keys(), from_beginning=from_beginning)
         for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
             opening = openings.get((record.key or b"").decode())
-            yield from watch.told(record, opening, sources.get(opening.source, "")) if opening is not None else ()
+            yield from (
+                watch.notices_of(record, opening, sources.get(opening.source, "")) if opening is not None else ()
+            )
         if from_beginning:
             yield from watch.ended(openings.values())
 
@@ -81,7 +83,7 @@ _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 
 class _Options(BaseModel):
-    """The settings of a driver, within the bounds of the services' settings."""
+    """The options of a driver, with the limits of the services' settings."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -91,14 +93,21 @@ class _Options(BaseModel):
 
 
 class NotReproducibleError(AssertionError):
-    """A batch that was delivered again gave other bytes."""
+    """A redelivered batch wrote different bytes."""
 
 
-class Driver(Requesting, WatchCalls):
-    """A whole installation in one object, with the calls of a client: see Client for those.
+class Driver(RequestCalls, WatchCalls):
+    """An installation in memory with the methods of ``Client``, for tests.
 
-    Everything is deterministic: two drivers with the same key that are told the same things write the same bytes. Nothing is
-    waited for, so no ``timeout`` ever passes.
+    It is deterministic: the same key and calls give the same bytes. Calls never wait, so a
+    ``timeout`` has no effect.
+
+    Example::
+
+        driver = Driver(bytes(32))
+        driver.register(source, table={"age": [34, 71]})
+        driver.open(stream)
+        driver.ask("census", where="age >= 65").estimate
     """
 
     def __init__(
@@ -109,9 +118,10 @@ class Driver(Requesting, WatchCalls):
         work_outstanding: float = 0.0,
         work_rate: float = 0.5,
     ) -> None:
-        """Take the key as such, as 32 bytes, or as 64 hexadecimal digits.
+        """Create an installation; the key is a ``NoiseKey``, 32 bytes, or 64 hexadecimal digits.
 
-        ``work_outstanding`` and ``work_rate`` are the settings of that name; unlike there, nobody is busy by default.
+        ``work_outstanding`` and ``work_rate`` are the settings of that name, but without a limit by
+        default.
         """
         given = {"partitions": partitions, "work_outstanding": work_outstanding, "work_rate": work_rate}
         options = valid(lambda: _Options.model_validate(given))
@@ -125,10 +135,10 @@ class Driver(Requesting, WatchCalls):
         return
 
     def connect(self) -> None:
-        """Nothing: a driver is connected to itself."""
+        """Do nothing: a driver is always connected."""
 
     def disconnect(self) -> None:
-        """Nothing: what was told to a driver stays."""
+        """Do nothing: a driver keeps its state."""
 
     def ask(
         self,
@@ -141,11 +151,9 @@ class Driver(Requesting, WatchCalls):
         headers: Headers = (),
         **fields: Any,
     ) -> Result:
-        """Ask one question: ``ask("ward-7", value=250)``, or a whole query.
+        """Ask one question: ``driver.ask("ward-7", value=250)``; see ``Client.ask``.
 
-        Raises Rejected, Halted or Exhausted; with ``outcomes`` what is rejected or halted is a result like others.
-        With ``dry_run`` the result has the most ε that the answer may cost as ``price``; no other question has a ``max_price``
-        unless it is given.
+        Unlike a client, the driver sets no default ``max_price``.
         """
         query = as_query(question, fields, self._new_id)
         require_headers(headers)
@@ -158,11 +166,9 @@ class Driver(Requesting, WatchCalls):
         *,
         timeout: float | None = ANSWER_TIMEOUT,  # noqa: ARG002
     ) -> Results:
-        """Ask many questions and give their results in the same order, rejected and halted ones among them.
+        """Ask many questions and return their results in the same order; see ``Client.ask_many``.
 
-        Invalid if a question is none; nothing was asked then.
-        Raw bytes go out as they are, to the partition of the stream they name; those without a readable id and stream
-        have no answer.
+        Bytes are published unchanged; without a readable id and stream they have no result.
         """
         require_many(questions)
         return self._ask(
@@ -177,10 +183,10 @@ class Driver(Requesting, WatchCalls):
         outcomes: bool = False,
         max_price: float | str | None = None,
     ) -> Table:
-        """Ask what a SELECT asks: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``."""
-        from stream import sql  # noqa: PLC0415  (a parser that who asks otherwise does not wait for)
+        """Answer a SELECT: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``."""
+        from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
 
-        asking = sql.Asking.of(
+        asking = sql.PreparedStatement.prepare(
             sql.read(statement), self.list_sources(), self.list_streams(), self._new_id(), max_price
         )
         results = self.ask_many(asking.queries, timeout=timeout)
@@ -199,10 +205,10 @@ class Driver(Requesting, WatchCalls):
         headers: Headers = (),
         **fields: Any,
     ) -> Results | None:
-        """Ask one question without looking at its answer; or send people's events to the topic of a source.
+        """Publish one question, or events to a source's topic, stamped with the driver's time.
 
-        Events are mappings, or raw bytes that may be wrong. They go to the partitions of the people whom they name, and are
-        stamped with the driver's time. Gives the answers that standing streams had by it.
+        For events, return the answers that standing streams gave. Each event is a mapping or encoded
+        bytes, and goes to the partition of its person.
         """
         if events is None:
             require_headers(headers)
@@ -211,32 +217,32 @@ class Driver(Requesting, WatchCalls):
         name = live_name(question, headers, fields)
         require_events(events)
         topic = LiveTopic(live_source(self.budget(name).source), self.topics.partitions)
-        return self._tell([topic.record(event) for event in events])
+        return self._write([topic.record(event) for event in events])
 
     def advance(self, source: str, time: str | float | datetime) -> Results:
-        """Let the clock of a source reach a moment: in ISO 8601, a datetime with a zone, or seconds since 1970.
+        """Advance a source's clock to ``time`` and return the answers of the windows that close.
 
-        Where marks are its clock they are written to each partition; else the driver's own time moves on. Gives the answers of the
-        windows that this closes. Invalid if ``time`` is no moment from 1970 to 9999, such as milliseconds.
+        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds; ``Invalid`` if it is not
+        from 1970 to 9999. If the source's clock is not ``marks``, the driver's own clock advances.
         """
         declared = live_source(self.budget(source).source)
         moment = milliseconds_of(time)
         if declared.clock == "marks":
-            return self._tell(LiveTopic(declared, self.topics.partitions).marks(moment))
+            return self._write(LiveTopic(declared, self.topics.partitions).marks(moment))
         self._now = max(self._now, moment)
-        return self._tell([])
+        return self._write([])
 
     def flush(self) -> None:
-        """Nothing: what is published is answered at once."""
+        """Do nothing: published questions are answered at once."""
 
     def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
-        """The answers of all streams, from the first or the next on; it ends with the last there is."""
+        """Yield the answers of all streams until the last present one."""
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         for record in self.records(self.topics.answers)[seen:]:
             yield Result.read(record.value)
 
     def send(self, partition: int, value: bytes, headers: Headers = ()) -> Result | None:
-        """Publish one raw event to a partition of one's own choice, right or wrong."""
+        """Publish bytes to a partition of ``queries``, valid or not; return the result, if any."""
         if not isinstance(value, bytes) or partition not in range(self.topics.partitions):
             raise Invalid(f"send: give bytes, and a partition from 0 to {self.topics.partitions - 1}")
         require_headers(headers)
@@ -245,14 +251,14 @@ class Driver(Requesting, WatchCalls):
         self._append(place, b"", value, headers)
         self._last = None
         self._settle()
-        results = self._collect(Given(marks, {}, [(place, None, None)] if address_of(value) else []))
+        results = self._collect(Delivery(marks, {}, [(place, None, None)] if address_of(value) else []))
         return results[0] if results else None
 
     def redeliver(self, *, compare: bool = True) -> Results:
-        """Process what was last asked, or published or advanced of events, once more, as after an aborted transaction.
+        """Deliver the last questions or events again, as after an aborted transaction.
 
-        All that it wrote is taken back, the state is rebuilt from what was there before, and the same events come
-        again. With ``compare``, NotReproducibleError if any byte written differs.
+        The outputs are removed, the state is restored, and the same input is processed again. With
+        ``compare``, ``NotReproducibleError`` if a byte of the outputs differs.
         """
         if self._last is None:
             raise SottoError(
@@ -267,7 +273,7 @@ class Driver(Requesting, WatchCalls):
         after = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
         for place, records in before.items():
             if place[0].startswith(self.topics.feed_states()):
-                continue  # how counts are cut into pieces depends on restarts; what comes of them does not
+                continue  # the split of counts into records depends on restarts; the answers do not
             again = after.get(place, [])
             if compare and [one[4:] for one in records] != [one[4:] for one in again]:
                 raise NotReproducibleError(
@@ -287,34 +293,32 @@ class Driver(Requesting, WatchCalls):
             if address:
                 query = None if isinstance(question, bytes) else question
                 expected.append((place, query, None if query is None else self._source_of(query)))
-        self._last = Given(marks, self._marks(), expected)
+        self._last = Delivery(marks, self._marks(), expected)
         self._settle()
         return self._collect(self._last)
 
-    def _tell(self, records: Iterable[LiveRecord]) -> Results:
-        """Write to a live topic, and let everybody work."""
+    def _write(self, records: Iterable[LiveRecord]) -> Results:
         marks = self._marks()
         for topic, partition, key, value, headers in records:
             self._append((topic, partition), key, value, headers)
-        self._last = Given(marks, self._marks(), None)
+        self._last = Delivery(marks, self._marks(), None)
         self._settle()
         return self._collect(self._last)
 
-    def _collect(self, given: Given) -> Results:
+    def _collect(self, delivery: Delivery) -> Results:
         answers = {
-            number: self.log((self.topics.answers, number))[given.marks.get((self.topics.answers, number), 0) :]
+            number: self.log((self.topics.answers, number))[delivery.marks.get((self.topics.answers, number), 0) :]
             for number in range(self.topics.partitions)
         }
-        if given.expected is None:
+        if delivery.expected is None:
             return Results(Result.read(record.value) for records in answers.values() for record in records)
         left = {number: iter(records) for number, records in answers.items()}
         return Results(
             Result.read(next(left[partition]).value, query, source)
-            for (_, partition), query, source in given.expected
+            for (_, partition), query, source in delivery.expected
         )
 
     def _source_of(self, query: Query) -> Source | None:
-        """What the question is about, where that says more of the answer."""
         ledger = self._budget.ledger
         owner = ledger.owner_of.get(query.stream) if is_about_table(query) else None
         return None if owner is None else ledger.accounts[owner].source

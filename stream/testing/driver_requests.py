@@ -1,4 +1,4 @@
-"""The requests of a client, to an installation in memory."""
+"""The driver's calls that send requests."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ from stream.questions.question_forms import (
     registration,
 )
 from stream.tables.rows import in_memory
-from stream.testing.memory_installation import Given, Recorded
+from stream.testing.memory_installation import Delivery, ReadCalls
 from stream.worker.fair_shares import Limits
 
 
 class MemoryBudgetCalls(ABC):
-    """What of a client is about budgets that sources and analysts share."""
+    """The client's calls for populations and allotments."""
 
     @abstractmethod
     def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
-        """Send a request and give its receipt."""
+        """Send a request and return its receipt."""
 
     @abstractmethod
     def _new_id(self) -> str: ...
@@ -63,11 +63,11 @@ class MemoryBudgetCalls(ABC):
     def _entries(self, beginning: str) -> Iterator[LedgerRecord]: ...
 
     def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
-        """Register a population."""
+        """Register a population; ``Refused`` if its name has another definition."""
         return self.request(registration(self._new_id, population))
 
     def join(self, source: str, population: str) -> Receipt:
-        """Let a source belong to a population, for good."""
+        """Add a source to a population for good; ``Refused`` if its grants exceed that budget."""
         return self.request(joining(self._new_id, source, population))
 
     def allot(
@@ -80,15 +80,15 @@ class MemoryBudgetCalls(ABC):
         population: str | None = None,
         analysts: Sequence[str] = (),
     ) -> Receipt:
-        """Let analysts have a part of a source's or a population's budget, or change the part that they have."""
+        """Create or change an allotment: the analysts' part of a source's or population's budget."""
         return self.request(allotting(self._new_id, allotment, epsilon, delta, source, population, analysts))
 
     def list_populations(self) -> list[PopulationRecord]:
-        """All populations that are registered, with their budgets."""
+        """Return all registered populations with their budgets."""
         return [one for one in self._entries(POPULATION_KEYS) if isinstance(one, PopulationRecord)]
 
     def population(self, population: str) -> PopulationRecord:
-        """A population's budget as the ledger topic shows it; Unknown if it is not registered."""
+        """Return a population's budget; ``Unknown`` if it is not registered."""
         found = {one.population.population: one for one in self.list_populations()}
         if population not in found:
             raise Unknown(f"population '{population}' is not registered{did_you_mean(population, found)}")
@@ -97,7 +97,7 @@ class MemoryBudgetCalls(ABC):
     def list_allotments(
         self, *, source: str | None = None, population: str | None = None
     ) -> list[AllotmentRecord]:
-        """The allotments of a source or population, or all that there are."""
+        """Return the allotments of a source or population, or all allotments."""
         found = (one for one in self._entries(ALLOTMENT_KEYS) if isinstance(one, AllotmentRecord))
         return [one for one in found if is_of(one, source, population)]
 
@@ -106,22 +106,22 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
-class Requesting(Recorded, MemoryBudgetCalls):
-    """The calls of a client that change what there is."""
+class RequestCalls(ReadCalls, MemoryBudgetCalls):
+    """The client's calls that send requests."""
 
     def __init__(self, key: NoiseKey, topics: Topics, limits: Limits) -> None:
         super().__init__(key, topics, limits)
         self._made = 0
-        self._last: Given | None = None
+        self._last: Delivery | None = None
 
     def register(self, source: Source | Mapping[str, Any], table: Any = None) -> Receipt:
-        """Register a source; ``table`` (a polars frame or a mapping of columns) stands in for its path."""
+        """Register a source; ``table`` (a polars frame or mapping of columns) replaces its file."""
         source = as_source(source)
         self._put(source.source, table)
         return self.request(RegisterSource(request=self._new_id(), source=source))
 
     def register_all(self, sources: Iterable[Source], table: Any = None) -> None:
-        """Register many sources at once, of equal tables if of any; Refused says what is wrong with the first that is refused."""
+        """Register many sources with the same table; ``Refused`` for the first refusal."""
         frame = None if table is None else as_frame(table)
         requests = []
         for source in sources:
@@ -131,10 +131,7 @@ class Requesting(Recorded, MemoryBudgetCalls):
             require_taken(receipt)
 
     def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
-        """Take the data that a source has now for its next version; ``table`` stands in for its path, as in ``register``.
-
-        Streams that keep what they computed of the old version are closed, with ``close`` all are.
-        """
+        """Make ``table`` the next version of a source's data; see ``Client.refresh``."""
         self._put(source, table)
         return self.request(refreshing(self._new_id, source, close=close))
 
@@ -145,18 +142,18 @@ class Requesting(Recorded, MemoryBudgetCalls):
             self._tables.put(source, frame)
 
     def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
-        """Open a stream; Refused says what was asked and what is left."""
+        """Open a stream and reserve its grant; ``Refused`` carries ``asked`` and ``left``."""
         return self.request(opening(self._new_id, stream, analyst))
 
     def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
     ) -> Receipt:
-        """Grant a stream as many further charged answers as ``epsilon`` pays for."""
+        """Extend a stream's grant by as many charged answers as ``epsilon`` pays for."""
         fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
         return self.request(extension(self._new_id, **fields))
 
     def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
-        """Close a stream and refund what it did not spend."""
+        """Close a stream and refund the rest of its grant."""
         return self.request(closing(self._new_id, source, stream, reason))
 
     def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
@@ -164,13 +161,13 @@ class Requesting(Recorded, MemoryBudgetCalls):
         return self.request(halting(self._new_id, source, stream, reason))
 
     def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:
-        """Send a request, which may be of one's own making, and give its receipt."""
+        """Send a request and return its receipt; ``Refused`` if it is refused."""
         [receipt] = self.requests([request], timeout)
         require_taken(receipt)
         return receipt
 
     def requests(self, requests: Iterable[Request], timeout: float = REQUEST_TIMEOUT) -> list[Receipt]:  # noqa: ARG002
-        """Send many requests and give their receipts in the same order, refusals among them."""
+        """Send many requests and return their receipts, refusals included, in the same order."""
         marks, asked = self._marks(), []
         for request in as_requests(requests):
             self._append((self.topics.requests, 0), subject_of(request)[0].encode(), _requests.encode(request))
@@ -191,9 +188,10 @@ class Requesting(Recorded, MemoryBudgetCalls):
 
 
 def as_frame(table: Any) -> pl.DataFrame:
-    """A table as a frame: it is one, or a mapping of columns, of which those of mixed cells are read as a file's.
+    """Convert a polars frame or a mapping of columns; mixed columns are read as from a text file.
 
-    Invalid if its columns have different lengths, or mix what a file of text has no one spelling for.
+    Raises:
+        Invalid: columns have different lengths, or mix types that a text file cannot hold.
     """
     if isinstance(table, pl.DataFrame):
         return table
@@ -233,6 +231,6 @@ def _column(name: str, cells: Any) -> pl.Series:
 
 
 def require_taken(receipt: Receipt) -> None:
-    """Raise Refused where a receipt says so."""
+    """Raise ``Refused`` for a refusal's receipt."""
     if receipt.outcome == "refused":
         raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)

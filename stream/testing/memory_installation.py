@@ -1,4 +1,4 @@
-"""An installation in memory: topics as lists, workers for every partition, the budget service."""
+"""An in-memory installation: topics are lists; workers, feeds and budget service run in turn."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ BATCH_EVENTS = 5000
 
 
 class Logs(Protocol):
-    """The topics, as their owner offers them."""
+    """The topics that a task reads and writes."""
 
     def log(self, place: Place) -> Sequence[Record]:
-        """All that stands in a partition."""
+        """Return all records of a partition."""
 
     def compacted(self, place: Place) -> Sequence[Record]:
-        """The latest of each key."""
+        """Return the latest record of each key."""
 
     def write(self, outputs: Outputs) -> None:
-        """Append what a step has written."""
+        """Append the outputs of a step."""
 
 
 class Task:
-    """A processor restored from its tables and its changelog, which goes on from where the changelog is."""
+    """A processor restored from its tables and changelog, with its positions in the topics."""
 
     def __init__(self, processor: Processor, partition: int, logs: Logs) -> None:
         self._processor = processor
@@ -71,19 +71,19 @@ class Task:
         self._at |= processor.restored()
 
     def step(self) -> bool:
-        """Take in what is new of each topic, a batch at most; whether there was anything."""
+        """Process at most one batch of each topic; return whether there was any record."""
         processor = self._processor
-        moved = [self._take(topic, processor.follow, len) for topic in processor.tables]
-        moved += [self._take(topic, processor.process, processor.portion) for topic in processor.inputs]
+        moved = [self._process(topic, processor.follow, len) for topic in processor.tables]
+        moved += [self._process(topic, processor.process, processor.portion) for topic in processor.inputs]
         return any(moved)
 
     def idle(self, now: float) -> bool:
-        """Do what is due by the clock, and all of it; whether there was anything."""
+        """Run the processor's timers; return whether they wrote anything."""
         outputs = self._processor.idle(now)
         self._logs.write(outputs)
         return bool(outputs)
 
-    def _take(
+    def _process(
         self, topic: str, process: Callable[[Sequence[Any]], Outputs], portion: Callable[[Sequence[Any]], int]
     ) -> bool:
         at = self._at.get(topic, 0)
@@ -96,21 +96,22 @@ class Task:
 
 
 class Feeds:
-    """Restored when made. Live topics have as many partitions as the installation."""
+    """The feeds of all sources; a live topic has as many partitions as the installation."""
 
     def __init__(self, topics: Topics, logs: Logs) -> None:
         self._topics = topics
         self._logs = logs
         self._definitions = FeedDefinitions()
-        self._heard = dict.fromkeys(range(topics.partitions), 0)
+        self._control_positions = dict.fromkeys(range(topics.partitions), 0)
         self._tasks: dict[tuple[str, int], tuple[FeedProcessor, Task]] = {}
         self._merging = [
-            Task(MergeProcessor(topics, number, self._definitions), number, logs) for number in self._heard
+            Task(MergeProcessor(topics, number, self._definitions), number, logs)
+            for number in self._control_positions
         ]
 
     def step(self) -> bool:
-        """Let every task take in what is new; whether there was anything."""
-        moved = self._hear()
+        """Run one step of every task; return whether there was any record."""
+        moved = self._follow_control()
         for _, task in self._tasks.values():
             moved |= task.step()
         for task in self._merging:
@@ -118,7 +119,7 @@ class Feeds:
         return moved
 
     def idle(self, now: float) -> bool:
-        """Close the windows that are due at a time, since there is no event left; whether there was anything."""
+        """Close the windows that are due at ``now``; return whether that wrote anything."""
         moved = False
         for processor, task in self._tasks.values():
             processor.reached_end(now)
@@ -129,16 +130,16 @@ class Feeds:
             moved |= task.idle(now)
         return moved
 
-    def _hear(self) -> bool:
-        """Take in what control tells, and begin with sources that are new."""
+    def _follow_control(self) -> bool:
+        """Read new control records and create the tasks of new sources."""
         moved = False
-        for number, at in self._heard.items():
+        for number, at in self._control_positions.items():
             if news := self._logs.log((self._topics.control, number))[at:]:
                 self._definitions.take(news)
-                self._heard[number] = at + len(news)
+                self._control_positions[number] = at + len(news)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():
-            # There is but one clock here, and everybody hears at once: nobody need wait for those who are slow.
+            # All tasks share one clock, so no partition can be late: closing needs no idle time.
             prompt = source.model_copy(update={"idle": "0s"})
             for number in range(self._topics.partitions):
                 if (name, number) not in self._tasks:
@@ -150,11 +151,11 @@ class Feeds:
 
 
 LONGEST_WAIT: Final = 100 * 366 * 86_400
-"""Seconds that pass at once at most: a hundred years."""
+"""Most seconds of one ``wait``: a hundred years."""
 
 
 class MemoryInstallation:
-    """The very processors, codecs and restore path of the services, which work until nothing is left to do."""
+    """Runs the services' processors, codecs and restore path until no record is left."""
 
     def __init__(self, key: NoiseKey, topics: Topics, limits: Limits) -> None:
         self.topics = topics
@@ -168,31 +169,31 @@ class MemoryInstallation:
         self._start()
 
     def records(self, topic: str) -> list[Record]:
-        """Everything ever written to a topic, partition by partition."""
+        """Return all records ever written to a topic, partition by partition."""
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Every stream's state, to compare before and after a crash."""
+        """Return every stream's state, to compare before and after a crash."""
         return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
 
     def wait(self, seconds: float) -> None:
-        """Let time pass: what is written is stamped with it, a stream's share of its partition grows, budgets renew."""
+        """Advance the driver's clock, which stamps records, refills work shares and renews budgets."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT:
             raise Invalid(f"seconds: give a number of seconds from 0 to {LONGEST_WAIT:,}")
         self._now += round(1000 * seconds)
         self._settle()
 
     def log(self, place: Place) -> Sequence[Record]:
-        """Everything ever written to a partition."""
+        """Return all records ever written to a partition."""
         return self._logs.get(place, [])
 
     def crash(self) -> None:
-        """Forget all state and rebuild it from the changelogs, as compaction may have left them."""
+        """Drop all state and restore it from the compacted changelogs."""
         self._start()
         self._settle()
 
     def restart(self, noise_key: NoiseKey | bytes | str) -> None:
-        """Come back with another noise key, as after a rotation; tables in memory stay as they are."""
+        """Restart with another noise key, as after a rotation; in-memory tables stay."""
         self._key = as_key(noise_key)
         self._tables = TableStore.keyed_by(self._key)
         for name, frame in self._frames.items():
@@ -225,12 +226,12 @@ class MemoryInstallation:
         return worker
 
     def compacted(self, place: Place) -> list[Record]:
-        """The latest of each key of a partition."""
+        """Return the latest record of each key of a partition."""
         latest = {record.key: record for record in self._logs.get(place, ())}
         return sorted(latest.values(), key=lambda record: record.offset)
 
     def _settle(self) -> None:
-        """Let everybody work until nothing is left to do."""
+        """Run all processors until no record is left."""
         topics = self.topics
         for worker in self._workers:
             self.write(worker.follow(()))
@@ -267,7 +268,7 @@ class MemoryInstallation:
         return True
 
     def write(self, outputs: Outputs) -> None:
-        """Append what a step has written."""
+        """Append the outputs of a step."""
         for topic, partition, messages in outputs:
             log = self._logs.setdefault((topic, partition), [])
             start = len(log)
@@ -287,17 +288,17 @@ class MemoryInstallation:
 
 
 def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
-    """The key as such, of 32 bytes, or of 64 hexadecimal digits."""
+    """Convert 32 bytes or 64 hexadecimal digits to a key."""
     if isinstance(noise_key, NoiseKey):
         return noise_key
     return NoiseKey.from_text(noise_key) if isinstance(noise_key, str) else NoiseKey(noise_key)
 
 
 @dataclass(frozen=True)
-class Given:
-    """Where the logs ended before something was told, what was written then, and where its answers will stand.
+class Delivery:
+    """The last input: ends of the logs before and after it, and the positions of its answers.
 
-    ``expected`` is None where nobody knows how many answers there will be.
+    ``expected`` is None if the number of answers is unknown.
     """
 
     marks: dict[Place, int]
@@ -306,7 +307,7 @@ class Given:
 
     @property
     def count(self) -> int:
-        """How many records were written."""
+        """The number of input records."""
         return sum(end - self.marks.get(place, 0) for place, end in self.written.items())
 
 
@@ -314,22 +315,22 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 _statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
 
-class Recorded(MemoryInstallation):
-    """The calls of a client that read."""
+class ReadCalls(MemoryInstallation):
+    """The client's calls that read."""
 
     def list_sources(self) -> list[SourceRecord]:
-        """All sources that are registered, with their budgets."""
+        """Return all registered sources with their budgets."""
         return [one for one in self._entries("source|") if isinstance(one, SourceRecord)]
 
     def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """The grants of all streams ever opened, or of a source's; Unknown if there is no such source."""
+        """Return the grants of all streams ever opened, of one source or of all."""
         if source is not None:
             self.budget(source)
         beginning = "grant|" if source is None else f"grant|{source}|"
         return [shown_grant(one) for one in self._entries(beginning) if isinstance(one, GrantRecord)]
 
     def budget(self, source: str) -> SourceRecord:
-        """A source's budget as the ledger topic shows it; Unknown if it is not registered."""
+        """Return a source's budget; ``Unknown`` if it is not registered."""
         record = self._entry(f"source|{source}")
         if not isinstance(record, SourceRecord):
             names = [one.source.source for one in self.list_sources()]
@@ -337,7 +338,7 @@ class Recorded(MemoryInstallation):
         return record
 
     def grant(self, source: str, stream: str) -> GrantRecord:
-        """A stream's grant as the ledger topic shows it: its plan, its cost, and what is spent of it."""
+        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened."""
         record = self._entry(f"grant|{source}|{stream}")
         if not isinstance(record, GrantRecord):
             names = [one.spec.stream for one in self.list_streams(source)]
@@ -345,7 +346,7 @@ class Recorded(MemoryInstallation):
         return shown_grant(record)
 
     def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """What workers last showed of these streams, with the driver's time; not all have a digest."""
+        """Return the last status of each stream that has one, with the driver's time in seconds."""
         wanted = {stream.encode(): stream for stream in as_names("streams", streams)}
         return {
             stream: (_statuses.decode(record.value), record.timestamp / 1000)
@@ -354,25 +355,23 @@ class Recorded(MemoryInstallation):
         }
 
     def trail(self) -> Generator[TrailRecord, None, None]:
-        """The audit trail, oldest first: requests, decisions, what followed, and what was spent meanwhile."""
+        """Yield the entries of the audit trail, oldest first."""
         for record in self.records(self.topics.trail):
             yield trail_codec.decode(record.value)
 
     def dead_letters(self, source: str | None = None) -> Generator[DeadLetter, None, None]:
-        """Refused events as they came, each with the reason; of all topics, or of the topic of a live source."""
+        """Yield the dead letters, of all topics or of a live source's topic."""
         topic = None if source is None else live_source(self.budget(source).source).topic
         for letter in map(read_dead_letter, self.records(self.topics.rejected)):
             if topic in {None, letter.topic}:
                 yield letter
 
     def _entry(self, key: str) -> LedgerRecord | None:
-        """What the ledger holds under a key."""
         written = reversed(self._logs.get((self.topics.ledger, 0), []))
         latest = next((record for record in written if record.key == key.encode()), None)
         return None if latest is None or latest.value is None else _ledger.decode(latest.value)
 
     def _entries(self, beginning: str) -> Iterator[LedgerRecord]:
-        """What the ledger holds under all keys that begin so."""
         for record in self.compacted((self.topics.ledger, 0)):
             if (record.key or b"").startswith(beginning.encode()) and record.value is not None:
                 yield _ledger.decode(record.value)

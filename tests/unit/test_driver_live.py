@@ -310,7 +310,7 @@ def test_dead_letters_are_refused_events_with_their_reasons() -> None:
     with pytest.raises(Unknown, match="nobody"):
         list(driver.dead_letters("nobody"))
     driver._append((driver.topics.rejected, 0), None, b"")
-    with pytest.raises(SottoError, match=r"partition 0, offset .*is no dead letter"):
+    with pytest.raises(SottoError, match=r"partition 0, offset .*not a dead letter"):
         list(driver.dead_letters())
 
 

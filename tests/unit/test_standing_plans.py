@@ -80,7 +80,7 @@ def test_with_periods_people_read_what_each_has_and_costs(tmp_path: Path) -> Non
     source = {**SOURCE, "unit": "person-period", "period": "6h"}
     mechanism, fields = KINDS["above_threshold"]
     found = " ".join(planned(tmp_path, standing("s", mechanism, **fields), source=source).stdout.split())
-    assert "for 24 windows, all groups of each, in each period of 6h anew: 6 hours" in found
+    assert "for 24 windows, all groups of each, in each period of 6h: 6 hours" in found
     assert "cost ε 1 in each period of 6h, ε 4 a day" in found
     assert "over 24 windows" in found
     as_json = json.loads(planned(tmp_path, standing("s", mechanism, **fields), "--json", source=source).stdout)

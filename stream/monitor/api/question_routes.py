@@ -191,7 +191,9 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
     """Ask what a SELECT asks: up to 256 questions at once."""
     try:
         read = sql.read(statement.statement)
-        asking = sql.Asking.of(read, *_candidates(tables, read.table), statement.id, statement.max_price)
+        asking = sql.PreparedStatement.prepare(
+            read, *_candidates(tables, read.table), statement.id, statement.max_price
+        )
     except Unknown as error:
         raise ProblemError(404, "not-found", str(error)[:1024]) from None
     except Invalid as error:

@@ -87,10 +87,10 @@ def test_a_stream_that_has_run_dry_or_is_closed_is_told_of_once() -> None:
 def test_a_halted_stream_is_told_of_by_its_first_answer_and_again_after_it_has_answered() -> None:
     watch = Watch((), None, quiet=False)
     halted = record("halted", reason="the table is not the one that was registered")
-    ends = [len(watch.told(halted, OPENING)) for _ in range(3)]
+    ends = [len(watch.notices_of(halted, OPENING)) for _ in range(3)]
     assert ends == [1, 0, 0]
-    assert watch.told(record("below", index=1), OPENING) == []
-    [again] = watch.told(halted, OPENING)
+    assert watch.notices_of(record("below", index=1), OPENING) == []
+    [again] = watch.notices_of(halted, OPENING)
     assert again.ended == "halted: the table is not the one that was registered"
 
 
