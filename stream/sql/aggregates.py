@@ -41,7 +41,7 @@ def attribute_of(node: Any, where: str) -> str:
         or not isinstance(column.this, exp.Identifier)
     ):
         of_conditions = "; of a condition, write CASE WHEN … THEN 1 ELSE 0 END" if where in {"SUM", "AVG"} else ""
-        raise StatementError(f"{where}: name one attribute (in double quotes if it has signs){of_conditions}")
+        raise StatementError(f"{where}: name an attribute alone (in double quotes if it has signs){of_conditions}")
     return str(column.this.this)
 
 

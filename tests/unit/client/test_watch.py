@@ -111,8 +111,8 @@ def test_an_end_has_the_time_at_which_it_was_first_told_of_however_late_it_is_lo
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     halted = record("halted", reason="exhausted: its grant is used up")
     by_ledger = Watch((), None, quiet=False).ended([dry])
-    by_answer = Watch((), None, quiet=False).told(halted, dry)
-    by_answer_alone = Watch((), None, quiet=False).told(halted, OPENING)
+    by_answer = Watch((), None, quiet=False).notices_of(halted, dry)
+    by_answer_alone = Watch((), None, quiet=False).notices_of(halted, OPENING)
     assert [one.time for one in (*by_ledger, *by_answer, *by_answer_alone)] == [1.6e9, 1.6e9, 1.7e9]
     known = {dry.stream: dry}
     assert not is_news(known, dry._replace(time=1.65e9))  # the ledger writes records for other reasons, too

@@ -297,7 +297,7 @@ def test_a_table_is_a_frame_and_a_page() -> None:
         ),
         ("SELECT COUNT(*)::float FROM s", "column 'COUNT(*)::float': CAST cannot be asked"),
         ("SELECT age, COUNT(*) * 2 AS n FROM s GROUP BY age", "column 'COUNT(*) * 2 AS n': this expression"),
-        ("SELECT SUM((age > 4)::int) FROM s", "column 'SUM((age > 4)::int)': SUM: name one attribute"),
+        ("SELECT SUM((age > 4)::int) FROM s", "column 'SUM((age > 4)::int)': SUM: name an attribute alone"),
     ],
 )
 def test_a_refusal_quotes_what_was_written(statement: str, told: str) -> None:

@@ -65,7 +65,7 @@ def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
 def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
     statement = read('SELECT t.sex, COUNT(*) FROM "adult" AS t WHERE t.age > 3 AND adult.age < 9 GROUP BY t.sex')
     assert statement.columns[1] == AnswerColumn("count(*)", "count", '"age" > 3 AND "age" < 9')
-    with pytest.raises(StatementError, match="by itself"):
+    with pytest.raises(StatementError, match="name an attribute alone"):
         read("SELECT COUNT(*) FROM adult GROUP BY other.sex")
 
 
@@ -111,9 +111,9 @@ def test_the_result_can_be_ordered_and_limited() -> None:
         ("SELECT sex, COUNT(*) FROM a GROUP BY sex FETCH FIRST 20 PERCENT ROWS ONLY", "without PERCENT"),
         ("SELECT sex, COUNT(*) FROM a GROUP BY sex FETCH FIRST 2 ROWS WITH TIES", "WITH TIES"),
         ("SELECT COUNT(age, sex) FROM a", "several columns"),
-        ("SELECT COUNT(b.age) FROM a", "by itself"),
+        ("SELECT COUNT(b.age) FROM a", "name an attribute alone"),
         ("SELECT COUNT(CASE WHEN age > 3 THEN age + 1 END) FROM a", "COUNT"),
-        ('SELECT COUNT(*) AS n, SUM(age) AS "n ±" FROM a', "give it another name with AS"),
+        ('SELECT COUNT(*) AS n, SUM(age) AS "n ±" FROM a', "give the column another name with AS"),
         ("SELECT COUNT(*) FROM a ORDER BY age", "a column of the result"),
         ("SELECT COUNT(*) FROM a ORDER BY 2", "a column of the result"),
         ("SELECT * FROM a", "COUNT"),
@@ -129,7 +129,7 @@ def test_the_result_can_be_ordered_and_limited() -> None:
         ("SELECT SUM(COUNT(*)) OVER () FROM a", "by GROUP BY"),
         ("SELECT age + 1 FROM a", "ask COUNT"),
         ("SELECT unheard(age) FROM a", "ask COUNT"),
-        ("SELECT SUM(age) / COUNT(*) FROM a", "ask for both"),
+        ("SELECT SUM(age) / COUNT(*) FROM a", "ask each in its own column"),
         ("SELECT AVG(CASE WHEN x = 1 THEN 1 ELSE 0 END) FROM a WHERE y = 1", "divide the two"),
         ("SELECT COUNT(*) FROM a WHERE age IN (SELECT 1)", "literals"),
         ("SELECT COUNT(*) FROM a GROUP BY ROLLUP (sex)", "GROUP BY"),
