@@ -383,8 +383,8 @@ def test_the_receipt_says_what_the_budget_is_for() -> None:
         driver.register({**FLIGHTS, "source": "more", "delta": 1e-06}).meaning,
     ]
     assert [(one or "").split(";")[0] for one in told] == [
-        "ε = 10 for what a person does in one period of 1d",
-        "ε = 10, δ = 1e-06 for what a person does in one period of 1d",
+        "ε = 10 for a person's events in one period of 1d",
+        "ε = 10, δ = 1e-06 for a person's events in one period of 1d",
     ]
 
 

@@ -92,7 +92,7 @@ def test_an_attribute_that_is_named_like_a_column_stands_beside_it() -> None:
 def test_what_is_not_for_live_topics_says_so(driver: Driver, tmp_path: Path) -> None:
     driver.register(flights())
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
-    with pytest.raises(Refused, match="source: 'flights' is a live topic, whose events come by themselves"):
+    with pytest.raises(Refused, match="source: 'flights' is a live topic, which feeds read continuously"):
         driver.refresh("flights")
     for statement in ("SELECT COUNT(*) FROM numbers", "SELECT COUNT(*) FROM flights"):
         with pytest.raises(Invalid, match="is about a live topic, whose windows ask its streams"):

@@ -1,9 +1,10 @@
-"""What streams cost, in exact integers.
+"""Costs of streams, in exact integers.
 
-A budget is the decimal that the operator wrote, rounded down to whole units; a cost is the exact value of the double that
-noise is drawn by, rounded up. So no sum of grants exceeds a budget by rounding. Plans keep at or below the decimal that
-was asked for, rounded down to so many digits that n equal parts of a budget do fit it (``affordable_epsilon``,
-``affordable_delta``; docs/proofs/composition.md, "Equal parts", has the proof).
+A budget is the decimal that the operator wrote, rounded down to whole units; a cost is the exact
+value of the double that noise is drawn by, rounded up. So no sum of grants exceeds a budget by
+rounding. Plans stay at or below the requested decimal, rounded down to a number of digits at
+which n equal parts of a budget fit it (``affordable_epsilon``, ``affordable_delta``; proof in
+docs/proofs/composition.md, "Equal parts").
 """
 
 from __future__ import annotations
@@ -30,15 +31,12 @@ from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
 
 
 def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
-    """How many charged answers a stream's grant pays for in all; 0 where one charge pays for all answers."""
+    """Count the charged answers that a grant pays for; 0 if one charge pays for all."""
     return calibration.cutoff + sum(extension.answers for extension in extensions)
 
 
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
-    """With which probability a promise may fail for all charged answers that were granted: β for each ``cutoff`` of them.
-
-    At least 1 means that nothing is promised for all of them; for the first ``cutoff`` the promise is what it was.
-    """
+    """Return β for each ``cutoff`` granted charged answers; from 1 on nothing is promised."""
     if not extensions:
         return calibration.beta
     return calibration.beta * charged_answers(calibration, extensions) / calibration.cutoff
@@ -51,25 +49,28 @@ DELTA_UNITS = 10**30
 DELTA_DIGITS = 12
 """Significant digits of a δ that a plan keeps to; δ may be far smaller than any fixed step."""
 PARTS = 1 << 20
-"""Parts of one ordinary charged answer: what an answer of another price is counted in."""
+"""Parts of one ordinary charged answer, the unit of an answer's price."""
 
 
 def whole_left(cutoff: int, tops: int, surplus: int) -> int:
-    """How many ordinary charged answers a grant still pays for after ``tops`` that have cost ``surplus`` parts more."""
+    """Count the ordinary charged answers still paid for; ``surplus`` is in PARTS.
+
+    ``tops`` charged answers have cost ``surplus`` parts more than one ordinary charge each.
+    """
     return cutoff - tops + (-surplus // PARTS)
 
 
 def shown_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
-    """The state of a stream as it is shown; ``left`` is how many ordinary charged answers its grant pays for.
+    """Return the state that is shown; ``left`` counts the ordinary answers still paid for.
 
-    One that pays for none is exhausted, although the rest of its grant may pay for a question with an ``alpha`` that costs less.
-    One that answers ``beyond`` its charges stays open.
+    A stream with none left is exhausted, although the rest of its grant may pay for a question
+    with an ``alpha`` that costs less. A stream that answers ``beyond`` its charges stays open.
     """
     return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
 
 
 def shown_grant(record: GrantRecord) -> GrantRecord:
-    """A grant with its stream's state as it is shown."""
+    """Return a grant with the state of its stream that is shown."""
     if record.state != "open" or record.ending is not None or not record.calibration.cutoff:
         return record
     left = whole_left(charged_answers(record.calibration, record.extensions), record.tops, record.surplus)
@@ -79,10 +80,10 @@ def shown_grant(record: GrantRecord) -> GrantRecord:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An exact amount of budget: ``loss`` is ε by adding up and ``rho`` is ρ, in units of 10⁻¹², ``delta`` is in units of 10⁻³⁰.
+    """An exact amount: ``loss`` (ε, basic composition) and ``rho`` in 10⁻¹², ``delta`` in 10⁻³⁰.
 
-    ``rho`` is 0 on sources under ``pure``, ``delta`` on those under ``zcdp``. ``unbounded`` is how many streams' ε, by adding up,
-    is infinite for their Gaussian noise: ``loss`` is that of their other parts.
+    ``rho`` is 0 under ``pure``, ``delta`` under ``zcdp``. ``unbounded`` counts the streams with
+    Gaussian noise, whose ε by basic composition is infinite; ``loss`` holds their other parts.
     """
 
     loss: int = 0
@@ -91,7 +92,7 @@ class Cost:
     unbounded: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        # A ledger that is restored adds nothing hundreds of thousands of times.
+        # Restoring a ledger adds NOTHING hundreds of thousands of times.
         if other is NOTHING:
             return self
         if self is NOTHING:
@@ -122,7 +123,7 @@ class Cost:
         )
 
     def least(self, other: Cost) -> Cost:
-        """The smaller of each part."""
+        """Return the minimum of each component."""
         return Cost(
             min(self.loss, other.loss),
             min(self.delta, other.delta),
@@ -131,7 +132,7 @@ class Cost:
         )
 
     def at_least_nothing(self) -> Cost:
-        """What there is of each kind of budget, or 0 where it is overdrawn."""
+        """Return the cost with negative components raised to 0."""
         return Cost(max(self.loss, 0), max(self.delta, 0), max(self.rho, 0), self.unbounded)
 
 
@@ -139,7 +140,7 @@ NOTHING = Cost()
 
 
 class BudgetTerms(Protocol):
-    """What a budget is made of; sources and populations have it."""
+    """The terms of a budget, as sources and populations declare them."""
 
     @property
     def epsilon(self) -> float: ...  # noqa: D102
@@ -152,10 +153,11 @@ class BudgetTerms(Protocol):
 
 
 def fits(cost: Cost, left: Cost, accountant: str) -> bool:
-    """Whether what is left pays for a cost.
+    """Return True if the remaining budget pays for a cost.
 
-    Under ``zcdp`` one of the two ways to add up need do: docs/proofs/composition.md, "Either way", proves that every transcript may
-    end by its own, at the source's (ε, δ). A stream with Gaussian noise ends by ρ alone, and all others with it.
+    Under ``zcdp`` one of the two ways of composition is enough: docs/proofs/composition.md,
+    "Either way", proves that each transcript ends within the source's (ε, δ) by one of them. A
+    stream with Gaussian noise is bounded by ρ alone, and then so are all others.
     """
     if accountant == "zcdp":
         added_up = cost.loss <= left.loss and cost.unbounded <= left.unbounded
@@ -164,25 +166,25 @@ def fits(cost: Cost, left: Cost, accountant: str) -> bool:
 
 
 def told(value: float) -> Fraction:
-    """The decimal that a double is read from and written as: 1/10 for 0.1, whose double is a little more."""
+    """Return the decimal that a double is written as: 1/10 for 0.1."""
     return Fraction(repr(value))
 
 
 @lru_cache(maxsize=4096)
 def affordable_epsilon(value: float) -> float:
-    """Return the largest double that costs no more than the ε that was written, rounded down to whole units."""
+    """Return the largest double that costs at most ``value``, in whole units of ε."""
     return rounded_down(_whole_steps(told(value), Fraction(1, EPSILON_UNITS)))
 
 
 @lru_cache(maxsize=4096)
 def affordable_delta(value: float) -> float:
-    """Return the largest double that costs no more than the δ that was written, rounded down to 12 digits and whole units."""
+    """Return the largest double that costs at most ``value``, to 12 digits and whole units."""
     last = Decimal(repr(value)).adjusted() - (DELTA_DIGITS - 1)
     return rounded_down(_whole_steps(told(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
 
 
 def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
-    """Round down to a multiple of the step; a value below one step stays, and costs one."""
+    """Round down to a multiple of the step; keep a value below one step."""
     return value // step * step or value
 
 
@@ -196,11 +198,11 @@ def _units_down(value: Fraction, per_unit: int) -> int:
 
 @lru_cache(maxsize=4096)
 def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = False) -> Cost:
-    """What a stream may spend at most.
+    """Return the most that a stream may spend.
 
-    Under ``pure`` this is its (ε, δ), with δ = 0 where the parts add up to ε by themselves. Under ``zcdp`` it is what the
-    parts add up to, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition 1.4 and Lemma 1.7) with the ρ of Gaussian noise.
-    Of charges that are ``uneven`` only the sum is known, and one answer may take it all: together they are one pure part.
+    Under ``pure`` this is its (ε, δ), with δ = 0 if basic composition of the parts gives ε. Under
+    ``zcdp`` it is the sum of the parts, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition
+    1.4, Lemma 1.7) plus the ρ of Gaussian noise. ``uneven`` charges are together one pure part.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
@@ -224,11 +226,11 @@ def realised_cost(
     *,
     uneven: bool = False,
 ) -> Cost:
-    """What a transcript with so many answers, ``tops`` of them charged, has provably spent.
+    """Return the amount that a transcript has provably spent; NOTHING before the first answer.
 
-    ``surplus`` is by how many parts the charged answers have cost more than one ordinary charge each, or less. Nothing before
-    the first answer. By adding up, a transcript has lost what its losses say; its ρ, and an (ε, δ) that
-    rests on optimal composition, count as spent in full, those of an extension as soon as it may have been used.
+    Charged answers have cost ``surplus`` parts more than ``tops`` ordinary charges. Losses count
+    by basic composition; ρ, and an (ε, δ) by optimal composition, count in full, those of an
+    extension as soon as it may have been used.
     """
     full = stream_cost(calibration, accountant, uneven=uneven)
     if answered == 0:
@@ -254,11 +256,12 @@ def realised_cost(
 def extension_cost(
     calibration: Calibration, accountant: str, extension: Extension, start: int, *, uneven: bool = False
 ) -> Cost:
-    """What further charged answers may spend at most, of a stream that ``start`` of them come before.
+    """Return the most that an extension may spend after ``start`` charged answers.
 
-    Under ``pure`` they are added up, or composed optimally by themselves. Under ``zcdp`` charges that are independent of each
-    other count like those of the opening. A threshold drawn once ties them to all that came before, as does one sum for charges
-    that are ``uneven``: given that, they are pure with what is lost by then twice, and what they add. docs/proofs/composition.md, "Extensions", has the proofs.
+    Under ``pure`` its charges are added up, or composed optimally apart from the rest. Under
+    ``zcdp`` independent charges count as in the opening. A threshold drawn once ties them to all
+    earlier charges, and so does one sum for ``uneven`` charges: given that, they are pure with
+    twice the loss so far plus their own. Proofs: docs/proofs/composition.md, "Extensions".
     """
     parts = losses(calibration)
     loss = extension.answers * parts.further
@@ -276,7 +279,7 @@ def extension_cost(
 
 @lru_cache(maxsize=4096)
 def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions, *, uneven: bool = False) -> Cost:
-    """What a stream with all its extensions may spend at most."""
+    """Return the most that a stream with all its extensions may spend."""
     cost, start = stream_cost(calibration, accountant, uneven=uneven), calibration.cutoff
     for extension in extensions:
         cost += extension_cost(calibration, accountant, extension, start, uneven=uneven)
@@ -293,8 +296,9 @@ def _realised_extension(
     *,
     uneven: bool,
 ) -> Cost:
-    """What of an extension is spent after so many charges: some of it as soon as an answer may have come that the ``start``
-    charges before it do not pay for. Where answers may be free, that is when less than one of these is left.
+    """Return the spent part of an extension after ``charges`` charged answers.
+
+    It starts with the first answer for which the ``start`` earlier charges do not pay.
     """
     free = not isinstance(calibration, AnswersCalibration)
     if charges <= start - free:
@@ -311,10 +315,7 @@ def _realised_extension(
 
 
 def total_budget(terms: BudgetTerms) -> Cost:
-    """A whole budget.
-
-    Under ``zcdp`` it is ε for what is added up, and the largest ρ that implies (ε, δ).
-    """
+    """Return a whole budget: ε, with δ or with the largest ρ that implies (ε, δ)."""
     epsilon, delta = told(terms.epsilon), told(terms.delta)
     loss = _units_down(epsilon, EPSILON_UNITS)
     if terms.accountant == "zcdp":
@@ -323,13 +324,15 @@ def total_budget(terms: BudgetTerms) -> Cost:
 
 
 def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:
-    """A cost as the contract shows it; where Gaussian noise leaves ρ alone, with the ε that ρ implies at the budget's δ."""
+    """Convert a cost to an amount; under Gaussian noise with the ε that ρ implies at δ.
+
+    If Gaussian noise leaves ρ alone, the amount has the ε that ρ implies at the budget's δ.
+    """
     return _amount(cost, terms.delta, terms.accountant)
 
 
 @lru_cache(maxsize=1024)
 def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
-    """Alike for streams of the same plan that have answered as much: most of what is written down of many streams is."""
     if cost.unbounded:
         rho = Fraction(cost.rho, EPSILON_UNITS)
         epsilon = rounded_up(least_epsilon(rho, told(delta)))
@@ -342,10 +345,9 @@ def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
 
 
 def spent_amount(spent: Cost, granted: Cost, terms: BudgetTerms) -> Amount:
-    """What is spent of a grant as the contract shows it: no ε above that which is shown as granted.
+    """Convert a spent cost to the contract's amount, with ε at most the granted ε.
 
-    Before any Gaussian noise is drawn the losses by themselves may add up to more than the ε that the grant's ρ implies at the budget's
-    δ. What holds of the whole grant then holds of what is spent of it.
+    Before Gaussian noise is drawn, the losses may add up to more than the grant's ρ implies at δ.
     """
     shown, most = to_amount(spent, terms), to_amount(granted, terms)
     if shown.epsilon <= most.epsilon:

@@ -1,11 +1,13 @@
-"""What discrete Gaussian noise costs: ρ, and the (ε, δ) of any number of adaptively chosen measurements together.
+"""Composition of discrete Gaussian noise: ρ and (ε, δ) of adaptively chosen measurements.
 
-A number that one person moves by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is π/2-zCDP. For N of them with
-precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)), docs/proofs/composition.md proves for every T below all variances that
+A number that one person moves by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is
+π/2-zCDP. For N of them with precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)),
+docs/proofs/composition.md proves for every T below all variances that
 
     δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1} e^{−2π²Tj²},
 
-which is the δ of continuous Gaussian noise but for T and η. It is computed in decimal arithmetic and rounded up.
+which is the δ of continuous Gaussian noise except for T and η. It is computed in decimal
+arithmetic and rounded up.
 """
 
 from __future__ import annotations
@@ -21,30 +23,30 @@ from typing import Final
 from stream.optional_packages import optimize, special
 
 LEAST_VARIANCE: Final = 3
-"""Noise of a smaller variance is not composed: T/(σ² − T) would say too much."""
+"""Noise of a smaller variance is not composed: T/(σ² − T) would be too loose."""
 SMOOTHINGS: Final = (
     (Fraction(1, 4), Decimal("0.0144")),
     (Fraction(1, 2), Decimal("1.04e-4")),
     (Fraction(1), Decimal("5.4e-9")),
     (Fraction(3, 2), Decimal("3e-13")),
 )
-"""T, with a number above its η; the least bound holds."""
+"""Values of T, each with an upper bound of its η; the smallest bound on δ holds."""
 
 _DIGITS: Final = 60
 _MARGIN: Final = 1 + Decimal("1e-25")
 """Raises δ by more than the rounding errors of all steps."""
 _FARTHEST: Final = 60.0
-"""Deviations beyond which Φ(−z) ≤ e^{−z²/2} does."""
+"""Number of deviations beyond which Φ(−z) ≤ e^{−z²/2} is used."""
 _TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
 _NEARLY: Final = 1e-10
 _INDISTINCT: Final = 1e-16
-"""Where doubles cannot tell two numbers apart they differ by no larger a share."""
+"""Largest relative difference of two numbers that doubles cannot separate."""
 _LARGEST_LOG: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """``count`` numbers with noise of one variance, each moved by one person by the square root of ``squared`` at most."""
+    """``count`` numbers with noise of one variance and ℓ₂ sensitivity √``squared`` each."""
 
     count: int
     squared: int
@@ -52,17 +54,20 @@ class Moved:
 
     @property
     def precision(self) -> Fraction:
-        """Δ²/σ² of all together."""
+        """Δ²/σ² of all numbers together."""
         return self.count * self.squared / self.variance
 
 
 def gaussian_rho(measured: Sequence[Moved]) -> Fraction:
-    """ρ of measurements together: half of their precision (Canonne, Kamath & Steinke 2020, Theorem 4)."""
+    """Return ρ, half the total precision (Canonne, Kamath & Steinke 2020, Theorem 4)."""
     return sum((one.precision for one in measured), Fraction(0)) / 2
 
 
 def gaussian_delta(measured: Sequence[Moved], epsilon: Fraction) -> float:
-    """A δ at which measurements chosen adaptively are together (``epsilon``, δ)-private; rounded up, 1 where none is known."""
+    """Return a δ, rounded up, at which adaptive measurements are (``epsilon``, δ)-DP.
+
+    It is rounded up; 1 if no smaller δ is known.
+    """
     if not measured:
         return 0.0
     if epsilon < 0 or any(one.variance < LEAST_VARIANCE for one in measured):
@@ -74,7 +79,7 @@ def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ri
     half = gaussian_rho(measured)
     spread = sum((one.precision * (1 + smoothing / (one.variance - smoothing)) for one in measured), Fraction(0))
     farther = float(half + epsilon) / math.sqrt(spread)
-    # Both terms are nearly equal where noise is wide.
+    # Both terms are nearly equal if noise is wide.
     digits = _DIGITS + max(0, -math.floor(math.log10(spread)))
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         c, v, e = _decimal(half), _decimal(spread), _decimal(epsilon)
@@ -89,9 +94,10 @@ def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ri
 
 
 def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -> float:
-    """The least factor, nearly, by which to widen all noise of a shape, so that it is (``epsilon``, ``delta``)-private.
+    """Return nearly the least factor by which noise must be widened to be (ε, δ)-DP.
 
-    ``gaussian_delta`` of ``widened`` by the factor returned does not exceed δ. Infinite where ε is not above 0.
+    ``gaussian_delta`` of ``widened`` by the returned factor does not exceed δ. Infinite if ε or δ
+    is not above 0.
     """
     if epsilon <= 0 or delta <= 0:
         return math.inf
@@ -110,7 +116,10 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
-    """The ε at δ of Gaussian noise of so much precision, in doubles and as if it were continuous: for planners to search by."""
+    """Return ε at δ of continuous Gaussian noise, in doubles, to start a search.
+
+    Planners use it to start a search.
+    """
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def beyond(epsilon: float) -> float:
@@ -118,19 +127,18 @@ def rough_epsilon(precision: float, delta: float) -> float:
         second = epsilon + float(special.log_ndtr(-(half + epsilon) / root))
         return first + math.log(max(-math.expm1(min(second - first, 0.0)), _INDISTINCT)) - math.log(delta)
 
-    # Beyond this much even the first term is below δ.
+    # Above this ε even the first term is below δ.
     high = half + root * math.sqrt(-2.0 * math.log(delta))
     return 0.0 if beyond(0.0) <= 0.0 else float(optimize.brentq(beyond, 0.0, high, xtol=1e-12, rtol=1e-12))
 
 
 def widened(shape: Sequence[Moved], factor: float) -> tuple[Moved, ...]:
-    """The same measurements with all deviations ``factor`` times as large."""
+    """Return the same measurements with all deviations multiplied by ``factor``."""
     squared = Fraction(factor) ** 2
     return tuple(Moved(one.count, one.squared, one.variance * squared) for one in shape)
 
 
 def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, factor: float) -> float:
-    """ln δ in doubles."""
     squared = factor * factor
     c = 0.5 * precision / squared
     count = sum(one.count for one in shape)
@@ -150,7 +158,6 @@ def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, f
 
 
 def _tail(z: Decimal) -> Decimal:
-    """1 − Φ(z), to all but a few of the context's digits."""
     if z < 0:
         return 1 - _tail(-z)
     density = (-z * z / 2).exp() / _TWO_PI.sqrt()
@@ -159,7 +166,7 @@ def _tail(z: Decimal) -> Decimal:
     digits = getcontext().prec
     terms = math.ceil((digits * math.log(10.0) / float(z)) ** 2 / 8.0) + _DIGITS
     near = Decimal(10) ** (5 - digits)
-    # Convergents lie on either side in turn, so that two neighbours tell how near they are.
+    # Convergents alternate around the limit, so that two neighbours bound the error.
     while abs(_mills(z, terms) - (further := _mills(z, terms + 1))) > near * further:
         terms *= 2
     return density * further
@@ -189,7 +196,6 @@ def _decimal(value: Fraction) -> Decimal:
 
 
 def _up(value: Decimal) -> float:
-    """The least double that is not below ``value``."""
     nearest = float(value)
     return math.nextafter(nearest, math.inf) if Decimal(nearest) < value else nearest
 
@@ -204,7 +210,10 @@ _LARGEST_ORDER_LOG = 60.0
 
 @lru_cache(maxsize=4096)
 def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """The largest ρ, rounded down by less than 10⁻¹⁸, such that ρ-zCDP implies (``epsilon``, ``delta``); 0 < δ < 1."""
+    """Return the largest ρ, rounded down, at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
+
+    It is rounded down by less than 10⁻¹⁸.
+    """
 
     def rough(log_order: float) -> float:
         less_one = math.exp(log_order)
@@ -222,7 +231,10 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
-    """The least ε, rounded up by less than 10⁻¹⁸, such that ρ-zCDP implies (ε, ``delta``); 0 < δ < 1."""
+    """Return the least ε, rounded up, at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
+
+    It is rounded up by less than 10⁻¹⁸.
+    """
 
     def rough(log_order: float) -> float:
         less_one = math.exp(log_order)
@@ -241,9 +253,10 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
 
 
 def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
-    """The largest value over α − 1 > 0, found in doubles first; both functions have one peak.
+    """Return the maximum over α − 1 > 0 of a unimodal function, located in doubles first.
 
-    For fixed ρ the logarithm of δ is convex in α, so that the α at which a given ρ or ε is allowed form an interval.
+    For fixed ρ, ln δ is convex in α, so that the admissible α for a given ρ or ε form an
+    interval.
     """
     low, high = -_LARGEST_ORDER_LOG, _LARGEST_ORDER_LOG
     for _ in range(_COARSE_STEPS):
@@ -252,7 +265,7 @@ def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) 
             low = first
         else:
             high = second
-    # Doubles cannot tell values apart any nearer to a peak than the square root of their precision.
+    # Doubles locate a maximum only to the square root of their precision.
     centre = Decimal(math.exp((low + high) / 2))
     left, right = centre * Decimal("0.999"), centre * Decimal("1.001")
     best = exact(centre)
@@ -285,5 +298,4 @@ def _log(value: Fraction) -> float:
 
 
 def _exact(value: Fraction) -> Decimal:
-    """A decimal fraction of at most 80 digits as it is; any other to 80 digits."""
     return Decimal(value.numerator) / Decimal(value.denominator)

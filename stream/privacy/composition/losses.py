@@ -1,4 +1,4 @@
-"""What calibrations lose: the pure mechanisms and the Gaussian noise that a stream composes, and what of them a transcript has used."""
+"""Privacy losses of calibrations: their pure mechanisms and their Gaussian noise."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ _Number = TypeVar("_Number", Fraction, float)
 
 
 def answer_rate(calibration: SparseVectorCalibration) -> float:
-    """The rate of η per step, ε3/(cΔ) with c = 1 where each ⊤ ends a round; 0 where numbers have no noise of their own."""
+    """Return the rate of η per step, ε3/(cΔ), with c = 1 if each ⊤ ends a round.
+
+    It is 0 if numbers have no separate noise.
+    """
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return calibration.epsilon_answer / (tops * calibration.sensitivity_steps)
 
 
 def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monotone: bool) -> _Number:
-    """What c ⊤s with their numbers lose beyond ε1 = ``threshold``: ε2 + ε3, or less for monotone queries.
+    """Return the loss of c ⊤s with their numbers beyond ε1: ε2 + ε3, less if monotone.
 
-    There a query that moves loses on its number what it does not lose on its ⊤, or nothing on ρ: t ⊤s lose at most
-    t/c of max(ε2, ε3, ε2 + ε3 − ε1) beyond ε1 (``docs/proofs/numeric-sparse.md``, Theorem 2).
+    Then t ⊤s lose at most t/c of max(ε2, ε3, ε2 + ε3 − ε1) (``docs/proofs/numeric-sparse.md``,
+    Theorem 2).
     """
     both = query + answer
     return max(query, answer, both - threshold) if monotone else both
 
 
 def answers_failure(rate: float, tops: int, error: int) -> float:
-    """The probability that one of ``tops`` independent two-sided draws is beyond ±``error`` steps.
+    """Return the probability that one of ``tops`` two-sided draws exceeds ±``error``.
 
     With q = e^{−rate} it is 1 − (1 − 2q^{error+1}/(1 + q))^tops, and exact.
     """
@@ -49,12 +52,12 @@ def answers_failure(rate: float, tops: int, error: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The pure privacy losses that a calibration composes.
+    """The pure privacy losses and the Gaussian noise that a calibration composes.
 
-    ``parts`` lists how many mechanisms of which ε make up the whole stream. A transcript with t charged answers has
-    lost ``first`` + t·``each``, and ``under_way`` more while the stream is open; each one beyond those that it was planned for
-    loses ``beyond``, or ``each`` where that is None. Gaussian noise has no ε and is none of them:
-    the first answer rests on ``gaussian_first``, all charged ones together on ``gaussian_charged``.
+    ``parts`` lists (count, ε). A transcript with t charged answers has lost ``first`` +
+    t·``each``, and ``under_way`` more while the stream is open; each charged answer beyond the
+    planned ones loses ``beyond``, or ``each`` if that is None. Of the Gaussian noise, the first
+    answer depends on ``gaussian_first``, all charged answers together on ``gaussian_charged``.
     """
 
     parts: tuple[tuple[int, Fraction], ...]
@@ -67,33 +70,33 @@ class Losses:
 
     @property
     def further(self) -> Fraction:
-        """What each charged answer loses beyond those that the stream was planned for."""
+        """The loss of each charged answer beyond the planned ones."""
         return self.each if self.beyond is None else self.beyond
 
     @property
     def gaussian(self) -> tuple[Moved, ...]:
-        """All Gaussian noise of the whole stream."""
+        """All Gaussian noise of the stream."""
         return self.gaussian_first + self.gaussian_charged
 
     @property
     def total(self) -> Fraction:
-        """The loss of the whole stream by adding up, but for its Gaussian noise."""
+        """The loss of the stream by basic composition, without its Gaussian noise."""
         return sum((count * epsilon for count, epsilon in self.parts), Fraction(0))
 
     @property
     def rho(self) -> Fraction:
-        """ρ of the whole stream: Σ ε²/2 over its pure parts, and that of its Gaussian noise."""
+        """ρ of the stream: Σ ε²/2 over its pure parts, plus ρ of its Gaussian noise."""
         return sum((count * epsilon**2 for count, epsilon in self.parts), 2 * gaussian_rho(self.gaussian)) / 2
 
 
 @lru_cache(maxsize=4096)
 def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for each kind of calibration
-    """What a calibration composes; the proof notes of the mechanisms say why."""
+    """Return the losses of a calibration; the mechanisms' proofs give the reasons."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_losses(calibration)
         case AnswersCalibration(method="gaussian"):
-            # An answer has one precision, whichever of its numbers it belongs to; their noise is no narrower.
+            # One answer has one total precision; the noise of each number is no narrower.
             answers, variance = calibration.cutoff, Fraction(calibration.deviation) ** 2
             charged = (Moved(answers, 1, variance), Moved(answers * (calibration.moved - 1), 0, variance))
             return Losses((), Fraction(0), Fraction(0), gaussian_charged=charged)
@@ -101,7 +104,7 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             each = Fraction(calibration.epsilon_answer)
             return Losses(((calibration.cutoff, each),), Fraction(0), each)
         case ReleaseCalibration(method="gaussian"):
-            # Of so many rows each moves a number: the ℓ₂ norm is largest where all of them move the same.
+            # The ℓ₂ norm is largest if all rows of a person change the same number.
             several, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
             squared = (several * (calibration.sensitivity_steps * calibration.parts // calibration.moved)) ** 2
             together = Moved(calibration.moved // several, squared, variance)
@@ -113,7 +116,7 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             part = Fraction(calibration.epsilon_part)
             return Losses(((calibration.parts, part),), calibration.parts * part, Fraction(0))
         case RunningCountCalibration(method="gaussian"):
-            # Each level's nodes hold the counts once: their squares are largest together where all lie in few of them.
+            # The sum of squares is largest if few nodes of a level hold all counts.
             levels, variance = calibration.levels, Fraction(calibration.deviation) ** 2
             squared = calibration.sensitivity_steps**2 // calibration.spread
             together = Moved(levels, squared, variance)
@@ -128,7 +131,7 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             parts = inner.parts if rows == 0 else ((1, rows), *inner.parts)
             return Losses(parts, rows + inner.first, inner.each, inner.under_way, beyond=inner.beyond)
         case EstimateCalibration(contribution=several) if several > 1:
-            # Each part is pure, for one row: so many rows lose as many times as much.
+            # Each part is pure for one row: by group privacy, k rows lose k times as much.
             return _times(losses(calibration.model_copy(update={"contribution": 1})), several)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
@@ -148,7 +151,6 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
 
 
 def _times(parts: Losses, rows: int) -> Losses:
-    """What so many rows lose of pure parts that are planned for one."""
     return Losses(
         tuple((count, rows * epsilon) for count, epsilon in parts.parts),
         rows * parts.first,
@@ -159,10 +161,11 @@ def _times(parts: Losses, rows: int) -> Losses:
 
 
 def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:
-    """The Gaussian noise of the opening, and that of all ⊤s.
+    """Return the Gaussian noise of the opening and of all ⊤s.
 
-    One person moves ``marginal_sensitivity`` cells of a marginal by 1 each. A number told on a ⊤ has its precision from the
-    marginal beside it, and is one measurement more; its variance is no less than that of the cells.
+    One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. A number published
+    on a ⊤ has its precision from the marginal measured with it; its variance is no less than that
+    of the cells.
     """
     if calibration.noise == "laplace":
         return (), ()
@@ -179,25 +182,25 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
     if calibration.fresh_threshold:
         whole = threshold + per_tops
         return Losses(((calibration.cutoff, whole),), Fraction(0), whole, under_way=threshold)
-    # What a monotone query saves on its ⊤ or on the threshold is saved for as many ⊤s as were planned, and no more.
+    # A monotone query's saving on its ⊤ or on the threshold applies only to the planned ⊤s.
     beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
     return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, beyond=beyond)
 
 
 def is_pure(calibration: Calibration) -> bool:
-    """Whether the stream's ε holds with δ = 0, by adding up its parts."""
+    """Return True if the stream's ε holds with δ = 0, by basic composition."""
     parts = losses(calibration)
     return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
 
 
 def lost(calibration: Calibration, charges: Fraction) -> Fraction:
-    """What so many charges have lost by adding up."""
+    """Return the loss of ``charges`` charged answers by basic composition."""
     parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
     return parts.first + planned * parts.each + (charges - planned) * parts.further
 
 
 def are_independent(calibration: Calibration) -> bool:
-    """Whether each charge pays for noise of its own, and leaves nothing to those that follow."""
+    """Return True if each charge pays for separate noise that no later answer uses."""
     match calibration:
         case SparseVectorCalibration():
             return calibration.fresh_threshold

@@ -1,8 +1,9 @@
-"""Composition of equal pure rounds: what c adaptive rounds cost together, by each theorem in use.
+"""Composition of c equal pure rounds, by each theorem in use.
 
-Basic (adding up), advanced (Dwork, Rothblum & Vadhan 2010), zCDP (Bun & Steinke 2016; Canonne, Kamath & Steinke 2020)
-and optimal (Kairouz, Oh & Viswanath 2015, Theorem 3.3). All hold for rounds chosen adaptively. Streams are planned with the optimal one; the
-others are what notes and papers state, side by side in ``docs/proofs/composition.md``.
+Basic, advanced (Dwork, Rothblum & Vadhan 2010), zCDP (Bun & Steinke 2016; Canonne, Kamath &
+Steinke 2020) and optimal (Kairouz, Oh & Viswanath 2015, Theorem 3.3) composition. All hold for
+adaptively chosen rounds. Streams are planned with the optimal one; ``docs/proofs/composition.md``
+compares all of them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from stream.privacy.composition.gaussian_losses import least_epsilon
 
 _DIGITS: Final = 50
 _MARGIN: Final = 1 + Decimal("1e-25")
-"""Raises a sum by more than the rounding errors of all its steps, of which each is below 10⁻⁴⁵."""
+"""Raises a sum by more than all its rounding errors, each of which is below 10⁻⁴⁵."""
 _NEGLIGIBLE: Final = Decimal("1e-16")
 """Terms below this share of the sum are bounded together, not added up."""
 _LOG_SIZE_DIGITS: Final = 20
-"""Digits that the logarithm of a term may have before its point."""
+"""Digits that the logarithm of a term may have before its decimal point."""
 _STIRLING_FROM: Final = 64
 _STIRLING_TERMS: Final = 24
 _TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
 
 
 def excess(epsilon_round: float, rounds: int, epsilon: float) -> float:
-    """δ(ε) of ``rounds`` rounds, rounded up: the least double that is not below a number within 10⁻¹² of it.
+    """Return δ(ε) of ``rounds`` rounds, within 10⁻¹² and then rounded up to a double.
 
-    Never 0 where δ is not: the least double above 0 stands for all that is smaller.
+    It is 0 only if δ is: smaller positive values become the least positive double.
     """
     one = Fraction(epsilon_round)
     over = one * rounds - Fraction(epsilon)
@@ -40,7 +41,7 @@ def excess(epsilon_round: float, rounds: int, epsilon: float) -> float:
         return 0.0
     last = math.ceil(over / (2 * one)) - 1
     least_gap = over - 2 * one * last
-    # 1 − e^{−g} loses as many digits as g has zeros behind its point.
+    # 1 − e^{−g} loses as many digits as g has zeros after its decimal point.
     digits = _DIGITS + max(0, least_gap.denominator.bit_length() - least_gap.numerator.bit_length()) // 3
     with localcontext(Context(prec=digits + _LOG_SIZE_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         start = min(last, math.floor(rounds / (1.0 + math.exp(min(epsilon_round, 700.0)))))
@@ -59,7 +60,6 @@ def excess(epsilon_round: float, rounds: int, epsilon: float) -> float:
 def _downwards(
     total: Decimal, weight: Decimal, kept: Decimal, growth: Decimal, rounds: int, start: int
 ) -> Decimal:
-    """``total`` and all terms below ``start``."""
     shrinkage = 1 / (growth * growth)
     before = weight * (1 - kept)
     for l in range(start, 0, -1):  # noqa: E741
@@ -76,7 +76,6 @@ def _downwards(
 def _upwards(
     total: Decimal, weight: Decimal, kept: Decimal, growth: Decimal, rounds: int, start: int, last: int
 ) -> Decimal:
-    """``total`` and all terms from above ``start`` to ``last``."""
     squared = growth * growth
     before = weight * (1 - kept)
     for l in range(start, last):  # noqa: E741
@@ -91,7 +90,7 @@ def _upwards(
 
 
 def _remainder(edge: Decimal, inner: Decimal) -> Decimal:
-    """What log-concave terms beyond the edge add up to at most: they fall at least as fast as at the edge."""
+    """Bound the sum of the log-concave terms beyond the edge by a geometric series."""
     return edge * edge / (inner - edge)
 
 
@@ -103,7 +102,7 @@ def _weight(rounds: int, l: int, epsilon_round: Decimal) -> Decimal:  # noqa: E7
 
 
 def _log_factorial(n: int) -> Decimal:
-    """ln n!, by Stirling's series: its terms alternate and each bounds what follows, here below 10⁻⁷⁰."""
+    """Return ln n! by Stirling's series, with an error below 10⁻⁷⁰."""
     if n < _STIRLING_FROM:
         return Decimal(math.factorial(n)).ln()
     size = Decimal(n)
@@ -124,39 +123,39 @@ def _bernoulli_numbers() -> tuple[Fraction, ...]:
 
 
 def _up(value: Decimal) -> float:
-    """The least double that is not below ``value``."""
     nearest = float(value)
     return math.nextafter(nearest, math.inf) if Decimal(nearest) < value else nearest
 
 
 _TOLERANCE = 3e-11
-"""How far, as a share of what is sought, a search ends before the exact crossing; twice that is in its promise."""
+"""Relative distance from the exact crossing at which a search ends."""
 _LEAST_DOUBLE = 5e-324
 _ROUNDING = 1.0 + 1e-12
 """Raises a closed formula's value by more than its rounding errors."""
 
 
 def rounded_down(value: Fraction) -> float:
-    """The largest double that is not above ``value``."""
+    """Return the largest double that is not above ``value``."""
     nearest = float(value)
     return math.nextafter(nearest, -math.inf) if Fraction(nearest) > value else nearest
 
 
 def rounded_up(value: Fraction) -> float:
-    """The least double that is not below ``value``."""
-    # 0 less what is rounded down is never −0.
+    """Return the least double that is not below ``value``."""
+    # Subtracting from 0.0 never gives −0.
     return 0.0 - rounded_down(-value)
 
 
 def basic_epsilon(epsilon_round: float, rounds: int) -> float:
-    """c·ε0: what adding up gives, at δ = 0 (Dwork & Roth 2014, Theorem 3.16)."""
+    """Return c·ε0, basic composition at δ = 0 (Dwork & Roth 2014, Theorem 3.16)."""
     return rounded_up(Fraction(epsilon_round) * rounds)
 
 
 def advanced_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
-    """√(2c ln(1/δ))·ε0 + c·ε0·(e^ε0 − 1), for any ε0 (Dwork, Rothblum & Vadhan 2010; Dwork & Roth 2014, Theorem 3.20).
+    """Return √(2c ln(1/δ))·ε0 + c·ε0·(e^ε0 − 1), advanced composition for any ε0.
 
-    The notes' short form √(8c ln(1/δ))·ε0 drops the second term, which is allowed only while the sum stays below 1.
+    Dwork, Rothblum & Vadhan 2010; Dwork & Roth 2014, Theorem 3.20. The short form √(8c
+    ln(1/δ))·ε0 drops the second term, which is valid only while the sum stays below 1.
 
     Raises:
         ValueError: ``delta`` is not between 0 and 1.
@@ -168,14 +167,15 @@ def advanced_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
 
 
 def zcdp_rho(epsilon_round: float, rounds: int) -> float:
-    """ρ = c·ε0²/2: a pure round is ε0²/2-zCDP and ρ adds up (Bun & Steinke 2016, Proposition 1.4, Lemma 1.7)."""
+    """Return ρ = c·ε0²/2 (Bun & Steinke 2016, Proposition 1.4, Lemma 1.7)."""
     return rounded_up(Fraction(epsilon_round) ** 2 * rounds / 2)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The least ε at which ρ-zCDP is (ε, δ)-DP by Corollary 13 of Canonne, Kamath & Steinke 2020, rounded up.
+    """Return the least ε at which ρ-zCDP is (ε, δ)-DP, rounded up.
 
-    It is below ρ + 2√(ρ ln(1/δ)) (Bun & Steinke 2016, Proposition 1.3), which rests on the same orders α.
+    By Corollary 13 of Canonne, Kamath & Steinke 2020; it is below ρ + 2√(ρ ln(1/δ)) (Bun &
+    Steinke 2016, Proposition 1.3).
 
     Raises:
         ValueError: ``delta`` is not between 0 and 1.
@@ -185,10 +185,11 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
 
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
-    """The least ε at which the rounds are (ε, δ)-DP, rounded up by at most one part in 10^10 of c·ε0.
+    """Return the least ε at which the rounds are (ε, δ)-DP, rounded up.
 
-    ``optimal_delta(epsilon_round, rounds, ε) <= delta`` holds for the returned double itself; no theorem about pure
-    rounds can give less (Kairouz, Oh & Viswanath 2015).
+    The rounding is at most one part in 10^10 of c·ε0, and ``optimal_delta(epsilon_round, rounds,
+    ε) <= delta`` holds for the returned double. No theorem about pure rounds can give less
+    (Kairouz, Oh & Viswanath 2015).
 
     Raises:
         ValueError: ``delta`` is not between 0 and 1.
@@ -210,21 +211,22 @@ def _check_delta(delta: float) -> None:
 
 
 def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
-    """The least δ at which ``rounds`` adaptive ``epsilon_round``-DP rounds are together (``epsilon``, δ)-DP.
+    """Return the least δ at which adaptive pure rounds are (``epsilon``, δ)-DP together.
 
-    δ(ε) = Σ_l C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c (Kairouz, Oh & Viswanath 2015). The result is
-    rounded up: it is at least the exact value, above it by less than one part in 10^12 before it is rounded up to a
-    double, and 0 only where the exact value is.
+    δ(ε) = Σ_l C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c (Kairouz, Oh & Viswanath
+    2015). The result is within one part in 10^12 above the exact value, then rounded up to a
+    double; it is 0 only if the exact value is.
     """
     return excess(epsilon_round, rounds, epsilon)
 
 
 @lru_cache(maxsize=4096)
 def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
-    """The largest ε0, rounded down, such that ``rounds`` adaptive ε0-DP rounds are (``epsilon``, ``delta``)-DP.
+    """Return the largest ε0, rounded down, at which the rounds are (ε, δ)-DP together.
 
-    ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double itself; it is below the best ε0 by at
-    most one part in 10^10. With ``delta`` 0 it is ε/c, rounded so that c·ε0 <= ε exactly.
+    ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double, which is below
+    the best ε0 by at most one part in 10^10. With ``delta`` 0 it is ε/c, rounded so that c·ε0 <= ε
+    exactly.
     """
     low = rounded_down(Fraction(epsilon) / rounds)
     if delta <= 0.0:
@@ -240,7 +242,7 @@ def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
 
 
 def _crossing(delta_at: Callable[[float], float], delta: float, low: float, high: float) -> float:
-    """Where a monotone δ passes ``delta`` between two ends, to within a tenth of a tolerance, on either side of it."""
+    """Find where a monotone δ crosses ``delta``, to within a tenth of the tolerance."""
 
     def beyond(at: float) -> float:
         return math.log(max(delta_at(at), _LEAST_DOUBLE)) - math.log(delta)

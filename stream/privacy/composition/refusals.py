@@ -1,4 +1,4 @@
-"""What the ledger refuses, and in which words."""
+"""Requests that the ledger refuses, and their error texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RefusedError(Refused):
 
 
 def cannot_pay(called: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
-    """The refusal of a budget, as it is ``called``, that has less left than is asked."""
+    """Build the error for a budget that has less left than is requested."""
     asked, there = to_amount(cost, terms), to_amount(left.at_least_nothing(), terms)
     less = "ask for no more than is left, " if there.epsilon > 0.0 or there.rho else ""
     return RefusedError(
@@ -28,7 +28,7 @@ def cannot_pay(called: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: 
 
 
 def show(amount: Amount) -> str:
-    """Show an amount in a sentence, with every digit that the ledger counts: asking for the amount left succeeds."""
+    """Format an amount with every digit that the ledger counts."""
     if amount.rho is not None:
         return f"ρ = {_digits(amount.rho)}" + (
             "" if amount.delta else f" (ε = {_digits(amount.epsilon)} added up)"
@@ -41,12 +41,15 @@ def _digits(value: float) -> str:
 
 
 def _delta_digits(value: float) -> str:
-    """Return the digits that plans keep of a δ."""
+    """Format δ with the digits that plans keep."""
     return _digits(float(Context(prec=DELTA_DIGITS, rounding=ROUND_DOWN).create_decimal(repr(value))))
 
 
 def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") -> None:
-    """Refuse counts that are called monotone where one stands in another's place, which raises one count and lowers another."""
+    """Refuse monotone counts if neighbours replace a row: one count rises, another falls.
+
+    A replacement raises one count and lowers another.
+    """
     if monotone and neighbors == "replace":
         raise RefusedError(
             f"mechanism.monotone: counts are not monotone when neighbours replace a {one}; leave it false, or register the source with "
@@ -55,14 +58,17 @@ def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") ->
 
 
 LARGEST_TOTAL: Final = 1 << 53
-"""A table's counts and totals reach so far to either side: as far as doubles tell whole numbers apart."""
+"""Bound of a table's counts and totals: doubles hold integers exactly up to it."""
 
 LARGEST_SUMMED: Final = LARGEST_TOTAL // MAX_ROWS
-"""Values up to this add up to no more, however many rows a table has; in a window ⅛ as many events do to what a live topic's numbers reach."""
+"""Values up to this keep the total of MAX_ROWS rows within LARGEST_TOTAL.
+
+In a window, ⅛ as many events keep it within a live topic's limit.
+"""
 
 
 def require_total(domain: Integers, name: str, field: str) -> None:
-    """RefusedError if sums of an attribute might be cut short."""
+    """Raise RefusedError if the sums of an attribute might be clipped."""
     furthest = max(abs(domain.minimum), abs(domain.maximum))
     if furthest > LARGEST_SUMMED:
         raise RefusedError(

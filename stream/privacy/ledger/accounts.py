@@ -1,4 +1,4 @@
-"""Accounts: sources and populations with their budgets, and how the ledger topic shows them."""
+"""Accounts of sources and populations, and their records on the ledger topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stream.privacy.ledger.shared_budgets import Allotment, Budget
 
 @dataclass(slots=True)
 class PopulationAccount:
-    """A population, its budget, and the sources that are about it."""
+    """A population with its budget and its sources."""
 
     population: Population
     budget: Budget
@@ -33,18 +33,18 @@ class PopulationAccount:
 
     @property
     def name(self) -> str:
-        """What it is registered as."""
+        """The registered name."""
         return self.population.population
 
     def claims(self) -> Iterator[tuple[Grant, Claim]]:
-        """All grants of its sources, each with its part in this budget."""
+        """Yield all grants of its sources with their claims on this budget."""
         for account in self.members.values():
             for grant in account.grants.values():
                 if grant.shared is not None:
                     yield grant, grant.shared
 
     def record(self) -> PopulationRecord:
-        """The population as the ledger topic shows it."""
+        """Build the population's ledger record."""
         return PopulationRecord(
             population=self.population,
             state=self.state,
@@ -56,13 +56,13 @@ class PopulationAccount:
         )
 
     def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
-        """A part of its budget as the ledger topic shows it."""
+        """Build the ledger record of an allotment."""
         return _allotment_record(self.budget, allotment, None, self.name)
 
 
 @dataclass(slots=True)
 class Account:
-    """One source with its budget and its grants."""
+    """A source with its budget and its grants."""
 
     source: Source
     fingerprint: str | None
@@ -72,48 +72,48 @@ class Account:
     people: PopulationAccount | None = None
     grants: dict[str, Grant] = field(default_factory=dict)
     noted: int | None = None
-    """When the trail last had these totals, and whether something was spent since."""
-    unnoted: bool = False
+    """Time at which the audit trail last recorded these totals."""
+    unnoted: bool = False  # spent since ``noted``
     version: int = FIRST_VERSION
 
     @property
     def name(self) -> str:
-        """What it is registered as."""
+        """The registered name."""
         return self.source.source
 
     @property
     def granted(self) -> Cost:
-        """What its streams were granted, ever."""
+        """Total ever granted to its streams."""
         return self.budget.granted
 
     @property
     def spent(self) -> Cost:
-        """What is known to be spent of that."""
+        """Total known to be spent."""
         return self.budget.spent
 
     @property
     def refunded(self) -> Cost:
-        """What went back."""
+        """Total refunded."""
         return self.budget.refunded
 
     @property
     def left(self) -> Cost:
-        """What its own budget has left; see Ceiling."""
+        """The rest of the source's own budget; see ``Ceiling``."""
         return self.budget.left
 
     def claims(self) -> Iterator[tuple[Grant, Claim]]:
-        """All its grants, each with its part in this budget."""
+        """Yield all its grants with their claims on this budget."""
         for grant in self.grants.values():
             yield grant, grant.claim
 
     def budgets(self, grant: Grant) -> Iterator[tuple[Budget, Claim]]:
-        """The budgets that a grant falls under, each with the grant's part in it."""
+        """Yield the budgets of a grant, each with the grant's claim on it."""
         yield self.budget, grant.claim
         if self.people is not None and grant.shared is not None:
             yield self.people.budget, grant.shared
 
     def record(self) -> SourceRecord:
-        """The account as the ledger topic shows it."""
+        """Build the source's ledger record."""
         return SourceRecord(
             source=self.source,
             fingerprint=self.fingerprint,
@@ -129,11 +129,11 @@ class Account:
         )
 
     def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
-        """A part of its budget as the ledger topic shows it."""
+        """Build the ledger record of an allotment."""
         return _allotment_record(self.budget, allotment, self.name, None)
 
     def grant_record(self, grant: Grant) -> GrantRecord:
-        """A grant as the ledger topic shows it."""
+        """Build a grant's ledger record."""
         return GrantRecord(
             spec=grant.spec,
             calibration=grant.calibration,
@@ -173,11 +173,11 @@ def _allotment_record(
 
 
 Change = tuple[str, bytes, LedgerRecord]
-"""Source or population, key and record of one line of the ledger. Records are absolute: the last one of each key counts."""
+"""Source or population, key and record of one ledger entry; the last record of a key counts."""
 
 
 class Changes:
-    """Each account, population, allotment and grant that has changed, once."""
+    """Collects each changed account, population, allotment and grant once."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -186,14 +186,14 @@ class Changes:
         self._grants: dict[str, tuple[Account, Grant]] = {}
 
     def note_grant(self, account: Account, grant: Grant) -> None:
-        """A grant has changed, and so has whatever it counts against."""
+        """Mark a grant, its account, its population and its allotments as changed."""
         self._grants[grant.spec.stream] = (account, grant)
         for owner in (account, account.people):
             if owner is not None:
                 self.note(owner, owner.budget.allotted(grant.analyst))
 
     def note(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
-        """A source or population has changed, and these of its allotments; all of them unless told."""
+        """Mark a source or population as changed, with the given allotments (default: all)."""
         if isinstance(owner, Account):
             kind = "source"
             self._accounts[owner.name] = owner
@@ -204,7 +204,7 @@ class Changes:
             self._allotments[f"allotment|{kind}|{owner.name}|{allotment.name}".encode()] = (owner, allotment)
 
     def drain(self) -> Iterator[Change]:
-        """What is to be written; nothing is noted any more after that."""
+        """Yield the records of all changes and forget them."""
         for account in self._accounts.values():
             yield account.name, f"source|{account.name}".encode(), account.record()
         for people in self._people.values():

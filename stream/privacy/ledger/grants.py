@@ -1,4 +1,4 @@
-"""Grants: what a stream was given, what it has spent, and what it takes of each budget that it falls under."""
+"""Grants: a stream's reservation, its spending, and its claims on budgets."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _UNITS: Final = {"h": ("hour", _HOUR_MS), "d": ("day", 24 * _HOUR_MS)}
 
 
 def length_ms(renews: str | None) -> int:
-    """The length of a period in milliseconds; 0 where there is none."""
+    """Return the length of a period in milliseconds; 0 if the budget does not renew."""
     return 0 if renews is None else int(renews[:-1]) * _UNITS[renews[-1]][1]
 
 
 def meaning(terms: BudgetTerms, number: int) -> str:
-    """What a budget promises in its period of that number, in plain words; where it does not renew, that it is for ever."""
+    """Describe the promise of a budget in the period ``number`` in plain words."""
     if terms.renews is None:
         return "privacy is for ever: the budget never renews"
     count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
@@ -71,7 +71,7 @@ def meaning(terms: BudgetTerms, number: int) -> str:
 
 
 def meaning_of_joining(source: str, population: str, number: int) -> str:
-    """State what earlier periods of a population do not bound, after a source with streams has joined in this one."""
+    """State the loss in earlier periods that a population does not bound."""
     return (
         f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
         "counted, so that each of them may have cost a person that much more than the population's budget"
@@ -79,11 +79,11 @@ def meaning_of_joining(source: str, population: str, number: int) -> str:
 
 
 def behind(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
-    """What of a stream's cost belongs to periods before an edge at which it had these totals, rounded down.
+    """Return the cost, rounded down, that belongs to periods before an edge.
 
-    Only charges whose noise is drawn for them and was published with them are done with: completed rounds and answers of
-    their own, where what they cost adds up. Anything else, such as noise that later answers are made from, counts in each
-    period in which the stream may answer.
+    ``totals`` are the stream's totals at that edge. Only charges whose noise was drawn and
+    published with them are complete, and only if their costs add up. All other noise, such as
+    noise that later answers reuse, counts in each period in which the stream may answer.
     """
     if accountant != "pure" or totals.answered == 0 or any(extension.delta for extension in extensions):
         return NOTHING
@@ -99,9 +99,9 @@ def _added_up(calibration: Calibration, parts: int) -> Cost:
 
 
 def meaning_in_periods(epsilon: float, delta: float, period: str) -> str:
-    """What the budget of each period of a live topic promises, in plain words."""
+    """Describe the promise of a live topic's budget per period in plain words."""
     return (
-        f"{_amount(epsilon, delta)} for what a person does in one period of {period}; what a person does in k of them is protected by k times as "
+        f"{_amount(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
         "much"
     )
 
@@ -112,10 +112,10 @@ def _amount(epsilon: float, delta: float) -> str:
 
 @dataclass(slots=True)
 class Claim:
-    """What a grant takes of one budget, by that budget's accountant.
+    """A grant's part in one budget, computed by the accountant of that budget.
 
-    ``counted`` is what counts against it in the present ``period``; ``edge`` has the stream's totals when that began, if it was
-    there by then.
+    ``counted`` counts against the budget in the current ``period``. ``edge`` holds the stream's
+    totals at the start of the period, if the stream was open by then.
     """
 
     accountant: str
@@ -128,20 +128,21 @@ class Claim:
 
     @property
     def figures(self) -> tuple[Cost, Cost, Cost, Cost]:
-        """What budgets add up: cost, spent, refunded and counted."""
+        """The amounts that budgets add up: cost, spent, refunded and counted."""
         return self.cost, self.spent, self.refunded, self.counted
 
     @property
     def standing(self) -> Standing | None:
-        """As the ledger topic shows it; nothing where the budget does not renew."""
+        """The ledger's form of period and edge; None if the budget does not renew."""
         return Standing(period=self.period, totals=self.edge) if self.period else None
 
 
 @dataclass(slots=True)
 class Grant:
-    """One stream's reservation and what is known of its spending; ``shared`` is its part in its source's population.
+    """One stream's reservation and spending; ``shared`` is its claim on the population.
 
-    ``uneven`` says whether its answers may be priced by their ε alone (`stream.privacy.planning.prices.are_uneven`).
+    ``uneven`` is True if answers may be priced by their ε alone
+    (`stream.privacy.planning.prices.are_uneven`).
     """
 
     spec: StreamSpec
@@ -160,44 +161,45 @@ class Grant:
     surplus: int = 0
     extensions: Extensions = field(default=())
     lost: bool = False
-    """What it has answered is not known: it counts as wholly spent, and nothing of it goes back."""
+    """The number of answers is unknown: the grant counts as fully spent and is not refunded."""
 
     @property
     def cost(self) -> Cost:
-        """What it takes of its source with all extensions."""
+        """The cost to its source, with all extensions."""
         return self.claim.cost
 
     @property
     def spent(self) -> Cost:
-        """What its answers have spent of that."""
+        """The spent part of the cost."""
         return self.claim.spent
 
     @property
     def refunded(self) -> Cost:
-        """What went back to its source."""
+        """The refunded part of the cost."""
         return self.claim.refunded
 
     @property
     def parts(self) -> int:
-        """What the charged answers have cost."""
+        """Parts that the charged answers have cost."""
         return self.tops * PARTS + self.surplus
 
     @property
     def cutoff(self) -> int:
-        """How many ordinary charged answers it pays for in all; 0 where one charge pays for all answers."""
+        """Ordinary charged answers paid for in total; 0 if one charge pays for all."""
         return charged_answers(self.calibration, self.extensions)
 
     @property
     def totals(self) -> EdgeTotals:
-        """What it has come to, as a period that begins now finds it.
+        """The totals, as a period that starts now records them.
 
-        One that is lost may have answered past an edge that nobody knows of: it has ended for good when it is closed.
+        A lost stream may have answered after an unknown edge, so it is settled only once it is
+        closed.
         """
         settled = self.settled and (not self.lost or self.state == "closed")
         return _edge(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
     def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """What a request, by its digest, has added, and what that cost; None if it has not extended the stream."""
+        """Return the extension of a request digest and its cost, or None."""
         for known, extension in enumerate(self.extensions):
             if extension.request == request:
                 start = charged_answers(self.calibration, self.extensions[:known])
@@ -205,16 +207,16 @@ class Grant:
         return None
 
     def cost_of(self, extension: Extension, accountant: str, start: int) -> Cost:
-        """What an extension costs that ``start`` charged answers come before."""
+        """Return the cost of an extension after ``start`` charged answers."""
         return extension_cost(self.calibration, accountant, extension, start, uneven=self.uneven)
 
     def price(self, claim: Claim) -> None:
-        """Work out anew what it costs, after an opening or an extension."""
+        """Recompute all amounts of a claim after an opening or an extension."""
         claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions, uneven=self.uneven)
         self.measure(claim)
 
     def measure(self, claim: Claim) -> None:
-        """Work out anew what of the cost is spent, refunded and counted: from what it has come to, and nothing else."""
+        """Recompute the spent, refunded and counted amounts from the current totals."""
         figures = (self.answered, self.tops, self.surplus, self.extensions)
         realised = realised_cost(self.calibration, claim.accountant, *figures, uneven=self.uneven)
         if self.lost:
@@ -225,10 +227,10 @@ class Grant:
         claim.counted = self.counts(claim)
 
     def counts(self, claim: Claim, more: Cost = NOTHING) -> Cost:
-        """What counts in the present period, and would with an extension that costs ``more``.
+        """Return the amount that counts in the current period, with ``more`` for an extension.
 
-        All of a stream that may still answer, but for the charges that were over and done with when the period began;
-        nothing of one that had ended by then and was not extended since.
+        An open stream counts in full except for the charges completed before the period. A stream
+        that had ended by then and was not extended since counts nothing.
         """
         edge, held = claim.edge, claim.cost + more - claim.refunded
         if edge is None:
@@ -241,27 +243,29 @@ class Grant:
 
 @lru_cache(maxsize=65536)
 def _edge(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
-    """One object for all streams that have come to the same: at an edge there may be a hundred thousand."""
+    """Share one object between equal totals: at an edge there may be 100,000 streams."""
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
 MOST_EXTENSIONS = 100
-"""So many times a stream may be extended: its definition, which lists them, stays short."""
+"""Bounds the definition of a stream, which lists its extensions."""
 
 
 def plan_extension(
     spec: StreamSpec, calibration: Calibration, extensions: Extensions, request: str, epsilon: float, delta: float
 ) -> Extension:
-    """As many further charged answers as ε pays for; with δ equal and independent ones are composed optimally, by themselves.
+    """Return the largest extension that ε pays for.
+
+    With δ, equal and independent charges are composed optimally, apart from earlier ones.
 
     Raises:
-        PlanError: the stream has nothing to be extended, or ε pays for none; the message says what to do.
+        PlanError: the stream cannot be extended, or ε pays for no answer.
     """
     _require_extensible(spec, calibration, extensions)
     each = losses(calibration).further
     answers = math.floor(told(epsilon) / each)
     granted, failing = rounded_up(answers * each), 0.0
-    # Where answers may have prices of their own, charges are no equal rounds.
+    # If answers may have separate prices, charges are not equal rounds.
     if delta > 0.0 and are_independent(calibration) and not takes_alpha(calibration):
         one, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
         longest = _longest(one, most, most_delta, answers)
@@ -283,7 +287,6 @@ def plan_extension(
 
 
 def _written_up(value: Fraction) -> float:
-    """Return the least double whose decimal is not below the value."""
     found = rounded_up(value)
     return found if told(found) >= value else math.nextafter(found, math.inf)
 
@@ -318,7 +321,6 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
 
 
 def _longest(one: float, epsilon: float, delta: float, least: int) -> int:
-    """The largest number of rounds that are together (``epsilon``, ``delta``)-DP, of which ``least`` are known to be."""
 
     def holds(rounds: int) -> bool:
         return optimal_delta(one, rounds, epsilon) <= delta
@@ -333,15 +335,15 @@ def _longest(one: float, epsilon: float, delta: float, least: int) -> int:
 
 
 def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
-    """Refuse totals that do not follow from what the ledger itself has granted and ended."""
+    """Refuse totals that contradict the ledger's grants and endings."""
     paid, parts = grant.cutoff * PARTS, tops * PARTS + surplus
     if tops > answered:
         raise RefusedError("tops: more charged answers than answers")
     if surplus and not takes_alpha(grant.calibration):
         raise RefusedError("surplus: every charged answer of this stream costs the same")
-    # A charged answer costs a part at least.
+    # A charged answer costs at least one part.
     if parts - grant.parts < tops - grant.tops or (tops == grant.tops and parts != grant.parts):
-        raise RefusedError("surplus: not what so many more charged answers cost")
+        raise RefusedError("surplus: does not match the cost of the new charged answers")
     if paid and parts > paid:
         raise RefusedError("tops: more charged answers than the grant pays for")
     if state == "exhausted" and (parts == 0 or parts not in _cutoffs(grant)):
@@ -353,6 +355,6 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
 
 
 def _cutoffs(grant: Grant) -> set[int]:
-    """After how many parts a worker may have had none left, by what it had been told."""
+    """Return the totals, in parts, at which a worker that missed extensions may be exhausted."""
     extensions = grant.extensions
     return {PARTS * charged_answers(grant.calibration, extensions[:known]) for known in range(len(extensions) + 1)}

@@ -1,4 +1,4 @@
-"""The ledger from its records: the latest of each key, in whatever order compaction left them."""
+"""Restores the ledger from its compacted records, in any order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stream.privacy.planning.prices import are_uneven
 
 
 def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
-    """Fill an empty ledger. Of two records of one thing the later one counts; all sums come from the grants."""
+    """Fill an empty ledger from the last record of each key; sums come from the grants."""
     latest: dict[tuple[str | None, ...], LedgerRecord] = {}
     of_a_period: dict[str, EventsSource] = {}
     for record in records:
@@ -43,7 +43,7 @@ def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
         if isinstance(one, AllotmentRecord):
             owner = ledger.people(one.population) if one.population else ledger.account(one.source or "")
             owner.budget.allot(one.allotment, one.analysts, (one.epsilon, one.delta), ())
-    # Most streams have a plan that others have too: one object for all of them.
+    # Most streams have equal plans: share one object.
     plans: dict[Calibration, Calibration] = {}
     for one in latest.values():
         if isinstance(one, GrantRecord):
@@ -71,7 +71,7 @@ def _budget(called: str, terms: BudgetTerms, period: Period | None) -> Budget:
 
 
 def _sharing(record: LedgerRecord, of_a_period: dict[str, EventsSource]) -> LedgerRecord:
-    """An account of a period with the attributes that another one of its source has."""
+    """Share the attributes between the accounts of a source's periods."""
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record
@@ -118,14 +118,14 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
 
 
 def _stand(grant: Grant, claim: Claim, standing: Standing | None) -> None:
-    """A record that is older than the present period has the totals that this began with."""
+    """Restore the totals at the period's edge; a record of an older period holds them."""
     if standing is not None:
         claim.edge = standing.totals if standing.period == claim.period else grant.totals
     grant.price(claim)
 
 
-_MEASURED: Final = "what it measured, and its promise, are"
-_RELEASED: Final = "what it released is"
+_MEASURED: Final = "its measurements and its promise are"
+_RELEASED: Final = "its release is"
 KEPT_OF_A_VERSION: Final = {
     "pmw": _MEASURED,
     "sparse_pmw": _MEASURED,
@@ -133,9 +133,10 @@ KEPT_OF_A_VERSION: Final = {
     "lazy_histogram": _RELEASED,
     "sparse_project": _RELEASED,
 }
-"""The mechanisms that keep what they computed of the data: their noise belongs to it, and must never meet other data.
+"""The mechanisms that keep results of the data; their noise must never meet other data.
 
-All others draw new noise for each question, and answer it from whatever version there is (docs/tables.md, "New versions").
+All others draw new noise for each question and answer from the current version (docs/tables.md,
+"New versions").
 """
 
 
@@ -143,7 +144,7 @@ def require_refreshable(account: Account) -> None:
     """Refuse a source that takes no new data."""
     if account.source.kind == "events":
         raise RefusedError(
-            f"source: '{account.name}' is a live topic, whose events come by themselves; there is nothing to refresh"
+            f"source: '{account.name}' is a live topic, which feeds read continuously; there is nothing to refresh"
         )
     if account.source.kind != "table":
         raise RefusedError(
@@ -154,14 +155,14 @@ def require_refreshable(account: Account) -> None:
 
 
 def refresh(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
-    """Take a fingerprint for that of the source's next version, and give the streams whose workers must be told.
+    """Start the source's next version; return the grants whose workers must be notified.
 
-    Who keeps what was computed of the old version ends, one that has run dry too, for it could be extended; with ``close`` all
-    do. A stream that was asked to end before is told nothing.
+    Streams of mechanisms that keep results of the old version end, also exhausted ones, which
+    could be extended; with ``close`` all streams end. A stream that is already ending is skipped.
     """
     account.version, account.fingerprint = account.version + 1, fingerprint
     ledger.note(account)
-    told = []
+    notified = []
     for name, grant in account.grants.items():
         if grant.ending is not None:
             continue
@@ -171,7 +172,7 @@ def refresh(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) 
             ended = ledger.end(
                 account.name, name, "closed", f"closed by the refresh to version {account.version}{why}"
             )
-            told += [grant] if ended else []
+            notified += [grant] if ended else []
         elif grant.state == "open":
-            told.append(grant)
-    return told
+            notified.append(grant)
+    return notified

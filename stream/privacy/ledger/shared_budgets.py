@@ -1,7 +1,7 @@
-"""Budgets: a total and what counts against it, with the parts of it that are allotted to analysts.
+"""Budgets of sources and populations, with the allotments of analysts.
 
-A budget that renews counts by periods, whose edges lie at whole lengths after its beginning. Nothing is added up but figures of
-grants, so that all sums can be had again from these.
+A budget that renews counts by periods of equal length from its start. All sums are sums of the
+grants' amounts, so that they can be rebuilt from the grants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream.privacy.ledger.grants import Claim, Grant, length_ms, meaning
 
 
 class Sums(TypedDict):
-    """What records of the ledger show of a budget."""
+    """The amounts of a budget in ledger records."""
 
     granted: Amount
     spent: Amount
@@ -27,7 +27,7 @@ class Sums(TypedDict):
 
 @dataclass(slots=True)
 class Ceiling:
-    """A total, and the sums of the grants that count against it; ``called`` is its name in a sentence."""
+    """A total with the sums of the grants that count against it; ``called`` names it."""
 
     called: str
     terms: BudgetTerms
@@ -40,23 +40,24 @@ class Ceiling:
 
     @property
     def left(self) -> Cost:
-        """What may still be granted; under ``zcdp`` one of ε and ρ may be overdrawn, for the other holds.
+        """The amount that may still be granted.
 
-        Below 0 in ``unbounded`` while streams with Gaussian noise are counted: then ρ alone may be granted.
+        Under ``zcdp`` one of ε and ρ may be overdrawn, because the other one holds. ``unbounded``
+        is negative while streams with Gaussian noise count: then only ρ may be granted.
         """
         return self.total - self.counted
 
     def pays(self, cost: Cost) -> bool:
-        """Whether what is left pays for a cost."""
+        """Return True if the rest pays for a cost."""
         return fits(cost, self.left, self.terms.accountant)
 
     @property
     def remedy(self) -> str:
-        """What else a refusal can advise."""
+        """Further advice for a refusal."""
         return ""
 
     def change(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
-        """Take a grant's new figures in place of its old ones."""
+        """Replace a grant's amounts ``before`` by its amounts ``after``."""
         self.granted += after[0] - before[0]
         self.spent += after[1] - before[1]
         self.refunded += after[2] - before[2]
@@ -64,7 +65,7 @@ class Ceiling:
         self.streams += streams
 
     def amounts(self) -> Sums:
-        """The sums as records of the ledger show them."""
+        """Convert the sums for ledger records."""
         return Sums(
             granted=to_amount(self.granted, self.terms),
             spent=to_amount(self.spent, self.terms),
@@ -75,7 +76,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class AllottedTerms:
-    """What an allotment is made of; its accountant and its periods are the budget's."""
+    """Terms of an allotment; accountant and periods are those of the budget."""
 
     epsilon: float
     delta: float
@@ -85,20 +86,20 @@ class AllottedTerms:
 
 @dataclass(slots=True)
 class Allotment(Ceiling):
-    """The part of a budget that some analysts share."""
+    """A part of a budget that some analysts share."""
 
     name: str = ""
     analysts: tuple[str, ...] = ()
 
     @property
     def remedy(self) -> str:
-        """What else a refusal can advise."""
+        """Further advice for a refusal."""
         return "have it raised, "
 
 
 @dataclass(slots=True)
 class Budget(Ceiling):
-    """The budget of a source or a population. ``number`` is that of its period, 0 where it does not renew."""
+    """The budget of a source or population; ``number`` is its period, 0 without renewal."""
 
     number: int = 0
     starts: int = 0
@@ -106,7 +107,7 @@ class Budget(Ceiling):
 
     @classmethod
     def of(cls, called: str, terms: BudgetTerms, starts: int) -> Budget:
-        """A budget that nothing counts against yet; its first period, if it has any, starts then."""
+        """Create an unused budget; its first period, if any, begins at ``starts``."""
         budget = cls(called, terms, total_budget(terms))
         if terms.renews is not None:
             budget.number, budget.starts = 1, starts
@@ -114,11 +115,11 @@ class Budget(Ceiling):
 
     @property
     def ends(self) -> int | None:
-        """When its period ends, if it does."""
+        """End of the current period, or None."""
         return self.starts + length_ms(self.terms.renews) if self.number else None
 
     def period(self, of: Ceiling) -> Period | None:
-        """The period as records show it: of the budget itself, or of an allotment of it."""
+        """Build the period's record, for the budget or for one of its allotments."""
         ends = self.ends
         if ends is None:
             return None
@@ -131,20 +132,22 @@ class Budget(Ceiling):
         )
 
     def claim(self) -> Claim:
-        """A new grant's part in it."""
+        """Create a new grant's claim."""
         return Claim(self.terms.accountant, period=self.number)
 
     def allotted(self, analyst: str | None) -> list[Allotment]:
-        """The allotments that an analyst's grants count against, their own and those of their teams."""
+        """Return the allotments of an analyst and of the analyst's teams."""
         return [one for one in self.allotments.values() if analyst is not None and analyst in one.analysts]
 
     def ceilings(self, analyst: str | None) -> Iterator[Ceiling]:
-        """Whatever an analyst's grants count against here."""
+        """Yield the ceilings that an analyst's grants count against."""
         yield self
         yield from self.allotted(analyst)
 
     def charged(self, analyst: str | None, cost: Cost) -> list[tuple[Ceiling, Cost]]:
-        """List what would pay a cost; RefusedError for analysts without an allotment where there are any."""
+        """Pair each ceiling with the cost; refuse analysts without an allotment if others have
+        one.
+        """
         if analyst is not None and self.allotments and not self.allotted(analyst):
             raise RefusedError(
                 f"analyst '{analyst}' has no allotment on {self.called}, where others have; have one allotted"
@@ -154,16 +157,16 @@ class Budget(Ceiling):
     def change_for(
         self, analyst: str | None, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0
     ) -> None:
-        """Take an analyst's grant's new figures in place of its old ones, wherever it counts."""
+        """Replace the amounts of an analyst's grant in all its ceilings."""
         for ceiling in self.ceilings(analyst):
             ceiling.change(before, after, streams)
 
     def is_over(self, clock: int) -> bool:
-        """Whether its period has ended by then."""
+        """Return True if the period has ended at ``clock``."""
         return (ends := self.ends) is not None and clock >= ends
 
     def turn(self, clock: int, claims: Iterable[tuple[Grant, Claim]]) -> None:
-        """Begin the period that it is in by then. All grants are told their totals at the edge, and count anew."""
+        """Begin the period that contains ``clock``; grants record their totals at the edge."""
         length = length_ms(self.terms.renews)
         periods = (clock - self.starts) // length
         self.number, self.starts = self.number + periods, self.starts + periods * length
@@ -183,7 +186,7 @@ class Budget(Ceiling):
         amount: tuple[float, float | None],
         claims: Iterable[tuple[Grant, Claim]],
     ) -> Allotment:
-        """Let analysts have a part, or change it; RefusedError below what counts against it already."""
+        """Create or change an allotment; refuse less than already counts against it."""
         epsilon, delta = amount
         terms = AllottedTerms(
             epsilon, self.terms.delta if delta is None else delta, self.terms.accountant, self.terms.renews
@@ -203,7 +206,7 @@ class Budget(Ceiling):
 
 
 def require_paid(charged: Iterable[tuple[Ceiling, Cost]]) -> None:
-    """Refuse costs that one of the ceilings cannot pay: in the name of the one with the least left, which all can pay."""
+    """Refuse costs that a ceiling cannot pay, naming the one with the least left."""
     unpaid = [(ceiling, cost) for ceiling, cost in charged if not ceiling.pays(cost)]
     if unpaid:
         ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)

@@ -1,8 +1,8 @@
 """The ledger: a privacy filter per source and per population, as a pure state machine.
 
-A grant is taken from all budgets that it falls under at once, or from none. Every request takes constant time, but for the first
-one in a new period. All figures are exact integers (see costs), and everything can be rebuilt from the last record of
-each source, population, allotment and grant (see restoring).
+A grant is taken from all its budgets or from none. Each request takes constant time, except the
+first one in a new period. All amounts are exact integers (``costs``), and the last record of each
+source, population, allotment and grant restores the state (``ledger_records``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _NONE = (NOTHING,) * 4
 class Ledger:
     """All accounts, with the operations of the budget service.
 
-    ``clock`` is its time in milliseconds since 1970. It never goes back, whatever it is told, and decides which period a
-    budget is in; ``renewing`` are those that have any. ``periods`` are the accounts of each live topic's periods.
+    ``clock`` is in milliseconds since 1970, never goes back, and decides the period of each
+    budget. ``renewing`` lists the owners of renewing budgets; ``periods`` maps each live topic to
+    the accounts of its periods.
     """
 
     def __init__(self) -> None:
@@ -48,50 +49,50 @@ class Ledger:
         self._turned: list[Account | PopulationAccount] = []
 
     def note(self, account: Account) -> None:
-        """Have an account written down that has changed in what is no figure."""
+        """Mark an account as changed in something other than its amounts."""
         self._changes.note(account, [])
 
     def changes(self) -> Iterator[Change]:
-        """What has changed since the last call, to be written down."""
+        """Yield the changes since the last call, as ledger records."""
         return self._changes.drain()
 
     def tell_time(self, clock: int) -> None:
-        """Move the clock on; a time that has passed moves nothing."""
+        """Advance the clock; ignore times in the past."""
         self.clock = max(self.clock, clock)
 
     def turn(self, owner: Account | PopulationAccount) -> None:
-        """Begin a new period where one is due: before any decision on that budget, and once."""
+        """Begin a new period if one is due; call it before any decision on that budget."""
         if owner.budget.is_over(self.clock):
             owner.budget.turn(self.clock, owner.claims())
             self._changes.note(owner)
             self._turned.append(owner)
 
     def turned(self) -> list[Account | PopulationAccount]:
-        """Whatever has begun a new period since the last call."""
+        """Return the owners whose period has changed since the last call."""
         turned, self._turned = self._turned, []
         return turned
 
     def account(self, source: str) -> Account:
-        """A source's account; RefusedError if there is none."""
+        """Return a source's account; raise RefusedError if there is none."""
         if source not in self.accounts:
             raise RefusedError(f"source '{source}' is not registered; register it first")
         return self.accounts[source]
 
     def people(self, population: str) -> PopulationAccount:
-        """A population; RefusedError if there is none."""
+        """Return a population; raise RefusedError if there is none."""
         if population not in self.populations:
             raise RefusedError(f"population '{population}' is not registered; register it first")
         return self.populations[population]
 
     def find(self, source: str, stream: str) -> tuple[Account, Grant]:
-        """A stream's account and grant; RefusedError if there is none."""
+        """Return a stream's account and grant; raise RefusedError if there is none."""
         account = self.account(source)
         if stream not in account.grants:
             raise RefusedError(f"stream '{stream}' is not open on source '{source}'")
         return account, account.grants[stream]
 
     def register(self, source: Source, fingerprint: str | None) -> Account:
-        """Make a source known. An equal definition again changes nothing, whatever its data; another one is refused."""
+        """Register a source; an equal definition changes nothing, a different one is refused."""
         known = self.accounts.get(source.source)
         if known is not None:
             if known.source != source:
@@ -108,7 +109,7 @@ class Ledger:
         return account
 
     def register_population(self, population: Population) -> PopulationAccount:
-        """Make a population known. The same definition again changes nothing; another one is refused."""
+        """Register a population; an equal definition changes nothing."""
         known = self.populations.get(population.population)
         if known is None:
             name = population.population
@@ -122,7 +123,7 @@ class Ledger:
         return known
 
     def add(self, owner: Account | PopulationAccount) -> None:
-        """Take up a source or population that is new here."""
+        """Add a new source or population."""
         if isinstance(owner, Account):
             self.accounts[owner.name] = owner
             if isinstance(owner.source, EventsSource) and owner.source.period_of is not None:
@@ -133,13 +134,13 @@ class Ledger:
             self.renewing.append(owner)
 
     def join(self, source: str, population: str) -> Account:
-        """Let a source belong to a population, for good; all that it has granted counts there, or it is refused."""
+        """Add a source permanently to a population; its grants count there or it is refused."""
         account, people = self.account(source), self.people(population)
         if account.people is people:
             return account
         if account.people is not None:
             raise RefusedError(
-                f"source '{source}' belongs to population '{account.people.name}', for good: what it has spent counts there"
+                f"source '{source}' belongs to population '{account.people.name}' permanently: its spending counts there"
             )
         _require_neighbors(account, people)
         self.turn(account)
@@ -177,7 +178,7 @@ class Ledger:
         epsilon: float,
         delta: float | None,
     ) -> Allotment:
-        """Let analysts have a part of a budget, or change the part that they have; never to less than counts against it."""
+        """Create or change an allotment; refuse less than already counts against it."""
         self.turn(owner)
         allotment = owner.budget.allot(name, analysts, (epsilon, delta), owner.claims())
         self._changes.note(owner, [allotment])
@@ -186,7 +187,7 @@ class Ledger:
     def reserve(
         self, spec: StreamSpec, calibration: Calibration, identity: StreamIdentity, analyst: str | None = None
     ) -> Grant:
-        """Take a stream's cost from all budgets that it falls under, all or nothing."""
+        """Take a stream's cost from all its budgets, or from none."""
         account = self.account(spec.source)
         _require_granting(account)
         if (owner := self.owner_of.get(spec.stream)) is not None:
@@ -209,13 +210,13 @@ class Ledger:
     def extend(
         self, source: str, stream: str, request: str, epsilon: float, delta: float, analyst: str | None = None
     ) -> Extension:
-        """Grant a stream as many further charged answers as an ε pays for, all or nothing.
+        """Grant a stream the further charged answers that ε pays for, from all budgets or none.
 
-        One that has used its grant up goes on; one that was asked to end does not. ``request`` is the digest of the request.
-        Whoever asks, it is charged to the analyst who opened the stream.
+        An exhausted stream resumes; an ending stream is refused. ``request`` is the digest of the
+        request. The analyst who opened the stream is charged.
 
         Raises:
-            RefusedError, PlanError: nothing has changed, but for periods that were due where a budget has no room.
+            RefusedError, PlanError: only periods that were due may have changed.
         """
         account, grant = self.find(source, stream)
         _require_granting(account)
@@ -253,16 +254,13 @@ class Ledger:
         surplus: int = 0,
         reason: str | None = None,
     ) -> bool:
-        """Take note of a stream's totals; totals that are not news change nothing.
+        """Record a stream's totals; return True if anything changed.
 
-        A final state settles the grant: if the ledger has closed the stream, what it did not spend goes back. A worker that
-        has used up what it knew of, and was not told of an extension yet, has not ended.
-
-        Returns:
-            Whether anything changed.
+        A final state settles the grant: if the ledger has closed the stream, the rest is
+        refunded. A worker that is exhausted but has missed an extension has not ended.
 
         Raises:
-            RefusedError: no worker reports such totals of this stream; nothing has changed.
+            RefusedError: the totals are impossible; nothing has changed.
         """
         account, grant = self.find(source, stream)
         stale = answered < grant.answered or tops < grant.tops
@@ -284,11 +282,7 @@ class Ledger:
         return True
 
     def end(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
-        """Stop a stream. A closed one is refunded once its worker has reported its last totals.
-
-        Returns:
-            Whether the stream's worker must be told: not if it has ended that way before.
-        """
+        """Stop a stream; return True if its worker must be notified."""
         account, grant = self.find(source, stream)
         if grant.ending in {"closed", ending}:
             return False
@@ -297,11 +291,7 @@ class Ledger:
         return True
 
     def lose(self, source: str, stream: str, reason: str) -> bool:
-        """Count a stream as wholly spent and halt it, for good: what it has answered is not known any more.
-
-        Returns:
-            Whether anything changed: not of a stream that is closed, which has got back what it did not spend.
-        """
+        """Count a stream as fully spent and halt it; return True unless it was closed."""
         account, grant = self.find(source, stream)
         if grant.state == "closed":
             return False
@@ -313,20 +303,20 @@ class Ledger:
         return True
 
     def halt_source(self, source: str, reason: str) -> list[Grant]:
-        """Refuse new streams for good and give the streams that are still to be halted."""
+        """Refuse new streams permanently and return the grants that must be halted."""
         account = self.account(source)
         account.state, account.reason = "halted", reason
         self._changes.note(account, [])
         return [grant for name, grant in account.grants.items() if self.end(source, name, "halted", reason)]
 
     def halt_population(self, population: str, reason: str) -> None:
-        """Refuse new sources, and new streams of its sources, for good; what is open goes on."""
+        """Refuse new sources and streams permanently; open streams continue."""
         people = self.people(population)
         people.state, people.reason = "halted", reason
         self._changes.note(people, [])
 
     def count(self, account: Account, grant: Grant) -> None:
-        """Add a grant that is new here to all budgets that it falls under."""
+        """Add a new grant to all its budgets."""
         for budget, claim in account.budgets(grant):
             budget.change_for(grant.analyst, _NONE, claim.figures, 1)
 
@@ -337,7 +327,7 @@ class Ledger:
 
 
 def _refigure(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
-    """Change what a grant claims of each budget that it falls under, and the budget's figures with it."""
+    """Change a grant's claims, and the sums of the budgets with them."""
     for budget, claim in account.budgets(grant):
         before = claim.figures
         change(claim)
@@ -357,13 +347,13 @@ def _require_open(people: PopulationAccount) -> None:
 
 
 def _require_neighbors(account: Account, people: PopulationAccount) -> None:
-    """One person is one step between neighbours in every source: what a step is must be the same in all of them."""
+    """Refuse a source whose neighbour relation differs from the population's."""
     other = next(
         (one for one in people.members.values() if one.source.neighbors != account.source.neighbors), None
     )
     if other is not None:
         raise RefusedError(
             f"neighbors: source '{other.name}' of population '{people.name}' has '{other.source.neighbors}' and source "
-            f"'{account.name}' has '{account.source.neighbors}': what one person changes is not the same, and does not add "
-            "up; put it into a population of its own"
+            f"'{account.name}' has '{account.source.neighbors}': losses do not add up across different neighbour relations; "
+            "put it into another population"
         )

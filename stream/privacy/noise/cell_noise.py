@@ -15,7 +15,10 @@ _CELLS_AT_ONCE: Final = 1 << 15
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
-    """The noise that belongs to cells of these names, whoever asks for it and when; so many at once that memory is bounded."""
+    """Return the noise of named cells, which depends on the stream and the cell alone.
+
+    It depends on the stream and the cell alone, never on the question or its time.
+    """
     some = [cells[start : start + _CELLS_AT_ONCE] for start in range(0, len(cells), _CELLS_AT_ONCE)]
     drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in some]
     return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])

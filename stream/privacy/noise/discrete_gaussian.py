@@ -1,11 +1,12 @@
-"""Exact discrete Gaussian noise from uniform words, P(k) ∝ exp(−k²/2σ²), by looking one word up in a table.
+"""Exact discrete Gaussian noise from uniform words, P(k) ∝ exp(−k²/2σ²), by one table look-up.
 
-The first bit of a 128-bit word is the sign, the other 127 are compared with the cumulated probabilities of |k| in fixed point,
-in as many steps as the table has binary digits: the work depends on σ² alone, never on the outcome. (The low 64 bits are
-looked at only when the high ones tie with an entry, which has probability 2⁻⁶³ for each.)
+The first bit of a 128-bit word is the sign; a binary search compares the other 127 bits with the
+cumulative probabilities of |k| in fixed point. The work depends on σ² alone, never on the outcome.
+(The low 64 bits are read only if the high ones tie with an entry: probability 2⁻⁶³ for each.)
 
-Wide noise is a sum x + 512·y of two such draws, y as wide as it takes and so on: its law is that of one discrete Gaussian
-within one part in 2⁷⁴ at every integer (docs/noise.md proves it), and no table has more than 2¹⁵ entries.
+Wide noise is a sum x + 512·y of two such draws, where y may be such a sum again. Its probabilities
+are those of one discrete Gaussian within one part in 2⁷⁴ at every integer (proof in docs/noise.md),
+and no table has more than 2¹⁵ entries.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from stream.privacy.noise.scales import LARGEST_VARIANCE, MAX_DIGITS
 LARGEST_TABLE_VARIANCE: Final = 3 << 20
 """Noise of at most this variance is a single draw."""
 STRETCH: Final = 512
-"""The second of two draws counts so many times."""
+"""The factor of the second of two draws."""
 CUT_BITS: Final = 66
 """Each table leaves out a tail of probability at most 2⁻⁶⁶."""
 TABLE_BITS: Final = 127
-"""Binary digits of the cumulated probabilities."""
+"""Binary digits of the cumulative probabilities."""
 
 _BASE_VARIANCE: Final = 4 * STRETCH**2
 _SIGN_BIT: Final = WORD_BITS - 1
@@ -37,7 +38,7 @@ _LOW_MASK: Final = (1 << WORD_BITS) - 1
 _WEIGHT_BITS: Final = 256
 _DIGITS: Final = 100
 _TABLES_KEPT: Final = 256
-"""Tables in memory, of at most a quarter of a megabyte each; one that was dropped is computed again."""
+"""Tables in memory, of at most 256 KB each; a dropped table is computed again."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Gaussian:
 
     @cached_property
     def levels(self) -> tuple[Fraction, ...]:
-        """The variances of the draws x₀, x₁, … that add up to Σ 512ⁱ·xᵢ."""
+        """Variances of the draws x₀, x₁, … that add up to Σ 512ⁱ·xᵢ."""
         found, left = [], self.variance
         while left > LARGEST_TABLE_VARIANCE:
             above = Fraction((left - _BASE_VARIANCE) // STRETCH**2)
@@ -67,11 +68,11 @@ class Gaussian:
 
     @property
     def words(self) -> int:
-        """How many 64-bit words a draw reads."""
+        """Number of 64-bit words that a draw reads."""
         return len(self.levels)
 
     def draw(self, high: Words, low: LowWords) -> Integers:
-        """Turn uniform words of shape (n, words) into n draws; ``low`` supplies a row's low words on a tie."""
+        """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
         total = np.zeros(len(high), dtype=np.int64)
         for level in reversed(range(len(self.levels))):
             total *= STRETCH
@@ -80,13 +81,13 @@ class Gaussian:
 
 
 def cumulated(variance: Fraction) -> tuple[int, ...]:
-    """P(|k| < j) for j = 1, 2, … out of 2¹²⁷, rounded down, of noise that is a single draw; the tail is cut off."""
+    """Return P(|k| < j)·2¹²⁷ for j = 1, 2, …, rounded down, without the cut tail."""
     reach = _reach(variance)
     one = 1 << _WEIGHT_BITS
     with localcontext(prec=_DIGITS):
         exponent = Decimal(variance.denominator) / Decimal(2 * variance.numerator)
         ratio, ratios_ratio = int((-exponent).exp() * one), int((-2 * exponent).exp() * one)
-    # w(k) = exp(−k²/2σ²) by w(k+1) = w(k)·r(k), r(k+1) = r(k)·exp(−1/σ²): off by less than k²·2⁻²⁵⁵.
+    # w(k+1) = w(k)·r(k), r(k+1) = r(k)·exp(−1/σ²); error below k²·2⁻²⁵⁵.
     weight, sums, total = one, [], one
     for _ in range(reach):
         sums.append(total)
@@ -105,7 +106,6 @@ def _reach(variance: Fraction) -> int:
 
 @lru_cache(maxsize=_TABLES_KEPT)
 def _table(variance: Fraction) -> tuple[Words, Words]:
-    """The high and low words of the cumulated probabilities; a last high word is above all others, up to a power of 2."""
     sums = cumulated(variance)
     size = 1 << len(sums).bit_length()
     high = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
@@ -115,7 +115,7 @@ def _table(variance: Fraction) -> tuple[Words, Words]:
 
 
 def _drawn(variance: Fraction, words: Words, column: int, low: LowWords) -> Integers:
-    """One draw for each word: how many cumulated probabilities are not above it, with its sign."""
+    """Draw once for each word: count the entries that are not above it, and add its sign."""
     table, lower = _table(variance)
     looked_up = words & np.uint64(_REST)
     size = np.zeros(len(words), dtype=np.int64)
@@ -129,7 +129,6 @@ def _drawn(variance: Fraction, words: Words, column: int, low: LowWords) -> Inte
 
 
 def _too_many(table: Words, lower: Words, count: int, high: np.uint64, low: np.uint64) -> int:
-    """How many of the first ``count`` entries have this high word and a low word above that of the draw."""
     found = 0
     while found < count and table[count - 1 - found] == high and lower[count - 1 - found] > low:
         found += 1

@@ -1,10 +1,11 @@
 """Exact geometric noise from uniform words, one comparison per binary digit.
 
-A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ has independent binary digits: digit i is 1 with
-probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit uniform word with that probability in fixed
-point, so that the sampled distribution is a product of known Bernoullis. The number of words and comparisons
-depends on the rate alone, never on the outcome: timestamps tell nothing about the noise. (The low 64 bits are
-looked at only when the high 64 bits tie, which has probability 2⁻⁶⁴ per digit.)
+A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ has independent binary digits: digit i is
+1 with probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit uniform word with that
+probability in fixed point, so that the sampled distribution is a product of known Bernoullis. The
+number of words and comparisons depends on the rate alone, never on the outcome: timestamps reveal
+nothing about the noise. (The low 64 bits are read only if the high 64 bits tie, which has
+probability 2⁻⁶⁴ per digit.)
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ Integers: TypeAlias = "npt.NDArray[np.int64]"
 WORD_BITS = 64
 FIXED_POINT_BITS = 128
 DELTA_PER_DRAW = 2.0**-60
-"""Total variation between a draw and the ideal law: ≤ 2⁻⁶² of cut tail and ≤ 2⁻¹²⁰ of rounding, twice if two-sided; no more
-for Gaussian noise.
+"""Bound of the total variation distance between a draw and the ideal law (docs/noise.md).
+
+It is ≤ 2⁻⁶² of cut tail and ≤ 2⁻¹²⁰ of rounding, twice if two-sided; no more for Gaussian noise.
 """
 
 LowWords = Callable[[int], Words]
-"""Given a row's number, the low words of that row; asked for only on a tie."""
+"""Returns the low words of a row, given its number; called only on a tie."""
 
 
 class NoiseScaleError(ValueError):
@@ -61,12 +63,12 @@ class Geometric:
 
     @cached_property
     def digits(self) -> int:
-        """How many binary digits are drawn: the tail beyond them has probability at most 2⁻⁶²."""
+        """Number of binary digits; the tail beyond them has probability at most 2⁻⁶²."""
         return geometric_digits(self.rate)
 
     @property
     def words(self) -> int:
-        """How many 64-bit words a draw reads."""
+        """Number of 64-bit words that a draw reads."""
         return self.digits
 
     @cached_property
@@ -85,7 +87,7 @@ class Geometric:
         return np.array([p & (2**WORD_BITS - 1) for p in self.probabilities], dtype=np.uint64)
 
     def draw(self, high: Words, low: LowWords) -> Integers:
-        """Turn uniform words of shape (n, words) into n draws; ``low`` supplies a row's low words on a tie."""
+        """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
         ones = high < self._high
         ties = high == self._high
         if ties.any():
@@ -99,7 +101,7 @@ class Geometric:
 
 @dataclass(frozen=True)
 class TwoSidedGeometric:
-    """Discrete Laplace noise, P(k) ∝ exp(−rate·|k|): the difference of two independent geometric draws."""
+    """Discrete Laplace noise, P(k) ∝ exp(−rate·|k|), as a difference of geometric draws."""
 
     rate: Fraction
 
@@ -113,11 +115,11 @@ class TwoSidedGeometric:
 
     @property
     def words(self) -> int:
-        """How many 64-bit words a draw reads."""
+        """Number of 64-bit words that a draw reads."""
         return 2 * self.half.words
 
     def draw(self, high: Words, low: LowWords) -> Integers:
-        """Turn uniform words of shape (n, words) into n draws; ``low`` supplies a row's low words on a tie."""
+        """Turn uniform words of shape (n, words) into n draws; ``low`` breaks ties."""
         width = self.half.words
         plus = self.half.draw(high[:, :width], lambda row: low(row)[:width])
         minus = self.half.draw(high[:, width:], lambda row: low(row)[width:])

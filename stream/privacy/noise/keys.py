@@ -29,10 +29,9 @@ class NoiseKeyError(SottoError, RuntimeError):
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """A 256-bit secret. Whoever holds it can tell every answer's noise; without it noise is as good as random.
+    """A 256-bit secret that determines the noise of every answer.
 
-    ``older`` are the keys that it took over from: new streams are opened under the key itself, those that were opened
-    under an older one keep it for good.
+    New streams use this key; a stream opened under one of the ``older`` keys keeps it.
     """
 
     secret: bytes = field(repr=False)
@@ -43,26 +42,26 @@ class NoiseKey:
             raise NoiseKeyError(f"a noise key has {KEY_BYTES} bytes; make one with 'sotto key new'")
 
     def find(self, key_id: str) -> NoiseKey | None:
-        """The key of this name: this one or an older one."""
+        """Return the key with this id, this one or an older one."""
         return next((key for key in (self, *self.older) if key.key_id == key_id), None)
 
     @property
     def key_id(self) -> str:
-        """A public name of the key: 16 hexadecimal digits from which the key cannot be told."""
+        """Public id of the key: 16 hexadecimal digits that do not reveal it."""
         return blake3(self.secret, derive_key_context=_ID_CONTEXT).hexdigest(length=8)
 
     def subkey(self, purpose: str) -> bytes:
-        """A 32-byte key for another purpose, independent of all noise."""
+        """Derive a 32-byte key for another purpose, independent of all noise."""
         return blake3(purpose.encode(), key=self.secret).digest()
 
     @classmethod
     def generate(cls) -> NoiseKey:
-        """A fresh key from the operating system's entropy."""
+        """Generate a key from the operating system's entropy."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def from_text(cls, text: str) -> NoiseKey:
-        """Read keys of 64 hexadecimal digits, one a line: the present one first, then older ones."""
+        """Read keys of 64 hexadecimal digits, one per line, the current one first."""
         try:
             secrets_found = [bytes.fromhex(line) for line in text.split()]
         except ValueError:
@@ -78,7 +77,7 @@ class NoiseKey:
 
     @classmethod
     def load(cls, path: Path) -> NoiseKey:
-        """Read a key file, which nobody but its owner may read."""
+        """Read a key file; only its owner may have permission to read it."""
         try:
             text = read_secret(path)
         except SecretFileError as error:
@@ -87,7 +86,7 @@ class NoiseKey:
 
     @classmethod
     def from_environment(cls) -> NoiseKey:
-        """The keys in ``SOTTO_NOISE_KEY``, in the file ``SOTTO_NOISE_KEY_FILE``, or printed by ``SOTTO_NOISE_KEY_COMMAND``."""
+        """Read the keys from the first of the three environment variables that is set."""
         if text := os.environ.get(KEY_VARIABLE):
             return cls.from_text(text)
         if path := os.environ.get(KEY_FILE_VARIABLE):
@@ -101,7 +100,7 @@ class NoiseKey:
 
     @classmethod
     def from_command(cls, command: str) -> NoiseKey:
-        """The keys that a command prints, such as a secret store's client. It is run without a shell."""
+        """Run a command without a shell and read the keys that it prints."""
         try:
             done = subprocess.run(  # noqa: S603 - the operator's own command, split into words and run as such
                 shlex.split(command),
@@ -111,16 +110,16 @@ class NoiseKey:
                 env=without(SECRETS),
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            # Neither the command's words nor what it printed may show up: either may hold a secret.
+            # The error shows neither the command nor its output: either may hold a secret.
             raise NoiseKeyError(f"the command in {KEY_COMMAND_VARIABLE} failed ({type(error).__name__})") from None
         return cls.from_text(done.stdout.decode("ascii", errors="replace"))
 
     def successor(self) -> NoiseKey:
-        """A fresh key that has this one and its older ones behind it."""
+        """Generate a key that keeps this one and its older ones as older keys."""
         return NoiseKey(secrets.token_bytes(KEY_BYTES), (NoiseKey(self.secret), *self.older))
 
     def save(self, path: Path, *, replace: bool = False) -> None:
-        """Write a key file with owner-only permissions; an existing file is overwritten only to ``replace`` it."""
+        """Write a key file with owner-only permissions; overwrite only with ``replace``."""
         lines = "\n".join(key.secret.hex() for key in (self, *self.older))
         try:
             (replace_secret if replace else write_secret)(path, lines)

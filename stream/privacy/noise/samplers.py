@@ -1,4 +1,4 @@
-"""All laws of noise, by name; the same object for the same law, so that a batch can be grouped by it."""
+"""Noise laws; equal laws are the same object, so that a batch can be grouped by law."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def sampler(noise: Literal["two_sided"], rate: Fraction) -> TwoSidedGeometric: .
 @overload
 def sampler(noise: Literal["one_sided", "two_sided"], rate: Fraction) -> Geometric | TwoSidedGeometric: ...
 def sampler(noise: Literal["one_sided", "two_sided"], rate: Fraction) -> Geometric | TwoSidedGeometric:
-    """The sampler of geometric noise, or of discrete Laplace noise."""
+    """Return the sampler of geometric noise or of discrete Laplace noise."""
     return _geometric(rate) if noise == "one_sided" else _two_sided(rate)
 
 
 @lru_cache(maxsize=4096)
 def gaussian(variance: Fraction) -> Gaussian:
-    """The sampler of discrete Gaussian noise."""
+    """Return the sampler of discrete Gaussian noise."""
     return Gaussian(variance)
 
 

@@ -1,9 +1,10 @@
-"""Uniform words derived from the key: the same event in the same place gives the same words, for ever.
+"""Uniform words derived from the key: an event at a position always gives the same words.
 
-Every input is length-prefixed or of fixed length, so that no two different inputs spell the same bytes. A stream's
-subkey binds the version, the key's id, the stream's incarnation, the whole definition (mechanism, calibration, source
-with its fingerprint) and the role of the noise; an event's words bind its position and its bytes as well. Being a
-function of the position, the noise of two events with equal private values is still independent.
+Every input is length-prefixed or of fixed length, so that different inputs give different bytes. A
+stream's subkey binds the version, the key's id, the stream's incarnation, the whole definition
+(mechanism, calibration, source with its fingerprint) and the role of the noise; an event's words
+bind its position and its bytes as well. Because of the position, the noise of two events with
+equal private values is independent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LITTLE_ENDIAN_WORD = "<u8"
 
 
 class DrawRole(StrEnum):
-    """What a draw is for; draws of different roles are independent."""
+    """The use of a draw; draws of different roles are independent."""
 
     THRESHOLD = "threshold"
     QUERY = "query"
@@ -40,7 +41,7 @@ def _prefixed(*parts: bytes) -> bytes:
 
 
 def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: DrawRole) -> bytes:
-    """The 32-byte key from which all of one stream's noise in one role is derived.
+    """Derive the 32-byte key of one stream's noise in one role.
 
     ``definition`` is the canonical encoding of everything that is public about the stream.
     """
@@ -49,7 +50,10 @@ def stream_subkey(key: NoiseKey, *, incarnation: str, definition: bytes, role: D
 
 
 def stream_subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, role: DrawRole) -> Spans:
-    """``stream_subkey`` of many streams, whose incarnations are of one length, and so are the encodings of what is public."""
+    """Derive the subkeys of many streams.
+
+    All incarnations must have one length, and so must all definitions.
+    """
     count = len(incarnations)
     parts: list[Part] = [_prefixed(_VERSION, key.key_id.encode()), _length(incarnations), incarnations]
     contexts = pack(count, [*parts, _length(definitions), definitions, _prefixed(role.encode())])
@@ -66,7 +70,7 @@ def _length(texts: Spans) -> bytes:
 
 
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
-    """Words that depend on the stream and the round alone, for a threshold's noise; one row per subkey."""
+    """Derive words from the stream and the round alone, one row per subkey."""
     if isinstance(subkeys, Spans):
         nothing = Spans(subkeys.data, subkeys.at, np.zeros(len(subkeys), dtype=np.int32))
         return _derive_at_once(subkeys, b"", np.asarray(rounds, dtype=np.int64), nothing, count)
@@ -74,12 +78,12 @@ def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count:
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
-    """Words that depend on the stream and a cell alone, for the noise of a release; one row per cell."""
+    """Derive words from the stream and a cell alone, one row per cell."""
     return _derive([subkey] * len(cells), cells, count)
 
 
 def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:
-    """Words of a block of cells that are all drawn together; one row per cell, at a fraction of ``cell_words``'s cost."""
+    """Derive words of a block of cells, one row per cell; cheaper than ``cell_words``."""
     width = cells * count * _WORD_BYTES
     high = blake3(_prefixed(b"high", block), key=subkey).digest(width)
 
@@ -98,7 +102,7 @@ def event_words(
     payloads: Sequence[bytes],
     count: int,
 ) -> tuple[Words, LowWords]:
-    """Words for a batch of events of one partition, each under its own stream's subkey.
+    """Derive words for events of one partition, each under its stream's subkey.
 
     The kernel derives them if keys and events are given in columns.
 

@@ -30,7 +30,7 @@ async def test_a_source_is_one_line_with_the_figures_of_its_latest_period() -> N
     assert (line["spent"]["epsilon"], line["current"]["spent"]["epsilon"]) == (0.0, pytest.approx(0.63))
     assert (line["current"]["period_of"], line["current"]["starts"]) == ("flights", DAYS[3])
     assert page["items"][0]["current"] is None
-    assert line["meaning"].startswith("privacy is by period: ε = 10 for what a person does in one period of 1d; ")
+    assert line["meaning"].startswith("privacy is by period: ε = 10 for a person's events in one period of 1d; ")
 
 
 async def test_a_stream_is_one_line_with_the_figures_of_its_latest_period() -> None:
