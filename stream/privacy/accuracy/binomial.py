@@ -1,4 +1,4 @@
-"""Exact confidence bounds on a probability, from how often something was seen."""
+"""Exact confidence bounds on a probability from a number of successes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def at_least(successes: npt.ArrayLike, trials: int, alpha: float) -> Floats:
-    """The lower end of Clopper and Pearson's one-sided interval: above the truth with probability at most ``alpha``.
+    """Return the lower one-sided Clopper-Pearson bound at error probability ``alpha``.
 
     Source: Clopper & Pearson, The use of confidence or fiducial limits, Biometrika 1934.
     """
@@ -22,7 +22,7 @@ def at_least(successes: npt.ArrayLike, trials: int, alpha: float) -> Floats:
 
 
 def at_most(successes: npt.ArrayLike, trials: int, alpha: float) -> Floats:
-    """The upper end of Clopper and Pearson's one-sided interval: below the truth with probability at most ``alpha``."""
+    """Return the upper one-sided Clopper-Pearson bound at error probability ``alpha``."""
     seen = _counts(successes, trials, alpha)
     return np.where(seen == trials, 1.0, special.betainccinv(seen + 1, np.maximum(trials - seen, 1), alpha))
 

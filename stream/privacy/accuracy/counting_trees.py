@@ -1,12 +1,14 @@
-"""Trees over the windows of a running count: which sums get noise of their own, and how many of them an answer adds up.
+"""Trees over the windows of a running count, which determine the noisy sums of each answer.
 
-A tree has one leaf for each number of windows t = 0 … T. Every branching has a left part and a right one, and the sum of
-the windows that begin in the left part is a *node*: it is in the answer of each t in the right part. So an answer adds up as many nodes
-as the way to its leaf turns right, and a window is in as many nodes as the way to its own turns left.
+A tree has one leaf for each number of windows t = 0 … T. Every branching has a left and a right
+part, and the sum of the windows that begin in the left part is a *node*, which is in the answer
+of each t in the right part. So an answer sums as many nodes as the path to its leaf turns right,
+and a window is in as many nodes as the path to its leaf turns left.
 
-Of all trees in which no window is in more than z nodes and no answer adds up more than m, the largest counts
-T = C(z + m, z) − 1 windows, for its left part is the largest with z − 1 and m, its right part that with z and m − 1. The dyadic
-tree of Dwork, Naor, Pitassi and Rothblum (2010) and of Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1. Proof: docs/proofs/running-count.md.
+Of all trees in which no window is in more than z nodes and no answer sums more than m, the
+largest has T = C(z + m, z) − 1 windows: its left part is the largest with z − 1 and m, its right
+part that with z and m − 1. The dyadic tree of Dwork, Naor, Pitassi and Rothblum (2010) and of
+Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1. Proof: docs/proofs/running-count.md.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ class Node:
 
 @dataclass(frozen=True)
 class CountingTree:
-    """The tree of a horizon of ``steps`` windows in which no window is in more than ``levels`` nodes.
+    """The tree of a horizon of ``steps`` windows, each in at most ``levels`` nodes.
 
-    The ``balanced`` one adds up as few nodes as any of so many levels, at most and on average; the number of ``levels``
-    of the ``dyadic`` one follows from its horizon.
+    A ``balanced`` tree has the fewest nodes per answer, at most and on average, for its
+    ``levels``; a ``dyadic`` tree's ``levels`` follow from its horizon.
     """
 
     steps: int
@@ -49,16 +51,16 @@ class CountingTree:
 
     @property
     def most(self) -> int:
-        """How many nodes one answer adds up at most."""
+        """Largest number of nodes in one answer."""
         return max(self.answers_by_nodes)
 
     @property
     def answers_by_nodes(self) -> Mapping[int, int]:
-        """Of the answers 1 … T, how many add up so many nodes."""
+        """Number of answers among 1 … T by their number of nodes."""
         return _by_nodes(self)
 
     def nodes(self, windows: int) -> tuple[Node, ...]:
-        """The nodes that the sum of the first ``windows`` windows consists of, in the order of their windows."""
+        """Return the nodes of the sum of the first ``windows`` windows, in order."""
         if not 0 <= windows <= self.steps:
             raise ValueError(f"the horizon is {self.steps} windows, not {windows}")
         found = []
@@ -73,30 +75,30 @@ class CountingTree:
         return tuple(found)
 
     def kept(self, windows: int) -> int:
-        """How many of the nodes of ``windows - 1`` windows are nodes of ``windows`` too; one more, the last, holds the rest."""
+        """Count the nodes shared with ``windows - 1``; one more node holds the rest."""
         return len(self.nodes(windows)) - 1
 
     def _left(self, size: int, levels: int, most: int) -> int:
-        """How many of ``size`` leaves are in the left part."""
+        """Return the number of leaves in the left part."""
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
-        # The right part then needs all the nodes that an answer may add up only if the left part does.
+        # The right part then needs all ``most`` nodes only if the left part does.
         return min(_leaves(levels - 1, most), size - max(1, _leaves(levels, most - 2)))
 
 
 def dyadic(steps: int) -> CountingTree:
-    """The dyadic tree of a horizon: the nodes of t windows are the ones among the binary digits of t."""
+    """Return the dyadic tree; the nodes of t windows are the ones among t's binary digits."""
     return CountingTree(steps, steps.bit_length(), "dyadic")
 
 
 def _leaves(levels: int, most: int) -> int:
-    """The largest number of leaves with at most so many turns to the left and to the right."""
+    """Return the most leaves with at most these turns to the left and to the right."""
     return math.comb(levels + most, levels) if most >= 0 else 0
 
 
 @lru_cache(maxsize=4096)
 def _least_most(tree: CountingTree) -> int:
-    """The least number of turns to the right that is enough for a balanced tree."""
+    """Return the least number of right turns that suffices for a balanced tree."""
     if tree.shape == "dyadic":
         return tree.levels
     low, high = 0, tree.steps
@@ -126,9 +128,9 @@ def _by_nodes(tree: CountingTree) -> Mapping[int, int]:
 
 
 def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
-    """The sums of the nodes of t windows, from those of t − 1 and the count of the t-th; ``kept`` is ``tree.kept(t)``.
+    """Return the node sums for t windows from those for t − 1 and the t-th count.
 
-    They are all that there is to remember of the windows before.
+    ``kept`` is ``tree.kept(t)``; no other state of earlier windows is needed.
     """
     if len(sums) < kept:
         raise ValueError(f"{kept} sums should stay, and there are {len(sums)}")
@@ -136,14 +138,11 @@ def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
 
 
 def window_number(start_ms: int, first_ms: int, every_ms: int) -> int:
-    """How many windows there are up to the one that begins at ``start_ms``, itself included; 0 if it is none of them.
-
-    ``first_ms`` is the beginning of the first.
-    """
+    """Return the number of the window that begins at ``start_ms``, from 1; 0 if none does."""
     number, rest = divmod(start_ms - first_ms, every_ms)
     return number + 1 if rest == 0 and number >= 0 else 0
 
 
 def node_name(group: int, node: Node) -> bytes:
-    """The canonical bytes of a group's node: all that its noise hangs on beside the stream."""
+    """Return the canonical bytes of a group's node, from which its noise is derived."""
     return b"".join(number.to_bytes(8, "big") for number in (group, node.start, node.end))

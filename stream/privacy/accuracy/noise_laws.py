@@ -1,8 +1,9 @@
-"""Exact tails of geometric noise on the integers: of single draws, sums and choices between noisy scores.
+"""Exact tails of geometric noise on the integers: single draws, sums and noisy selections.
 
-With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0, two-sided noise (discrete Laplace) is the difference
-of two independent such draws, P(|X| > x) = 2q^{x+1} / (1 + q). All errors are whole steps, and every ``…_reach`` is an
-error that the noise keeps to with the probability asked for; rounding errors of doubles are counted against it.
+With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0; two-sided noise (discrete
+Laplace) is the difference of two such draws, P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole
+steps. Each ``…_reach`` bounds the error with the requested probability, rounding errors of
+doubles included.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _ROUNDING = 1.0 + 1e-10
-"""Raises a reach, or lowers a failure probability, by more than the rounding errors of a handful of operations."""
+"""Margin above the rounding errors of a few operations."""
 _SPECIAL_ROUNDING = 1.0 + 1e-6
-"""The same for tails that rest on special functions, whose last digits are not guaranteed."""
+"""Margin for special functions, whose last digits are not guaranteed."""
 _MOST_TERMS = 1 << 18
-"""Longest sum over a noise's support that is worth one step of α."""
+"""Longest sum over a noise's support that is computed to save one step of α."""
 
 
 def each_failure(beta: float, parts: int) -> float:
-    """How likely each of ``parts`` may fail, given any past, so that all succeed with probability 1 − ``beta``."""
+    """Return the failure probability of each of ``parts`` parts, given any past."""
     return -math.expm1(math.log1p(-beta) / parts)
 
 
 def two_sided_reach(rate: float, draws: int, beta: float) -> int:
-    """The least x such that with probability 1 − ``beta`` none of ``draws`` two-sided draws is beyond ±x."""
+    """Return the least x that bounds ``draws`` two-sided draws with probability 1 − ``beta``."""
     allowed = each_failure(beta, draws)
     needed = math.log(2.0 / ((1.0 + math.exp(-rate)) * allowed)) / rate
     return max(0, math.ceil(needed * _ROUNDING) - 1)
 
 
 def one_sided_reach(rate: float, draws: int, beta: float) -> int:
-    """The least x such that with probability 1 − ``beta`` none of ``draws`` one-sided draws is beyond x."""
+    """Return the least x that bounds ``draws`` one-sided draws with probability 1 − ``beta``."""
     needed = -math.log(each_failure(beta, draws)) / rate
     return max(0, math.ceil(needed * _ROUNDING) - 1)
 
 
 def sum_tail(rate: float, terms: int, at_least: int) -> float:
-    """P(X₁ + … + X_m ≥ x) for m independent two-sided draws and x ≥ 1; rounded up.
+    """Return P(X₁ + … + X_m ≥ x) of m two-sided draws for x ≥ 1, rounded up.
 
     With a and b the generating functions of G and −G, ab = (a + (q/z)·b) / (1 + q): a pair of opposite draws is, in law,
     one draw of either sign. Applied until one sign is used up, this makes the sum's upper tail a mixture, with positive
@@ -64,9 +65,9 @@ def sum_tail(rate: float, terms: int, at_least: int) -> float:
 
 
 def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
-    """The least x such that with probability 1 − ``beta`` none of ``sums`` sums of ``terms`` two-sided draws is beyond ±x.
+    """Return the least x that bounds ``sums`` sums of ``terms`` two-sided draws.
 
-    The sums may share draws: their failures are added up, not multiplied.
+    It holds with probability 1 − ``beta``. The sums may share draws: a union bound.
     """
     if terms == 1:
         return two_sided_reach(rate, sums, beta)
@@ -84,11 +85,12 @@ def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
 
 
 def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
-    """The least x such that the largest of ``candidates`` noisy scores belongs, with probability 1 − ``beta``, to a score
-    at most x below the best, whatever the scores; one-sided noise, ties to the worse.
+    """Return the least x by which the noisy maximum's score is below the best at most.
 
-    Worst are scores that all lie x + 1 below a single best one: the choice then fails with probability
-    1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and h(q^x) for h(y) = 1 − (1 − (1−y)^m) / (m·y).
+    It holds with probability 1 − ``beta`` for all scores, with one-sided noise and ties to the
+    worse. The worst case is a single best score and all others x + 1 below: the selection fails
+    with probability 1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and h(q^x) for
+    h(y) = 1 − (1 − (1−y)^m) / (m·y).
     """
     if candidates == 1:
         return 0
@@ -103,22 +105,21 @@ def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
         else:
             high = middle
     reach = math.ceil(high * _ROUNDING / rate)
-    # The bounds on both sides are one step apart; the sum itself tells which of the two holds, where it is short.
+    # The bounds on both sides are one step apart; a short sum decides between them.
     if reach > 0 and _max_failure_sum(rate, candidates, reach - 1) <= allowed:
         return reach - 1
     return reach
 
 
 def _max_failure(y: float, candidates: int) -> float:
-    """h(y) of ``noisy_max_reach``."""
     if candidates * y < 1e-4:
-        # The first term of an alternating series, hence from above.
+        # The first term of an alternating series is an upper bound.
         return 0.5 * (candidates - 1) * y
     return 1.0 + math.expm1(candidates * math.log1p(-y)) / (candidates * y) if y < 1.0 else 1.0 - 1.0 / candidates
 
 
 def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
-    """1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 where the sum would be too long."""
+    """Return 1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 if too long."""
     terms = math.ceil(64.0 / rate)
     if terms > _MOST_TERMS:
         return 1.0
@@ -129,10 +130,10 @@ def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
 
 
 def exponential_reach(rate: float, candidates: int, beta: float) -> int:
-    """The least x such that a candidate drawn with probability ∝ e^{rate·score} has, with probability 1 − ``beta``, a score
-    at most x below the best, whatever the scores.
+    """Return the least x by which a drawn candidate's score is below the best at most.
 
-    Worst are scores that all lie x + 1 below a single best one: failure then is r / (1 + r), r = (m − 1)·q^{x+1}.
+    It holds with probability 1 − ``beta`` for all scores. The worst case is a single best score
+    and all others x + 1 below: failure is r / (1 + r), r = (m − 1)·q^{x+1}.
     """
     if candidates == 1:
         return 0
@@ -141,26 +142,26 @@ def exponential_reach(rate: float, candidates: int, beta: float) -> int:
 
 
 MOST_EXACT_TERMS = 512
-"""Longest sum whose tail is summed up exactly; Chernoff's bound serves beyond."""
+"""Longest sum with an exact tail; longer ones use Chernoff's bound."""
 
 _SUM_ROUNDING = 1.0 + 1e-9
-"""Raises a bound by more than the rounding errors of its evaluation."""
+"""Margin above the rounding errors of a bound."""
 _RESOLUTION = 1e-7
 
 
 @lru_cache(maxsize=4096)
 def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
-    """An x such that with probability 1 − ``beta`` none of ``sums`` sums Σ w_j X_j is beyond ±x.
+    """Return an x that bounds ``sums`` sums Σ w_j X_j with probability 1 − ``beta``.
 
-    Each sum has ``terms`` independent two-sided draws X_j and weights |w_j| ≤ 1; the sums may share draws. Chernoff:
-    x = min_s [ln(2·sums/β) + terms·ln E e^{sX}] / s, for E e^{wsX} does not decrease in |w|. With λ the rate,
-    E e^{sX} = 1 / (1 − r²), r = sinh(s/2) / sinh(λ/2).
+    Each sum has ``terms`` independent two-sided draws X_j and weights |w_j| ≤ 1; the sums may
+    share draws. Chernoff: x = min_s [ln(2·sums/β) + terms·ln E e^{sX}] / s, since E e^{wsX} does
+    not decrease in |w|. With λ the rate, E e^{sX} = 1 / (1 − r²), r = sinh(s/2) / sinh(λ/2).
     """
     allowed = math.log(2.0 * sums / beta)
     half = 0.5 * rate
 
     def bound(fraction: float) -> float:
-        # s by the fraction r = sinh(s/2) / sinh(λ/2), in which the moment is plain.
+        # s from the fraction r = sinh(s/2) / sinh(λ/2), in which the moment is simple.
         tilt = 2.0 * math.asinh(fraction * math.sinh(half))
         return (allowed - terms * math.log1p(-fraction * fraction)) / tilt
 
@@ -168,10 +169,10 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
 
 
 def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole: bool) -> float:
-    """The error of ``sums`` sums of ``terms`` draws, with probability 1 − ``beta`` for all.
+    """Bound the error of ``sums`` sums of ``terms`` draws with probability 1 − ``beta``.
 
-    With ``whole`` weights (each draw counted once) it is exact up to ``MOST_EXACT_TERMS`` draws, but for adding up the
-    failures of different sums.
+    With ``whole`` weights (each draw counted once) it is exact up to ``MOST_EXACT_TERMS`` draws,
+    except for the union bound over the sums.
     """
     if terms == 0:
         return 0.0
@@ -181,7 +182,7 @@ def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole:
 
 
 def least_bound(bound: Callable[[float], float]) -> float:
-    """The least value of a bound that holds at every argument in (0, 1) and has one minimum there."""
+    """Minimise a unimodal bound that holds for all arguments in (0, 1)."""
     found = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
     return float(found.fun) * _SUM_ROUNDING
 
@@ -193,11 +194,11 @@ def _exact_reach(rate: float, terms: int, sums: int, beta: float) -> int:
 
 """Raises a bound by more than the rounding errors of its evaluation."""
 _RIPPLE = 1.0 + 3e-13
-"""How much likelier a value of a sum may be than under continuous noise, for each draw of at least the least variance."""
+"""Largest ratio to the density of continuous noise, per draw of at least the least variance."""
 
 
 def variance_of(law: Symmetric) -> float:
-    """The variance of the continuous law of the same shape."""
+    """Return the variance of the continuous law of the same shape."""
     if isinstance(law, Gaussian):
         return float(law.variance)
     rate = float(law.rate)
@@ -206,16 +207,17 @@ def variance_of(law: Symmetric) -> float:
 
 @lru_cache(maxsize=4096)
 def reach(law: Symmetric, draws: int, beta: float) -> int:
-    """An x such that with probability 1 − ``beta`` none of ``draws`` draws is beyond ±x."""
+    """Return an x that bounds ``draws`` draws with probability 1 − ``beta``."""
     if isinstance(law, Gaussian):
         return math.ceil(deviation_of(law) * normal_reach(each_failure(beta, draws)))
     return two_sided_reach(float(law.rate), draws, beta)
 
 
 def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool) -> float:
-    """The error of ``sums`` sums of ``terms`` draws with weights of at most 1, with probability 1 − ``beta`` for all.
+    """Bound the error of ``sums`` sums of ``terms`` draws with weights of at most 1.
 
-    The sums may share draws. With ``whole`` weights each draw is counted once.
+    It holds with probability 1 − ``beta``; sums may share draws. ``whole`` weights count each
+    draw once.
     """
     if not isinstance(law, Gaussian):
         return laplace_sum_alpha(float(law.rate), terms, sums, beta, whole=whole)
@@ -225,15 +227,15 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool
     allowed = beta / sums
     if terms == 1 or (whole and law.variance >= LEAST_VARIANCE):
         return float(math.ceil(spread * normal_reach(allowed / _RIPPLE**terms)))
-    # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, and no less for smaller weights.
+    # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
     return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * _SUM_ROUNDING
 
 
 def normal_reach(failure: float) -> float:
-    """How many deviations a normal variable is beyond with at most this probability, on either side; 0 if it may always be."""
+    """Return the deviations exceeded on either side with at most this probability."""
     return max(0.0, -float(special.ndtri(0.5 * failure)) * _SUM_ROUNDING)
 
 
 def deviation_of(law: Gaussian) -> float:
-    """σ."""
+    """Return σ."""
     return math.sqrt(law.variance)

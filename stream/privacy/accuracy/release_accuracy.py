@@ -1,7 +1,7 @@
-"""Errors of numbers that are read off one noisy release: single cells, and sums of cells.
+"""Errors of numbers computed from one noisy release: single cells and sums of cells.
 
-All bounds are for classes of questions fixed before the release's noise is known, as in the accuracy definition of Blum &
-Roth 2011; only a single cell's bound also holds for whoever chooses questions by earlier answers. Derivations:
+The bounds hold for questions fixed before the release's noise is known, as in Blum & Roth 2011;
+only a single cell's bound also holds for adaptive questions. Derivations:
 docs/proofs/histogram.md, docs/proofs/lazy-histogram.md.
 """
 
@@ -17,20 +17,20 @@ from stream.privacy.accuracy.noise_laws import least_bound, reach, sum_alpha
 from stream.privacy.noise import Symmetric, gaussian, sampler
 
 SUMS_SHARE = 0.1
-"""Share of β that sums of a histogram's cells may fail with; the rest is that of its single cells."""
+"""Share of β for sums of a histogram's cells; its single cells have the rest."""
 
 
 def release_law(calibration: ReleaseCalibration) -> Symmetric:
-    """The law of each number's noise: Gaussian, or Laplace of the rate ε of one part over what one person moves it by."""
+    """Return the law of each number's noise: Gaussian, or Laplace of rate ε per part over Δ."""
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2)
     return sampler("two_sided", Fraction(calibration.epsilon_part) / calibration.sensitivity_steps)
 
 
 def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
-    """The error of every cell of a histogram at once, whatever is asked and how often; exact.
+    """Return the exact error of all cells of a histogram, for any number of questions.
 
-    It fails with all of β but the share that is kept for sums of cells.
+    It fails with the share of β that sums do not use.
     """
     return float(reach(release_law(calibration), universe, (1.0 - SUMS_SHARE) * calibration.beta))
 
@@ -38,10 +38,10 @@ def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
 def histogram_alpha(
     calibration: ReleaseCalibration, universe: int, cells: int, numbers: int = 1, *, whole: bool = True
 ) -> float:
-    """The error of each of ``numbers`` numbers in one answer, sums of up to ``cells`` cells each.
+    """Bound the error of each of ``numbers`` numbers, sums of up to ``cells`` cells.
 
-    With probability 1 − β the answers to all ``expected_queries`` questions keep to their own α. A sum is never further
-    off than its cells together are, whoever asks.
+    With probability 1 − β the answers to all ``expected_queries`` questions keep to their α. For
+    adaptive questions, too, a sum's error is at most that of its cells together.
     """
     sums = numbers * calibration.expected_queries
     chosen = sum_alpha(release_law(calibration), cells, sums, SUMS_SHARE * calibration.beta, whole=whole)
@@ -49,31 +49,32 @@ def histogram_alpha(
 
 
 def lazy_alpha(calibration: ReleaseCalibration, cells: int, *, whole: bool = False) -> float:
-    """The error of one question of ``cells`` cells to a lazy histogram, with probability 1 − β over ``expected_queries``."""
+    """Bound the error of a question of ``cells`` cells to a lazy histogram."""
     return sum_alpha(release_law(calibration), cells, calibration.expected_queries, calibration.beta, whole=whole)
 
 
 NOISE_SHARE = 0.45
-"""Share of β that the noise of all answers may fail with."""
+"""Share of β for the noise of all answers."""
 
 CROSS_TALK_SHARE = 0.45
-"""Share of β for what other cells add."""
+"""Share of β for the error from other cells."""
 
 NORM_SHARE = 0.1
-"""Share of β that the bound on the table's norm may fail with, once for all answers."""
+"""Share of β for the bound on the table's norm, once for all answers."""
 
 _ROUNDING = 1.0 + 1e-9
-"""Raises a bound by more than the rounding errors of its evaluation."""
+"""Margin above the rounding errors of a bound."""
 _LARGEST_TILT = 1.0
-"""E e^{−tY} ≤ 1 − t + …: beyond a tilt of 1 no quadratic bound is better."""
+"""E e^{−tY} ≤ 1 − t + …: no quadratic bound is better beyond a tilt of 1."""
 
 
 @lru_cache(maxsize=4096)
 def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, beta: float) -> float:
-    """An x such that with probability 1 − ``beta`` the noise of none of ``sums`` questions to a projection is beyond ±x.
+    """Bound the noise of ``sums`` questions to a projection, with probability 1 − ``beta``.
 
-    The noise of a question is (1/T) Σ_i Q̂_i v_i with v_i two-sided and Q̂_i a sum of ``cells`` random signs, weighted by
-    at most 1 each: x = min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] / θ, B a sum of as many plain signs, θ < λ/``cells``.
+    The noise of a question is (1/T) Σ_i Q̂_i v_i with v_i two-sided and Q̂_i a sum of ``cells``
+    random signs with weights of at most 1: x = min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] / θ, B
+    an unweighted sum of ``cells`` signs, θ < λ/``cells``.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     ups = np.arange(cells + 1, dtype=np.float64)
@@ -95,11 +96,11 @@ def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, 
 
 @lru_cache(maxsize=4096)
 def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta: float) -> float:
-    """An x such that with probability 1 − ``beta`` over the matrix no question's error from other cells is beyond ±x.
+    """Bound the error from other cells with probability 1 − ``beta`` over the matrix.
 
-    ``norm`` is at least ‖D‖ and each question names ``cells`` cells with weights of at most 1. One cell's error is a sum of
-    independent signs: ‖D‖·√(2 ln(2·sums/β) / T). That of m cells is at most m times as much, and
-    ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] / θ.
+    ``norm`` is at least ‖D‖; each question names ``cells`` cells with weights of at most 1. One
+    cell's error is a sum of independent signs: ‖D‖·√(2 ln(2·sums/β) / T). That of m cells is at
+    most m times this, and ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] / θ.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     signs = cells * math.sqrt(2.0 * allowed)
@@ -115,11 +116,11 @@ def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta:
 
 @lru_cache(maxsize=256)
 def norm_bound(rate: float, projections: int, squares: float, beta: float) -> float:
-    """A number that is below the table's norm with probability at most ``beta``; ``squares`` is Σ_i (u_i + v_i)².
+    """Bound the table's norm with probability 1 − ``beta``; ``squares`` is Σ_i (u_i + v_i)².
 
     With M = ‖D‖² + E v² the mean of one square, and E (u+v)⁴ ≤ 3M² + κ, κ = E v⁴ − 3(E v²)²,
-    P(squares ≤ x) ≤ min_t exp(t·x/M + T·ln(1 − t + t²(3 + κ/M²)/2)), which falls as M grows. Infinite where so few
-    projections tell nothing.
+    P(squares ≤ x) ≤ min_t exp(t·x/M + T·ln(1 − t + t²(3 + κ/M²)/2)), which falls as M grows.
+    Infinite if there are too few projections for a bound.
     """
     q = math.exp(-rate)
     variance = 2.0 * q / (1.0 - q) ** 2
@@ -146,16 +147,17 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
 
 
 def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | None) -> float:
-    """What the table's norm is taken to be at most, of a release with this sum of squares and a number of rows, if public."""
+    """Bound the table's norm from a release and from the number of rows, if public."""
     bound = norm_bound(_rate_of(calibration), calibration.parts, squares, NORM_SHARE * calibration.beta)
-    # All rows in one cell have the largest norm of all.
+    # The norm is largest if all rows are in one cell.
     return bound if rows is None else min(bound, float(rows))
 
 
 def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -> float:
-    """The whole error of a question of ``cells`` cells to a projection, for a table whose norm is at most ``norm``.
+    """Bound the error of a question of ``cells`` cells to a projection.
 
-    With probability 1 − β all of ``expected_queries`` answers keep to theirs, the bound on the norm included.
+    With probability 1 − β all ``expected_queries`` answers keep to theirs, the bound ``norm``
+    included.
     """
     beta = CROSS_TALK_SHARE * calibration.beta
     parts, sums = calibration.parts, calibration.expected_queries
@@ -163,7 +165,7 @@ def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -
 
 
 def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
-    """The part of ``projection_alpha`` that is noise, known before anything is released."""
+    """Return the noise part of ``projection_alpha``, known before the release."""
     beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
     return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
 

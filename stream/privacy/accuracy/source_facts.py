@@ -1,4 +1,4 @@
-"""What a plan may know of a source: public facts only."""
+"""Public facts of a source that plans depend on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stream.privacy.composition.refusals import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """``each`` is how far one person moves the number of one group, ``together`` those of all groups, added up.
+    """The sensitivity of the numbers of all groups: ``each`` per group, ``together`` in ℓ₁.
 
-    ``numbers`` is how many of these may move at all. Their ℓ₂ norm is ``together`` over the root of ``spread`` at most.
+    At most ``numbers`` of them change; their ℓ₂ sensitivity is at most ``together``/√``spread``.
     """
 
     each: int
@@ -24,18 +24,17 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The public facts of a source, as far as a mechanism's plan depends on them.
+    """The public facts of a source that a mechanism's plan depends on.
 
-    ``sensitivity_steps`` is how far one person moves one query of the stream, in steps of ``grid``. ``sizes`` are
-    those of the attributes that the mechanism names, ``universe`` is the number of their cells, ``rows`` the public number of rows: that of the table
-    where neighbours replace a row, else what the stream's specification gives. ``contributions`` is how many events of
-    a stream one person may send; ``rounding`` is how far rounding to the grid moves a value at most: half a step of a feed's,
-    while a table's numbers are whole steps.
-    ``contribution`` is how many rows of one person count, where rows have persons; what one row moves by Δ a person moves by as many Δ.
-    ``movement`` is how far one person moves the numbers of a window of a standing stream, ``horizon`` those of all windows of a running
-    count; ``universe`` is then the number of groups.
-    ``disjoint`` says that the numbers of one answer are counts of disjoint groups, as those of a table are: one row is in
-    one of them only.
+    ``sensitivity_steps`` is the sensitivity of one query, in steps of ``grid``. ``sizes`` are
+    those of the mechanism's attributes, ``universe`` their number of cells (of groups, for a
+    standing stream). ``rows`` is the public number of rows: the table's if neighbours replace a
+    row, else the specification's. ``contributions`` bounds a person's events in a stream,
+    ``contribution`` a person's counted rows: the sensitivity is proportional to it. ``rounding``
+    bounds the change by rounding to the grid: half a step for feeds, 0 for tables. ``movement``
+    is the sensitivity of a window of a standing stream, ``horizon`` that of all windows of a
+    running count. ``disjoint`` is True if an answer's numbers count disjoint groups: a row is in
+    only one.
     """
 
     sensitivity_steps: int = 1
@@ -53,21 +52,21 @@ class Setting:
 
     @property
     def rows_public(self) -> bool:
-        """Whether all neighbours have as many rows: where one row stands in another's place, and a person has one."""
+        """True if all neighbours have the same number of rows."""
         return self.neighbors == "replace" and self.contribution == 1
 
     @property
     def groups_steps(self) -> int:
-        """How far one person moves all counts of disjoint cells together: two of them where one row stands in another's place."""
+        """ℓ₁ sensitivity of all counts of disjoint cells; a replaced row changes two."""
         return self.contribution * (2 if self.neighbors == "replace" else 1)
 
 
 def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
-    """What one person moves of a window's numbers, one for each of so many groups.
+    """Return the sensitivity of a window's numbers, one for each group.
 
-    All of a person's events may lie in one group, which moves it as far as all; in a count of people a person moves
-    one group by 1, that of the first event. One who stands in another's place moves no number by more than the distance from
-    the least to the greatest that one person adds to it, and all of them by what both add.
+    All events of a person may lie in one group; in a count of people a person changes only the
+    group of the first event, by 1. Replacing a person changes each number by at most the distance
+    between the extremes that one person adds, and all of them together by what both add.
     """
     most, replaced = source.contribution, source.neighbors == "replace"
     people = 2 if replaced else 1
@@ -80,16 +79,17 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     numbers = min(groups, people * most)
     if not replaced or groups == 1:
         return Movement(each, each, 1, numbers)
-    # Of opposite signs both people's numbers may meet in one group and add up there; of one sign they take from each other.
+    # Contributions of opposite signs may add up in one group; those of equal sign cancel there.
     spread = 1 if low < 0 < high else 2
     return Movement(each, 2 * most * farthest, spread, numbers)
 
 
 def horizon(source: EventsSource, standing: StandingQuery) -> Movement:
-    """What one person moves of the numbers of all groups and windows of a running count, which must not overlap.
+    """Return the sensitivity of all windows and groups of a running count.
 
-    A person's events that count are ``total`` at most; of a count of people, one in each window that the person counts in. They
-    may lie in one window and group as in many; RefusedError if nothing bounds them.
+    Windows must not overlap. At most ``total`` events of a person count; in a count of people,
+    one in each window of the person. They may all lie in one window and group. Raise RefusedError
+    without a bound.
     """
     if source.total is None:
         raise RefusedError(
@@ -105,19 +105,22 @@ def horizon(source: EventsSource, standing: StandingQuery) -> Movement:
 
 
 def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]:
-    """The least and the most that one event adds to a number, or none. A constant 0 moves nothing, yet noise needs a scale."""
+    """Return the least and the most that one event adds to a number.
+
+    A constant 0 has no sensitivity, but noise needs a scale.
+    """
     low, high = ends_of(source, standing.count) if isinstance(standing.count, SumOf) else (1, 1)
     return min(low, 0), max(high, 0 if low < 0 else 1)
 
 
 def ends_of(source: EventsSource, count: SumOf) -> tuple[int, int]:
-    """The ends of the declared range of the attribute that is summed up; RefusedError if it has none."""
+    """Return the ends of the summed attribute's range; raise RefusedError if it has none."""
     domain = integers_of(source, count)
     return domain.minimum, domain.maximum
 
 
 def integers_of(source: EventsSource, count: SumOf) -> Integers:
-    """The declared range of the attribute that is summed up; RefusedError if it has none."""
+    """Return the summed attribute's range; raise RefusedError if it has none."""
     domain = source.attributes.get(count.sum)
     if not isinstance(domain, Integers):
         raise RefusedError(

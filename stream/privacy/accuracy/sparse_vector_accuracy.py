@@ -1,9 +1,11 @@
-"""Exact accuracy of AboveThreshold and NumericSparse on the integer grid, as rigorous upper bounds on the failure probability.
+"""Exact accuracy of AboveThreshold and NumericSparse on the integer grid.
 
-A run fails at α if a query at T − α or lower is answered ⊤, or one at T + α or higher is answered ⊥, or a number is off
-by more than promised. The bounds hold for every adaptive asker, even one who sees the threshold noise; derivations are in
-``docs/proofs/above-threshold.md``, "Accuracy", and ``docs/proofs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth
-2014, Theorems 3.24, 3.26 and 3.28.
+The functions return rigorous upper bounds on the failure probability. A run fails at α if a query
+at T − α or lower is answered ⊤, or one at T + α or higher ⊥, or a number's error exceeds its
+bound. The bounds hold for every adaptive analyst, even one who sees the threshold noise;
+derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
+``docs/proofs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth 2014, Theorems
+3.24, 3.26 and 3.28.
 """
 
 from __future__ import annotations
@@ -19,28 +21,28 @@ from stream.optional_packages import np
 from stream.privacy.composition.losses import answer_rate, answers_failure
 
 _CLEARLY: Final = 1.001
-"""Bounds apart by this factor are in the order of their errors: how blocks are cut moves them by far less."""
+"""Bounds apart by this factor are ordered as their errors, whatever the blocks."""
 _LOOKS: Final = 8
-"""Most chords that are drawn before halves decide."""
+"""Most chord steps before bisection takes over."""
 
 
 class Failing:
-    """Says of errors whether their failures are above β: what follows clearly from a smaller or larger error is not computed."""
+    """Decides if the failure probability of an error exceeds β, and skips errors already decided."""
 
     def __init__(self, bound: Callable[[int], float], beta: float) -> None:
-        """Take the failure probability of each error in steps: none is larger than that of a smaller error but by rounding."""
+        """Set ``bound``, which decreases in the error in steps, except for rounding."""
         self._compute, self._beta = bound, beta
         self._known: dict[int, float] = {}
         self._low, self._high = 0, math.inf
 
     def __call__(self, alpha: int) -> bool:
-        """Whether an error is too small."""
+        """Return True if an error is too small."""
         if alpha <= self._low:
             return True
         return alpha < self._high and self._bound(alpha) > self._beta
 
     def look_near(self, guess: float, ends: tuple[int, int], resolution: int) -> None:
-        """Close in on the least error by steps from a guess, then by chords of the logarithm, which is nearly a line."""
+        """Bracket the least error from a guess by doubling, then by chords of the logarithm."""
         least, most = ends
         at = max(least, min(round(guess), most))
         while self._clearly(at) is True and at < most:
@@ -52,13 +54,13 @@ class Failing:
             if not (low and high < math.inf) or high - low <= 2 * (1 + high // resolution):
                 return
             above, below = (math.log(max(self._known[int(one)], 1e-300) / self._beta) for one in (low, high))
-            # Not at the very ends, which would tell nothing new.
+            # The ends themselves are known.
             share = min(max(above / (above - below), 0.02), 0.98)
             if self._clearly(low + round(share * (high - low))) is None:
                 return
 
     def _clearly(self, alpha: int) -> bool | None:
-        """Whether an error fails by more than bounds may be out of order; None if it is too near to β."""
+        """Return True if an error clearly fails, False if it holds, None if it is close to β."""
         bound = self._bound(alpha)
         if bound > self._beta * _CLEARLY:
             self._low = max(self._low, alpha)
@@ -82,31 +84,32 @@ if TYPE_CHECKING:
     Values = TypeVar("Values", Floats, Integers)
 
 LARGEST_STEPS = 2**60
-"""Largest error, shift or noise in steps that 64-bit integers are trusted with."""
+"""Largest error, shift or noise in steps that is computed in 64-bit integers."""
 
 DEFAULT_BLOCKS = 1024
-"""How many blocks the threshold noise is cut into; more blocks, tighter bounds."""
+"""Number of blocks of the threshold noise; more blocks give tighter bounds."""
 
 _IMPOSSIBLE = -1e30
-"""Stands for the logarithm of 0 where minus infinity would turn differences into nonsense."""
+"""Stands for ln 0, because differences of minus infinity are not numbers."""
 _ROUNDING = 1.0 + 1e-7
-"""Raises the bound by more than all rounding errors: of 16 digits, cancellation costs at most the 4 below."""
+"""Margin above all rounding errors; cancellation costs at most 4 of 16 digits."""
 _LINEAR_BELOW = 1e-4
-"""Conditional failure below which a block's worse end is used, because 1 minus success would cancel."""
+"""Below this conditional failure a block's worse end is used, to avoid cancellation."""
 _ALPHA_RESOLUTION = 2**20
 
 
 class AccuracyError(ValueError):
-    """No error that fits 64-bit integers meets the failure probability asked for."""
+    """No error that fits 64-bit integers has the requested failure probability."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """What decides how accurate a run is.
+    """The parameters that determine the accuracy of a run.
 
-    The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. ``fresh`` says that the threshold noise is drawn anew after
-    each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s included. ``fresh`` numbers have noise of
-    ``answer_rate`` and may be off by ``answer_ratio``·α, ``gap`` numbers by α.
+    The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh`` the threshold noise is
+    drawn again after each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s
+    included. The error of ``fresh`` numbers, with noise of ``answer_rate``, may be
+    ``answer_ratio``·α, that of ``gap`` numbers α.
     """
 
     one_sided: bool
@@ -121,16 +124,17 @@ class RunLayout:
 
 
 def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
-    """The rates (threshold noise, query noise) per step that the calibration prescribes."""
+    """Return the rates (threshold noise, query noise) per step of a calibration."""
     per_round = 1 if calibration.fresh_threshold else calibration.cutoff
     width = (1 if calibration.monotone else 2) * per_round * calibration.sensitivity_steps
     return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
 
 
 def lean_of(calibration: SparseVectorCalibration) -> float:
-    """By how much the ``gap`` of a value far above the threshold is too low on average: s + Eρ − Eν, 0 for two-sided noise.
+    """Return the mean bias of a ``gap`` far above the threshold: s + Eρ − Eν.
 
-    A public constant (``docs/proofs/numeric-sparse.md``, Accuracy). α bounds the error with it in.
+    It is a public constant (``docs/proofs/numeric-sparse.md``, Accuracy), 0 for two-sided noise,
+    and α includes it.
     """
     if calibration.noise != "one_sided":
         return calibration.shift * calibration.grid
@@ -139,7 +143,7 @@ def lean_of(calibration: SparseVectorCalibration) -> float:
 
 
 def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> RunLayout:
-    """The accuracy view of a calibration, for the number of queries it was planned for."""
+    """Return a calibration's layout for its planned number of queries."""
     threshold_rate, query_rate = rates_of(calibration)
     tops = min(calibration.cutoff, calibration.expected_queries)
     return RunLayout(
@@ -156,9 +160,9 @@ def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -
 
 
 def exact_alpha(calibration: SparseVectorCalibration) -> float:
-    """The least error, in the query's unit, that the calibrated noise keeps to with probability 1 − β, numbers included.
+    """Return the least error, in the query's unit, that holds with probability 1 − β.
 
-    For the textbook's constants this is far below the theorem's error that ``calibration.alpha`` holds.
+    For the textbook's constants this is far below the theorem's ``calibration.alpha``.
     """
     steps = alpha_of(layout_of(calibration), calibration.shift, calibration.beta)
     return steps * calibration.grid
@@ -172,7 +176,9 @@ def alpha_of(
     blocks: int = DEFAULT_BLOCKS,
     resolution: int = _ALPHA_RESOLUTION,
 ) -> int:
-    """The least α in steps with ``failure_bound`` at most ``beta``, rounded up by at most one part in ``resolution``.
+    """Return the least α in steps with ``failure_bound`` at most ``beta``.
+
+    It is rounded up by at most one part in ``resolution``.
 
     Raises:
         AccuracyError: no α below 2^60 steps will do.
@@ -197,7 +203,7 @@ def alpha_of(
 
 
 def _scale(layout: RunLayout, beta: float) -> float:
-    """About the error of a layout that is shifted as is best for it."""
+    """Estimate the error of a layout with its best shift."""
     queries, tops = math.log(1.0 + layout.queries / beta), math.log(1.0 + layout.tops / beta)
     decisions = queries / layout.query_rate + tops / layout.threshold_rate
     numbers = tops / (layout.answer_rate * layout.answer_ratio) if layout.numbers == "fresh" else 0.0
@@ -205,7 +211,7 @@ def _scale(layout: RunLayout, beta: float) -> float:
 
 
 def negligible(layout: RunLayout, beta: float) -> float:
-    """The mass of threshold noise that may be counted as failure without being felt at ``beta``."""
+    """Return a mass of threshold noise that may count as failure without effect on ``beta``."""
     return max(1e-6 * beta / (layout.tops if layout.fresh else 1), 1e-305)
 
 
@@ -217,7 +223,7 @@ def failure_bound(
     blocks: int = DEFAULT_BLOCKS,
     tail: float = 1e-18,
 ) -> float:
-    """An upper bound on the probability that a run of the layout errs by more than allowed at ``alpha`` steps.
+    """Bound the probability that a run's error exceeds the allowed one at ``alpha`` steps.
 
     Decisions first. With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >= x), k queries and
     h = min(c, k) ⊤s, it bounds from above
@@ -225,9 +231,8 @@ def failure_bound(
     * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
     * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by a new one.
 
-    Both are exact up to the cutting of ρ into ``blocks`` and the ``tail`` mass, which counts as failure. Where gaps are
-    published, P(−α+ρ+s <= ν < α+ρ+s) stands in for S: the noise of a ⊤ must stay inside on both sides. Fresh numbers
-    fail independently of the decisions.
+    Both are exact except for the ``blocks`` of ρ and the ``tail`` mass, which counts as failure. If gaps
+    are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail independently of the decisions.
     """
     nodes = _nodes(layout, alpha, shift, blocks, tail)
     log_low = _log_below(layout, nodes + (alpha + shift))
@@ -250,7 +255,7 @@ def failure_bound(
 
 
 def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Floats:
-    """Logarithm of the probability that a ⊤ is right, and its gap within bounds, given ρ."""
+    """Return ln of the probability that a ⊤ is right, and its gap within bounds, given ρ."""
     log_high = _log_at_least(layout, nodes + (shift - alpha))
     if layout.numbers == "gap":
         log_high += _log_complement(_log_at_least(layout, nodes + (alpha + shift)) - log_high)
@@ -258,9 +263,9 @@ def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Fl
 
 
 def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
-    """About where two functions cross inside a block: the lesser of them bends there, so that a chord across it is loose.
+    """Return about where two functions cross inside a block.
 
-    How tight a bound is must not depend on where that falls between the nodes.
+    Their minimum has a kink there, over which a chord would be loose.
     """
     apart = first - second
     places = np.flatnonzero((apart[:-1] < 0.0) != (apart[1:] < 0.0))
@@ -271,7 +276,7 @@ def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
 
 
 def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high: Floats) -> float:
-    """The bound over independent thresholds, through the law of the least of them."""
+    """Return the bound over independent thresholds, by the law of their minimum."""
     mass_below, mass_above = _tails(layout, nodes)
     mass, failures = _block_failures(layout, nodes, log_high)
     # missing[i] = 1 − W(z_i), where W(z) = E[S(−α+ρ+s); ρ >= z] bounds "ρ >= z and the high query passes".
@@ -288,7 +293,7 @@ def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high
 
 
 def _nodes(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
-    """Where the threshold noise is cut: evenly, and wherever a logarithm below bends sharply."""
+    """Return the block ends of the threshold noise: equidistant, plus the kinks of logarithms."""
     reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
     if reach > LARGEST_STEPS:
         raise AccuracyError("the threshold noise needs more than 2^60 grid steps at this β; use a coarser grid")
@@ -303,7 +308,7 @@ def _nodes(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) 
 
 
 def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
-    """What numpy's ``insert`` gives for a few sorted places, in a fraction of its time."""
+    """Insert values at a few sorted places, faster than ``numpy.insert``."""
     pieces: list[Values] = []
     begin = 0
     for number, place in enumerate(places):
@@ -314,12 +319,12 @@ def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
 
 @lru_cache(maxsize=16)
 def _even(low: int, reach: int, blocks: int) -> Integers:
-    """More than one step apart, and so distinct."""
+    """Return equidistant nodes, more than one step apart and so distinct."""
     return np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
 
 
 def _log_at_least(layout: RunLayout, x: Integers) -> Floats:
-    """Logarithm of P(ν >= x); concave in x."""
+    """Return ln P(ν >= x), which is concave in x."""
     scaled = layout.query_rate * x.astype(np.float64)
     if layout.one_sided:
         return -np.maximum(scaled, 0.0)
@@ -330,18 +335,18 @@ def _log_at_least(layout: RunLayout, x: Integers) -> Floats:
 
 
 def _log_below(layout: RunLayout, x: Integers) -> Floats:
-    """Logarithm of P(ν < x), −10^30 where that is impossible; concave in x."""
+    """Return ln P(ν < x), concave in x; −10^30 if impossible."""
     if not layout.one_sided:
         return _log_at_least(layout, 1 - x)
     scaled = layout.query_rate * np.maximum(x, 1).astype(np.float64)
-    # Each form is exact to the last digits where it is used: the first for small, the second for large x.
+    # The first form is accurate for small x, the second for large x.
     near = np.log(-np.expm1(-np.minimum(scaled, 1.0)))
     far = np.log1p(-np.exp(-scaled))
     return np.where(x >= 1, np.where(scaled < 1.0, near, far), _IMPOSSIBLE)
 
 
 def _log_complement(log_part: Floats) -> Floats:
-    """Logarithm of 1 − e^x for x <= 0, −10^30 where that is 0."""
+    """Return ln(1 − e^x) for x <= 0; −10^30 at x = 0."""
     inside = np.minimum(log_part, -1e-300)
     near = np.log(-np.expm1(inside))
     far = np.log1p(-np.exp(np.minimum(inside, -0.5)))
@@ -349,7 +354,7 @@ def _log_complement(log_part: Floats) -> Floats:
 
 
 def _tails(layout: RunLayout, nodes: Integers) -> tuple[float, float]:
-    """P(ρ < first node) and P(ρ >= last node)."""
+    """Return P(ρ < first node) and P(ρ >= last node)."""
     rate = layout.threshold_rate
     above = math.exp(-rate * float(nodes[-1]))
     if layout.one_sided:
@@ -359,10 +364,10 @@ def _tails(layout: RunLayout, nodes: Integers) -> tuple[float, float]:
 
 
 def _block_failures(layout: RunLayout, nodes: Integers, log_success: Floats) -> tuple[Floats, Floats]:
-    """Per block [z_i, z_{i+1}): P(ρ in it), and an upper bound on E[1 − e^{ψ(ρ)}; ρ in it].
+    """Return P(ρ in the block) and a bound on E[1 − e^{ψ(ρ)}; ρ in it], per block.
 
-    ψ is concave, so it lies above its chord over each block, and ρ is geometric on each block: the chord's expectation
-    is a finite geometric sum.
+    ψ is concave and lies above its chord over each block, where ρ is geometric: the chord's
+    expectation is a finite geometric sum.
     """
     rate = layout.threshold_rate
     left, right = nodes[:-1], nodes[1:]
@@ -382,6 +387,6 @@ def _block_failures(layout: RunLayout, nodes: Integers, log_success: Floats) -> 
     success = np.exp(np.maximum(first, final)) * np.expm1(-decay * count) / np.expm1(-decay)
 
     worst = mass * -np.expm1(np.minimum(log_success[:-1], at_last))
-    # Where failures are rare the difference would cancel; the block's worst point is near enough there.
+    # For rare failures the difference would cancel; the block's worst point is accurate enough.
     failures = np.where(worst < _LINEAR_BELOW * mass, worst, np.clip(mass - success, 0.0, worst))
     return mass, failures

@@ -1,1 +1,1 @@
-"""Mechanisms as pure functions of integers: no noise is drawn and nothing is read or written here."""
+"""Mechanisms as pure functions of integers, without noise generation or I/O."""

@@ -1,8 +1,8 @@
 """AboveThreshold with any cutoff, for a batch over many streams at once.
 
-A query is ⊤ iff f + ν ≥ T + ρ + s, all in whole grid steps, ν fresh per query, ρ per stream (or per round, where the
-calibration says so), s the public shift. The stream stops after its cutoff of ⊤s. Privacy: the master lemma of
-docs/proofs/above-threshold.md. Nothing here draws noise or does any I/O.
+A query is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps, with ν per query, ρ per stream (or per round,
+if the calibration says so) and the public shift s. The stream stops after its cutoff of ⊤s. Privacy:
+the master lemma of docs/proofs/above-threshold.md.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 BELOW, ABOVE, HALTED = 0, 1, 2
 
 NextBarrier = Callable[[int, int], int]
-"""Given a stream's row and the round that begins, ρ + s of that round."""
+"""Maps a stream's row and the new round to ρ + s of that round."""
 
 
 def threshold_sampler(calibration: SparseVectorCalibration) -> Sampler:
-    """The law of ρ: rate ε₁/Δ per step."""
+    """Return the law of ρ: rate ε₁/Δ per step."""
     rate = Fraction(calibration.epsilon_threshold) / calibration.sensitivity_steps
     return sampler(calibration.noise, rate)
 
 
 def query_sampler(calibration: SparseVectorCalibration) -> Sampler:
-    """The law of ν: rate ε₂/(2cΔ) per step, ε₂/(cΔ) for monotone queries; c = 1 where each round has its own ρ."""
+    """Return the law of ν: rate ε₂/(2cΔ), or ε₂/(cΔ) if monotone; c = 1 with ρ per round."""
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     width = tops * calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return sampler(calibration.noise, Fraction(calibration.epsilon_query) / width)
 
 
 def answer_sampler(calibration: SparseVectorCalibration) -> Sampler:
-    """The law of a ⊤'s fresh noise: two-sided of rate ε₃/(cΔ) per step; c = 1 where each round has its own ρ."""
+    """Return the two-sided law of a ⊤'s number: rate ε₃/(cΔ); c = 1 with ρ per round."""
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return sampler("two_sided", Fraction(calibration.epsilon_answer) / (tops * calibration.sensitivity_steps))
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What became of a batch: per query its code, its place and the ⊤s before it; per stream the ⊤s left."""
+    """Per query its code, its place and the ⊤s before it; per stream the ⊤s left."""
 
     codes: Codes
     place: Integers
@@ -73,14 +73,13 @@ def decide(
         margin: f + ν − T of each query, in steps.
         stream: each query's row in the two arrays below.
         barrier: ρ + s of each stream's current round.
-        tops_left: how many ⊤s each stream may still show; none left means halted.
-        next_barrier: called with a row and how many ⊤s of this batch came before, when a new round begins there.
-        fresh: which streams draw a new ρ after each ⊤; none if not given.
-        order: the queries by stream, those of one stream in order, if that is known already.
+        tops_left: the ⊤s that each stream may still publish; 0 means halted.
+        next_barrier: called with a row and its ⊤s of this batch when a new round begins.
+        fresh: the streams that draw a new ρ after each ⊤; none by default.
+        order: the queries sorted stably by stream, if known.
 
     Returns:
-        A code per query (BELOW, ABOVE or HALTED), how many queries and how many ⊤s of its stream came before it in
-        this batch, and the ⊤s left per stream. The inputs are not changed.
+        The decisions; the inputs are not changed.
     """
     if order is None:
         order = np.argsort(stream, kind="stable")
@@ -122,7 +121,7 @@ def _redraw(
     fresh: npt.NDArray[np.bool_],
     next_barrier: NextBarrier,
 ) -> None:
-    """Decide again, round by round, what follows a ⊤ in streams whose threshold noise is drawn anew."""
+    """Decide again, round by round, after each ⊤ of streams with a new ρ per round."""
     redrawn = fresh[rows[starts]]
     if not redrawn.any():
         return

@@ -1,7 +1,7 @@
-"""Questions about a tensor of cells, and how far an estimate is from the truth on them, in whole steps.
+"""Questions about a tensor of cells, and the error of an estimate on them in whole steps.
 
-Each question has one error, which one person moves by at most a step's 1024 parts of a row: that of a number in units of what
-one person moves it by, the largest one of several numbers.
+Each question has one error, which one person changes by at most 1024 steps (one row): for one
+number, in units of its sensitivity; for several numbers, their largest.
 """
 
 from __future__ import annotations
@@ -24,58 +24,58 @@ Numbers = tuple[int, ...]
 
 
 class ResolvedQuestion(Protocol):
-    """A question, resolved. Its numbers are whole, of its own unit."""
+    """A resolved question; its numbers are integers in its own unit."""
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes of the tensor that the question depends on, in increasing order."""
+        """The tensor axes of the question, in increasing order."""
 
     @property
     def key(self) -> bytes:
-        """Canonical bytes: equal for equal questions, however they were written."""
+        """Canonical bytes, equal for equal questions."""
 
     @property
     def unit(self) -> int:
-        """What a number is divided by to be what was asked for."""
+        """Divisor that turns a number into the requested quantity."""
 
     @property
     def width(self) -> int:
-        """How far one person moves each number."""
+        """Sensitivity of each number."""
 
     @property
     def count(self) -> int:
-        """How many numbers it asks for."""
+        """Number of requested numbers."""
 
     @property
     def summed(self) -> int:
-        """The most cells that one of the numbers adds up."""
+        """Largest number of cells that one number sums."""
 
     @property
     def whole(self) -> bool:
-        """Whether each cell that is added up counts in full, and all alike."""
+        """True if all summed cells have full and equal weight."""
 
     @property
     def ranges(self) -> bool:
-        """Whether each number is that of a range of values of every axis."""
+        """True if each number is that of a range of values on every axis."""
 
     def numbers(self, cells: TensorCells) -> Numbers:
-        """The exact numbers of a tensor on the question's axes."""
+        """Return the exact numbers of a tensor on the question's axes."""
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
-        """The largest error of the estimates, in steps; private."""
+        """Return the largest error of the estimates, in steps; private."""
 
 
 def rounded(masses: Sequence[int], total: int, rows: int) -> Numbers:
-    """The numbers that a distribution gives for so many rows, rounded to the nearest, halves upwards."""
+    """Scale a distribution to ``rows`` and round to the nearest integer, halves upwards."""
     return tuple((2 * rows * mass + total) // (2 * total) for mass in masses)
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A weighted count or a sum: the sum of multiples of weightings.
+    """A weighted count or a sum: a linear combination of weightings.
 
-    ``weights`` writes the whole weighting out; ``extent`` says how many cells have a weight, and whether they are a range of
-    every axis.
+    ``weights`` returns the complete weighting; ``extent`` returns the number of cells with a
+    weight, and True if they are a range on every axis.
     """
 
     axes: tuple[int, ...]
@@ -90,7 +90,7 @@ class Linear:
 
     @property
     def plain(self) -> Corners | None:
-        """The one weighting that the question is, if it is one."""
+        """The only weighting of the question, or None."""
         return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == 1 else None
 
     @cached_property
@@ -99,25 +99,25 @@ class Linear:
 
     @property
     def summed(self) -> int:
-        """How many cells have a weight."""
+        """Number of cells with a weight."""
         return self._extent[0]
 
     @property
     def ranges(self) -> bool:
-        """Whether these cells are a range of every axis, all of one weight."""
+        """True if these cells are a range on every axis and have equal weights."""
         return self.whole and self._extent[1]
 
     def numbers(self, cells: TensorCells) -> Numbers:
-        """The weighted sum."""
+        """Return the weighted sum."""
         return (sum(factor * weighting.value(cells) for factor, weighting in self.parts),)
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
-        """The error in units of what one person moves the number by, rounded down."""
+        """Return the error in units of the number's sensitivity, rounded down."""
         return abs(private[0] - estimates[0]) * WEIGHT_STEPS // self.width
 
 
 class Box:
-    """How many rows lie within a range of each axis: a count as most are asked, of which many are added up at once."""
+    """The count of rows in a range of each axis, the most common question; evaluated in batches."""
 
     __slots__ = ("axes", "high", "key", "low", "shape")
 
@@ -130,7 +130,7 @@ class Box:
     def __init__(
         self, axes: tuple[int, ...], key: bytes, low: Sequence[int], high: Sequence[int], shape: Sequence[int]
     ) -> None:
-        """Take the half-open range of each axis, and how many values each has."""
+        """Set the half-open range and the size of each axis."""
         self.axes = axes
         self.key = key
         self.low = low
@@ -139,27 +139,27 @@ class Box:
 
     @property
     def summed(self) -> int:
-        """How many cells are counted."""
+        """Number of counted cells."""
         return math.prod(map(operator.sub, self.high, self.low))
 
     def numbers(self, cells: TensorCells) -> Numbers:
-        """The count in steps."""
+        """Return the count in steps."""
         [number] = box_numbers([self], cells)
         return (number,)
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
-        """The error of the count, in steps."""
+        """Return the error of the count, in steps."""
         return abs(private[0] - estimates[0])
 
     def weights(self) -> Integers:
-        """The weight of each cell, written out."""
+        """Return the weight of each cell."""
         found = np.zeros(self.shape, dtype=np.int64)
         found[tuple(map(slice, self.low, self.high))] = WEIGHT_STEPS
         return found
 
 
 def box_numbers(boxes: Sequence[Box], cells: TensorCells) -> list[int]:
-    """The numbers of boxes on the same axes."""
+    """Return the numbers of boxes on the same axes."""
     ends = np.array([(one.low, one.high) for one in boxes], dtype=np.int64)
     found: list[int] = (box_sums(ends[:, 0], ends[:, 1], cells) * WEIGHT_STEPS).tolist()
     return found
@@ -171,39 +171,39 @@ Single = Linear | Box
 
 @dataclass(frozen=True, eq=False)
 class CellGroups:
-    """The counts of the cells of some axes, within a mask: a count for each."""
+    """The counts of the cells of some axes, within a mask."""
 
     axes: tuple[int, ...]
     key: bytes
     mask: npt.NDArray[np.bool_]
     grouped: tuple[int, ...]
-    """Which axes of the mask the groups are, in the order asked."""
+    """The mask's axes of the groups, in the requested order."""
     unit: int = WEIGHT_STEPS
     width: int = WEIGHT_STEPS
     whole: bool = True
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return math.prod(self.mask.shape[axis] for axis in self.grouped)
 
     @cached_property
     def summed(self) -> int:
-        """The most cells of one group."""
+        """Largest number of cells in one group."""
         return int(self._grouped(self.mask.astype(np.int64)).max(initial=0))
 
     @cached_property
     def ranges(self) -> bool:
-        """Whether every group is a range of each axis."""
+        """True if every group is a range of each axis."""
         return extent_of(self.mask)[1]
 
     def numbers(self, cells: TensorCells) -> Numbers:
-        """The counts in steps, in row-major order."""
+        """Return the counts in steps, in row-major order."""
         return tuple((self._grouped(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
-        """The largest error of a count."""
-        return max(abs(true - told) for true, told in zip(private, estimates, strict=True))
+        """Return the largest error of a count."""
+        return max(abs(true - estimate) for true, estimate in zip(private, estimates, strict=True))
 
     def _grouped(self, tensor: Integers) -> Integers:
         others = tuple(axis for axis in range(tensor.ndim) if axis not in self.grouped)
@@ -214,10 +214,10 @@ class CellGroups:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """An attribute's sum above its minimum, and how many rows it is over: a mean is their quotient.
+    """An attribute's sum above its minimum and its row count; the mean is their quotient.
 
-    With m the estimate of the mean, the error is the larger of that of the count and of |sum − m·count| in ranges of the
-    attribute; one person moves either by one at most.
+    With m the estimate of the mean, the error is the larger one of the count's error and of |sum
+    − m·count| in ranges of the attribute; one person changes either by at most one.
     """
 
     rows: Linear
@@ -238,28 +238,28 @@ class Mean:
 
     @property
     def summed(self) -> int:
-        """How many cells are added up."""
+        """Number of summed cells."""
         return self.rows.summed
 
     def numbers(self, cells: TensorCells) -> Numbers:
-        """The sum above the minimum, and the count in steps."""
+        """Return the sum above the minimum, and the count in steps."""
         return (*self.total.numbers(cells), *self.rows.numbers(cells))
 
     def error(self, private: Numbers, estimates: Numbers) -> int:
-        """The larger of both errors."""
+        """Return the larger one of both errors."""
         scaled = _mean_steps(estimates, self.range)
-        # In steps of a value: one person moves this by at most the range, for the mean lies within it.
+        # In steps of a value: the sensitivity is at most the range, which contains the mean.
         apart = abs(WEIGHT_STEPS * private[0] - scaled * private[1] // WEIGHT_STEPS)
         counts = abs(private[1] - estimates[1])
         return max(counts, apart // max(1, self.range))
 
     def mean(self, estimates: Numbers) -> float:
-        """The estimate of the mean."""
+        """Return the estimate of the mean."""
         return self.minimum + _mean_steps(estimates, self.range) / WEIGHT_STEPS
 
 
 def _mean_steps(estimates: Numbers, most: int) -> int:
-    """The quotient in steps of a value, within the attribute's range."""
+    """Return the quotient in steps of a value, clamped to the attribute's range."""
     total, count = estimates
     if count <= 0:
         return most * WEIGHT_STEPS // 2
@@ -267,7 +267,7 @@ def _mean_steps(estimates: Numbers, most: int) -> int:
 
 
 def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
-    """How many cells have a weight, and whether they are a range of every axis."""
+    """Count the cells with a weight; the flag is True if they are a range on every axis."""
     used = weights != 0
     count = int(np.count_nonzero(used))
     volume = 1
@@ -279,7 +279,7 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
 
 
 def plain_of(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Corners]]:
-    """The places of questions that are one weighting each, with it."""
+    """Return the places of questions with a single weighting, each with its weighting."""
     found = []
     for place, question in enumerate(questions):
         if isinstance(question, Linear) and (weighting := question.plain) is not None:

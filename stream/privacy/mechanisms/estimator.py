@@ -1,10 +1,10 @@
-"""Answers from the estimate of all that was measured, and the sparse vector that decides when to measure more.
+"""Answers from the estimate of all measurements, and the sparse vector that decides on more.
 
-A question is settled where the noise of what was measured bounds the estimate's error well enough; that costs nothing. Else it
-is answered from the estimate if its error is below the noisy threshold (⊥), for nothing. If it is not (⊤), the marginal of
-its attributes is measured, and a number of its own where that is nearer. A question that wants a smaller error than all this
-keeps to is measured by itself, for a price of its own. All that is public is a function of the list of measurements. The
-proofs are in docs/proofs/pmw.md. Nothing here draws noise or does any I/O.
+A question is settled for free if the noise of a measurement bounds the estimate's error well
+enough. Otherwise the estimate answers it for free if its error is below the noisy threshold (⊥).
+If not (⊤), the marginal of its attributes is measured, and a separate number if that is more
+accurate. A question with a smaller requested error is measured alone, at its own price. All
+public state is a function of the list of measurements. Proofs: docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stream.privacy.planning.prices import takes_alpha
 Integers = npt.NDArray[np.int64]
 
 WHOLE_CELLS: Final = 1 << 15
-"""Where all attributes have no more cells together, one estimate of all of them serves every question."""
+"""With at most this many cells in total, one estimate of all attributes serves all questions."""
 
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
@@ -52,10 +52,11 @@ _MOST_LOOKS: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class EstimateAnswer:
-    """One answer, in the question's own unit. ``reach`` bounds the error of each number; None promises nothing.
+    """One answer in the question's unit; ``reach`` bounds each error, None promises nothing.
 
-    ``parts`` are charged, or asked of a question that is ``refused``, 0 where there is no price; a question that is ``priced``
-    is measured by itself, with the ``marginal`` or without, and they are its share of ε too.
+    ``parts`` are charged, or would be for a ``refused`` question (0 without a price). A
+    ``priced`` question is measured alone, with the ``marginal`` or without, and ``parts`` is its
+    share of ε.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -68,7 +69,7 @@ class EstimateAnswer:
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """What is told of a question without a ⊤, and whether it is compared; ``below`` once it was, since the last ⊤."""
+    """The answer without a ⊤; ``below`` if it was compared and ⊥ since the last ⊤."""
 
     step: EstimateAnswer
     compared: bool
@@ -76,10 +77,10 @@ class _Look:
 
 
 class Estimator:
-    """One stream's measurements, and the estimates that follow from them.
+    """The measurements of one stream, and the estimates that follow from them.
 
-    ``tops`` counts the charged answers, ⊤s and those of another price; ``left`` is what the grant still pays for, in parts of
-    a ⊤'s charge.
+    ``tops`` counts all charged answers; ``left`` is the rest of the grant, in parts of a ⊤'s
+    charge.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Estimator:
         draws: Draws,
         memory: Memory,
     ) -> None:
-        """Take the attributes' sizes, the (noisy) number of rows, and what gives the true counts on some axes."""
+        """Set the attributes' sizes, the (noisy) row count and the source of true counts."""
         self.tops = 0
         self.left = calibration.cutoff * PARTS
         self._cutoff = calibration.cutoff
@@ -110,9 +111,11 @@ class Estimator:
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
 
     def take(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
-        """Add the marginal that a charged answer measured, with the question whose numbers were told beside it, if any were.
+        """Add the marginal that a charged answer measured, with the question of its numbers, if
+        any.
 
-        With ``share`` the question was charged so many parts for a measurement of its own: without axes its numbers alone.
+        With ``share`` the question was charged these parts for its own measurement; empty
+        ``axes`` mean that only its numbers were measured.
         """
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
@@ -120,7 +123,7 @@ class Estimator:
         self._looks, self._reaches = {}, {}
 
     def extend(self, cutoff: int) -> None:
-        """Pay for so many ⊤s in all."""
+        """Set the total number of ⊤s that are paid for."""
         if cutoff != self._cutoff:
             self.left += (cutoff - self._cutoff) * PARTS
             self._cutoff, self._looks = cutoff, {}
@@ -133,12 +136,14 @@ class Estimator:
         wanted: Mapping[int, Fraction] | None = None,
         limits: Mapping[int, int] | None = None,
     ) -> list[EstimateAnswer]:
-        """Answer questions in order until nothing is left to pay with; with ``beyond`` those after it too, without a promise.
+        """Answer questions in order until the grant is used up; with ``beyond`` also without a
+        promise.
 
-        ``wanted`` has the errors that questions must keep to, by their places and in the unit that they ask for, and ``limits`` the
-        most parts that they may be charged: one that may be charged more is ``limited``, before anything private is looked at. ⊤ iff the
-        error + ν ≥ threshold + ρ, all in whole steps. What was decided before the first ⊤ of a block stands; only what
-        follows is evaluated again. Blocks grow while no ⊤ comes.
+        ``wanted`` maps places to the requested errors in the question's unit, and ``limits`` to
+        the most parts that may be charged: a question that may cost more is ``limited``, before
+        any private value is read. ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Decisions
+        before the first ⊤ of a block are final; only later ones are evaluated again. Blocks grow
+        until a ⊤ occurs.
         """
         wanted, limits = wanted or {}, limits or {}
         alone = sorted({*wanted, *limits})
@@ -169,7 +174,7 @@ class Estimator:
         return steps
 
     def _alone(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
-        """An answer within ``alpha``: from what is known, from the test, or measured for it if the grant pays for that."""
+        """Answer within ``alpha``: from measurements, by the test, or by an own measurement."""
         reach, index, told = self._nearest(question)
         limit = alpha * question.unit
         if index is not None and reach <= limit:
@@ -190,7 +195,7 @@ class Estimator:
         return EstimateAnswer("priced", numbers, (kept,) * len(numbers), parts=price.parts, marginal=marginal)
 
     def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
-        """The answer of a test whose threshold, and promise, are so many steps higher: the less often there is a ⊤."""
+        """Answer by the test with threshold and promise raised by ``slack`` steps."""
         estimate = self._look([question])[0].step.numbers
         threshold = self._calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
@@ -200,12 +205,12 @@ class Estimator:
         reach = self._promise + slack / WEIGHT_STEPS
         return EstimateAnswer("below", estimate, (reach,) * len(estimate))
 
-    # What follows is public.
+    # Public values only:
 
     def hides(self, question: ResolvedQuestion) -> bool:
-        """Whether there is noise for the number that a ⊤ would tell of a question, if it would tell one."""
+        """Return True if noise can hide the number that a ⊤ would publish, if any."""
         if not isinstance(question, Linear):
-            # Plans see to counts, and of several numbers a marginal's cells tell.
+            # Plans cover counts; for several numbers a ⊤ publishes the marginal's cells.
             return True
         try:
             number_law(self._calibration, question.width)
@@ -214,12 +219,12 @@ class Estimator:
         return True
 
     def is_tested(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
-        """Whether an answer of the test keeps to ``alpha``, and what its ⊤ would tell as well."""
+        """Return True if the test's answer keeps to ``alpha``, on ⊥ and on ⊤."""
         rows = alpha * question.unit / question.width
         return rows >= max(self._promise, self._on_top(question)[1])
 
     def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
-        """The most parts that a question may be charged, and whether a test decides if it is charged."""
+        """Return the most parts that a question may be charged, and True if a test decides."""
         if alpha is None:
             compared = self._look([question])[0].compared
             return (PARTS, True) if compared else (0, False)
@@ -233,7 +238,7 @@ class Estimator:
         return own_price(self._calibration, question, alpha)[0].parts, False
 
     def _look(self, questions: Sequence[ResolvedQuestion]) -> list[_Look]:
-        """What the measurements say of questions; known questions cost a look-up."""
+        """Return the answers from measurements; known questions cost one look-up."""
         if len(self._looks) > _MOST_LOOKS:
             self._looks = {}
         looks = self._looks
@@ -261,7 +266,7 @@ class Estimator:
         return (self._promise,) * numbers
 
     def _shares(self, axes: Axes) -> TensorCells:
-        """The estimate on some axes."""
+        """Return the estimate on some axes."""
         frame = tuple(range(len(self._sizes))) if self._everything else axes
         used = self._measured.used_for(frame)
         key = ("shares", axes, frame, used)
@@ -278,7 +283,7 @@ class Estimator:
     def _settled(
         self, axes: Axes, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]
     ) -> list[EstimateAnswer | None]:
-        """The estimates, moved to where the promise holds by the noise of one measurement alone; None if none is so good."""
+        """Clamp estimates to where one measurement proves the promise; None if none does."""
         found: list[EstimateAnswer | None] = [None] * len(questions)
         by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
         for place, question in enumerate(questions):
@@ -296,7 +301,7 @@ class Estimator:
         return found
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
-        """The least reach of what was measured about a question, where that is, and whether it is numbers told."""
+        """Return the least reach, its measurement, and True if that published numbers."""
         told, moved = self._measured.told(question.key), question.width
         best = math.inf if told is None else self._measured.listed[told].reach * moved
         if not question.whole:
@@ -331,7 +336,7 @@ class Estimator:
         reach: float | Fraction,
         limit: Fraction | None = None,
     ) -> EstimateAnswer:
-        """The estimate, within what leaves the promise, or another ``limit``, to what was measured."""
+        """Clamp the estimate so that the measurement proves the promise, or ``limit``."""
         moved = question.width
         room = math.floor((self._promise * moved if limit is None else limit) - reach)
         kept = tuple(
@@ -341,7 +346,7 @@ class Estimator:
         return EstimateAnswer("settled", kept, tuple(map(float, reaches)))
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
-        """The noisy counts of a measurement on some of its axes."""
+        """Return the noisy counts of a measurement on some of its axes."""
         key = ("on", index, axes)
         if (known := self._memory.get(key)) is None:
             known = TensorCells(self._measured.counts_on(index, axes))
@@ -349,7 +354,7 @@ class Estimator:
         return known  # type: ignore[no-any-return]
 
     def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
-        """Whether a ⊤ tells a number beside the marginal, and the error of what it tells, in units of what one person moves."""
+        """Return True if a ⊤ publishes a number, and its error in units of the sensitivity."""
         key = (question.summed, question.count, question.whole)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self._calibration, numbered=False)
@@ -359,12 +364,12 @@ class Estimator:
         numbered = isinstance(question, Single) and bound > self._promise
         return numbered, self._bounds.number() if numbered else bound
 
-    # What follows reads the table, and hides it behind noise.
+    # Private values from here on, published only with noise:
 
     def _first_above(self, questions: Sequence[ResolvedQuestion], looks: Sequence[_Look]) -> int:
-        """The place of the first ⊤; as many as there are questions if there is none.
+        """Return the place of the first ⊤, or the number of questions if there is none.
 
-        A question that was ⊥ after as many ⊤s is ⊥ again: its error and its noise are the same.
+        A question that was ⊥ after the same number of ⊤s is ⊥ again: error and noise are equal.
         """
         asked = [place for place, look in enumerate(looks) if look.compared and not look.below]
         if not asked:
@@ -379,7 +384,7 @@ class Estimator:
         return asked[first] if first < len(asked) else len(questions)
 
     def _errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> Integers:
-        """The errors of the estimates, in steps: private."""
+        """Return the errors of the estimates, in steps; private."""
         errors = np.zeros(len(questions), dtype=np.int64)
         by_axes: dict[Axes, list[int]] = {}
         for place, question in enumerate(questions):
@@ -393,7 +398,7 @@ class Estimator:
         return errors
 
     def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
-        """What a ⊤ tells: a number, or sums of the marginal's own cells where their noise is as small."""
+        """Measure on a ⊤: a number, or sums of the marginal's cells if their noise is as small."""
         numbered, bound = self._on_top(question)
         self.take(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1
@@ -403,7 +408,7 @@ class Estimator:
 
 
 def _numbers(questions: Sequence[ResolvedQuestion], cells: TensorCells) -> list[Numbers]:
-    """The exact numbers of questions on the same axes; those of plain ones all at once."""
+    """Return the exact numbers of questions on the same axes, in batches where possible."""
     boxes = [question for question in questions if isinstance(question, Box)]
     if len(boxes) == len(questions):
         return [(number,) for number in box_numbers(boxes, cells)] if boxes else []

@@ -1,10 +1,9 @@
-"""Private numbers as integers: how values meet the declared grid.
+"""Rounding of private values to the declared grid.
 
-Everything private is compared as a whole number of grid steps. A number v on the wire is a decimal, and so are the
-grid γ and the sensitivity Δ that an operator declares; in exact arithmetic on these decimals v becomes ⌊v/γ + ½⌋.
-Hence |v − v′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, which is what noise is calibrated to. A double is off its decimal
-by a rounding error, which decides nothing except beside a tie; there alone the decimal itself is looked at. The proof
-stands in ``docs/noise.md``.
+Private values are compared as integers: v becomes ⌊v/γ + ½⌋, where v, the grid γ and the
+sensitivity Δ are exact decimals. Hence |v − v′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, to which
+noise is calibrated. The rounding error of a double matters only next to a tie; only there is the
+decimal itself read. Proof: ``docs/noise.md``.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from stream.privacy.composition.refusals import LARGEST_TOTAL
 from stream.privacy.mechanisms.ranges import MAX_STEPS, range_of, written
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
-"""Public thresholds are clamped to ±2⁵¹ steps: one beyond a feed's range stays beyond every value."""
+"""Thresholds are clamped to ±2⁵¹ steps, beyond all values of a feed."""
 
 _ROUNDING = 6 * 2.0**-53
-"""Above the error of ½ + x/γ in doubles, relative to 1 + |x/γ|: a number's, the grid's, the quotient's and the sum's."""
+"""Exceeds the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
 
 _FEW = MAX_STEPS // 4
 
@@ -36,11 +35,11 @@ _upwards = Context(prec=40, rounding=ROUND_CEILING)
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
 Written = Callable[[int], Decimal]
-"""The number at a place of an array, as it was written."""
+"""Returns the decimal of the number at a place of an array."""
 
 
 def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
-    """Numbers of steps as they are published: the double nearest to steps·γ/``parts``, γ the decimal that the grid is."""
+    """Return the doubles nearest to steps·γ/``parts``, as they are published."""
     numerator, denominator = _ratio(grid)
     denominator *= parts
     # A quotient of two integers is rounded once, a product of doubles twice.
@@ -48,7 +47,7 @@ def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
 
 
 def _between(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
-    """Numbers, clamped; numpy's own takes three times as long for a few."""
+    """Clamp; numpy's own function takes three times as long for short arrays."""
     clamped: npt.NDArray[Scalar] = np.minimum(np.maximum(numbers, low), high)
     return clamped
 
@@ -60,7 +59,7 @@ def _ratio(grid: float) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Multiples of ``gamma``; private numbers are clamped to ``low`` … ``high`` steps, which takes no two further apart."""
+    """Multiples of ``gamma``; private numbers are clamped to ``low`` … ``high`` steps."""
 
     gamma: Decimal
     low: int = -MAX_STEPS
@@ -80,10 +79,11 @@ class Grid:
         minimum: float | None = None,
         maximum: float | None = None,
     ) -> Grid:
-        """The grid on which values ``sensitivity`` apart are at most ``sensitivity_steps`` apart.
+        """Return a grid on which values ``sensitivity`` apart are ``sensitivity_steps`` apart at
+        most.
 
-        It is the declared one; where the steps were counted otherwise (by an earlier version, on the nearest doubles),
-        that may take a grid coarser by less than doubles can tell.
+        This is the declared grid, unless an earlier version counted the steps on the nearest
+        doubles: then the grid is coarser by less than the resolution of doubles.
         """
         gamma = max(written(grid), _upwards.divide(written(sensitivity), Decimal(sensitivity_steps)))
         low, high = (cls(gamma).step_of(end) for end in range_of(grid, minimum, maximum))
@@ -91,25 +91,25 @@ class Grid:
 
     @classmethod
     def whole(cls, grid: float) -> Grid:
-        """The grid of a table's counts and totals, which are whole numbers of it."""
+        """Return the grid of a table's counts and totals, which are multiples of it."""
         return cls(written(grid), -LARGEST_TOTAL, LARGEST_TOTAL)
 
     def private(self, doubles: npt.ArrayLike, exactly: Written) -> Steps:
-        """⌊v/γ + ½⌋, clamped, for the numbers v that ``exactly`` gives and ``doubles`` are nearest to.
+        """Return ⌊v/γ + ½⌋, clamped, for numbers v; ``doubles`` are the nearest doubles.
 
-        ``exactly`` is asked for few of them only: those beside a tie.
+        ``exactly`` is called only for the few numbers next to a tie.
         """
         return self._steps(doubles, exactly, self.low, self.high)
 
     def public(self, doubles: npt.ArrayLike) -> Steps:
-        """The steps of thresholds: each double stands for its shortest decimal."""
+        """Return the steps of thresholds; each double stands for its shortest decimal."""
         numbers = np.asarray(doubles, dtype=np.float64)
         return self._steps(
             numbers, lambda place: written(float(numbers[place])), -THRESHOLD_STEPS, THRESHOLD_STEPS
         )
 
     def step_of(self, number: Decimal) -> int:
-        """The step of one number, clamped to ±2⁵⁰."""
+        """Return the step of one number, clamped to ±2⁵⁰."""
         return int(self._steps([float(number)], lambda _: number, -MAX_STEPS, MAX_STEPS)[0])
 
     def _steps(self, doubles: npt.ArrayLike, exactly: Written, low: int, high: int) -> Steps:
@@ -120,11 +120,11 @@ class Grid:
         steps = np.floor(raised).astype(np.int64)
         beside = np.abs(raised - np.rint(raised)) <= _ROUNDING * (np.abs(quotients) + 1.0)
         if beside.any():
-            # Whatever lies well beyond the ends is clamped to them, tie or not.
+            # Numbers far beyond the ends are clamped in any case.
             beside &= (quotients > low - 16.0) & (quotients < high + 16.0)
             places = np.flatnonzero(beside)
             guesses = np.rint(raised[places])
-            # The error is below ½ for fewer than 2⁴⁸ steps, and below 2 for all; of whole numbers up to 2⁵³ it is 1 at most.
+            # The error is below ½ under 2⁴⁸ steps and below 2 else; at most 1 for integers up to 2⁵³.
             guesses += np.where(np.abs(guesses) < _FEW, 0.0, 2.0)
             steps[places] = [
                 self._at_most(guess, exactly(place))
@@ -133,7 +133,7 @@ class Grid:
         return _between(steps, low, high)
 
     def _at_most(self, steps: int, number: Decimal) -> int:
-        """⌊number/γ + ½⌋ in exact arithmetic, where it is not above so many steps."""
+        """Return ⌊number/γ + ½⌋ exactly, given the upper bound ``steps``."""
         while number < _multiply(2 * steps - 1, self.half):
             steps -= 1
         return steps

@@ -1,17 +1,18 @@
 """The maximum-entropy distribution on a tensor that fits noisy marginals, to the same bits on every machine.
 
-With y_S the noisy counts on axes S, σ_S their standard deviation and p₀ the product of what the measurements say of single
-axes, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave
+With y_S the noisy counts on axes S, σ_S their standard deviation and p₀ the product of the measured
+one-way marginals, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave
 
     Σ_S ⟨θ_S, y_S⟩ − rows·ln Σ_x p₀(x) e^{Σ_S θ_S(x)} − Σ_S τ_S‖θ_S‖²/2,        τ_S = σ_S/2.
 
-Its gradient is y_S − rows·p_S − τ_S θ_S: the entropy is largest among all p whose marginals are this near to the measured
-ones (docs/proofs/pmw.md). Steps are scaled by a bound on the curvature, 1/(rows·p_S + τ_S), with Nesterov's momentum, which starts
-over whenever it points downhill. How many there are follows from the number of cells.
+Its gradient is y_S − rows·p_S − τ_S θ_S: p has the largest entropy of all distributions whose marginals
+are this near to the measured ones (docs/proofs/pmw.md). Steps are scaled by a curvature bound,
+1/(rows·p_S + τ_S), with Nesterov momentum that restarts when it points downhill. Their number depends on
+the number of cells alone.
 
-Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding, the exponentials of a table
-that is computed in decimal arithmetic, sums of integers below 2⁵³ (exact in whatever order) and sums in an order that is
-fixed here. Nothing here draws noise or does any I/O.
+Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding,
+exponentials from a table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order) and sums
+in a fixed order.
 """
 
 from __future__ import annotations
@@ -30,31 +31,29 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 TOTAL_BITS: Final = 42
-"""Estimates are integers of a total near 2⁴²: with weights of 10 bits every sum of them is an integer below 2⁵³."""
+"""Estimates are integers with total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
 
 _WEIGHT_BITS: Final = 32
-"""While fitting, the heaviest cell weighs 2³²: with at most 2²⁰ cells, as many as a universe has, all sums stay below 2⁵³."""
+"""The heaviest cell weighs 2³² during a fit: sums over at most 2²⁰ cells stay below 2⁵³."""
 _RELAXATION: Final = 0.5
 _LARGEST_STEP: Final = 2.0
 _LEAST_SHARE: Final = 0.5
-"""A value of an axis is taken to have at least half a standard deviation of rows, however few were measured."""
+"""Each value of an axis has at least half a standard deviation of rows."""
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
-"""About so many cells are passed over for each measurement, as far as the bounds on the number of steps allow."""
+"""Cell updates per fit, within the bounds on the number of steps."""
 _OVERLAP: Final = 1.5
-"""Curvatures of marginals add up where they share an axis, and half as much again for what axes have to do with each other;
-never by more than the number of marginals.
-"""
+"""Curvatures of marginals that share an axis add up, with a margin of half for axis correlations."""
 
 _RESOLUTION_BITS: Final = 16
 _LOW_BITS: Final = 10
 _NEGLIGIBLE: Final = 32
-"""Cells lighter than the heaviest by e⁻³² weigh nothing."""
+"""Cells lighter than the heaviest by a factor e⁻³² get weight 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoisyMarginal:
-    """Noisy counts on some axes of the tensor, in increasing order; ``variance`` is that of one of them."""
+    """Noisy counts on some axes, in increasing order; ``variance`` is per cell."""
 
     axes: tuple[int, ...]
     counts: Floats
@@ -62,11 +61,11 @@ class NoisyMarginal:
 
 
 def fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> Integers:
-    """The estimate of the share of each cell, as integers of a total near 2⁴²; a function of the arguments alone.
+    """Return the estimated share of each cell, as integers with total near 2⁴².
 
-    ``marginals`` name distinct sets of axes. Without any the distribution is uniform.
+    ``marginals`` have distinct axes; without marginals the distribution is uniform.
     """
-    # Sums over long runs of memory are fast: the largest axis goes last.
+    # Sums over long runs of memory are fast: the largest axis is last.
     order = sorted(range(len(shape)), key=lambda axis: (shape[axis], axis))
     place = {axis: number for number, axis in enumerate(order)}
     turned = []
@@ -113,7 +112,7 @@ def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) ->
 
 
 class _Sums:
-    """Which sums of a tensor are sums of which others: most marginals then cost far less than the tensor."""
+    """Orders the sums of a tensor so that most marginals derive from smaller sums."""
 
     def __init__(self, shape: Sequence[int], wanted: Sequence[tuple[int, ...]]) -> None:
         self._all = tuple(range(len(shape)))
@@ -129,7 +128,7 @@ class _Sums:
         self._downwards = sorted(self._parent, key=lambda axes: (-len(axes), axes))
 
     def down(self, tensor: Floats) -> dict[tuple[int, ...], Floats]:
-        """The sums over the axes left out, of whole numbers: exact, in whatever order they are added."""
+        """Return the sums over the other axes; exact for integers."""
         found = {self._all: tensor}
         for axes in self._downwards:
             above = self._parent[axes]
@@ -138,7 +137,7 @@ class _Sums:
         return found
 
     def up(self, parts: Sequence[Floats]) -> Floats:
-        """The sum of tensors on the wanted axes, each repeated along the axes left out; added in a fixed order."""
+        """Add tensors on the wanted axes, broadcast along the other axes, in a fixed order."""
         held = dict(zip(self._wanted, parts, strict=True))
         for axes in reversed(self._downwards):
             if (part := held.get(axes)) is None:
@@ -153,12 +152,12 @@ class _Sums:
 
 
 def steps_for(cells: int) -> int:
-    """How many steps a fit takes: fewer for large tensors, whose noise leaves less to be won."""
+    """Return the number of steps of a fit: fewer for large tensors, which gain less."""
     return max(_LEAST_STEPS, min(_MOST_STEPS, _CELL_STEPS // cells))
 
 
 def combined(marginals: Sequence[NoisyMarginal]) -> list[NoisyMarginal]:
-    """Marginals on equal axes as one, weighted by precision; sorted by axes."""
+    """Merge marginals on equal axes, weighted by precision; sorted by axes."""
     found: dict[tuple[int, ...], NoisyMarginal] = {}
     for one in marginals:
         if (known := found.get(one.axes)) is None:
@@ -171,7 +170,7 @@ def combined(marginals: Sequence[NoisyMarginal]) -> list[NoisyMarginal]:
 
 
 def summed(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
-    """The marginal on some of a marginal's axes: m cells added up have m times the variance."""
+    """Sum a marginal to fewer axes; m summed cells have m times the variance."""
     if axes == one.axes:
         return one
     kept = [place for place, axis in enumerate(one.axes) if axis in axes]
@@ -182,12 +181,11 @@ def summed(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
 
 
 def ordered_sum(values: Floats) -> float:
-    """The sum by halves: always the same additions, whatever the machine."""
+    """Sum by halves, in the same order on every machine."""
     return float(_folded(values.reshape(-1, 1))[0]) if values.size else 0.0
 
 
 def _folded(rows: Floats) -> Floats:
-    """The sum of rows, by halves."""
     while len(rows) > 1:
         half = len(rows) >> 1
         folded = rows[:half] + rows[half : 2 * half]
@@ -199,7 +197,7 @@ def _folded(rows: Floats) -> Floats:
 
 
 def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats:
-    """The product of the shares that all measurements together give to the values of each axis."""
+    """Return the product of the one-way marginals from all measurements."""
     base = np.ones(tuple(shape))
     for axis in range(len(shape)):
         seen = [summed(one, (axis,)) for one in marginals if axis in one.axes]
@@ -211,7 +209,7 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
 
 
 def _weights(base: Floats, log: Floats) -> Floats:
-    """p₀·exp(Σ θ) in whole numbers, the heaviest 2³²."""
+    """Return p₀·exp(Σ θ) in integers, the heaviest 2³²."""
     weights = base * _exponentials(log - log.max())
     weights *= float(1 << _WEIGHT_BITS) / float(weights.max())
     return np.rint(weights, out=weights)
@@ -223,7 +221,7 @@ def _whole(weights: Floats) -> Integers:
 
 
 def _exponentials(log: Floats) -> Floats:
-    """exp of numbers none of which is above 0, to 16 binary digits; 0 below −32."""
+    """Return exp of numbers ≤ 0, to 16 binary digits; 0 below −32."""
     low, high = _tables()
     down = np.minimum(log * -float(1 << _RESOLUTION_BITS), float((len(high) << _LOW_BITS) - 1)).astype(np.int64)
     values: Floats = low[down & ((1 << _LOW_BITS) - 1)]

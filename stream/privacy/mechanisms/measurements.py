@@ -1,8 +1,7 @@
-"""What one stream has measured: marginals with their noise, and numbers told beside them or by themselves.
+"""The measurements of one stream: marginals and numbers with their noise.
 
-All noisy counts are a function of the list of measurements, the table and the key, and are computed again where they were
-dropped. The list itself, and what can be told from it without the counts, is public. Nothing here draws noise or does any
-I/O.
+Noisy counts are a function of the list of measurements, the table and the key, and are recomputed
+if dropped. The list, and everything derived from it without the counts, is public.
 """
 
 from __future__ import annotations
@@ -30,19 +29,22 @@ from stream.privacy.planning.prices import Price, estimate_price, numbers_failur
 
 @dataclass(frozen=True, slots=True)
 class OwnMeasurement:
-    """The law of its noise, and the error of the numbers, in units of what one person moves a number by."""
+    """The law of the noise, and the error of the numbers in units of their sensitivity."""
 
     law: Symmetric
     reach: Fraction
 
 
 def own_price(calibration: EstimateCalibration, question: ResolvedQuestion, alpha: Fraction) -> tuple[Price, bool]:
-    """The least price at which every number is within ``alpha``, in the unit that is asked for; and whether a marginal has it."""
+    """Return the least price at which every number is within ``alpha``.
+
+    The flag is True if measuring the marginal has this price.
+    """
     steps = alpha * question.unit
     numbers = estimate_price(calibration, _width(calibration, question), question.count, math.floor(steps))
     if not question.whole or question.summed != 1:
         return numbers, False
-    # Each number is one cell, in full: a marginal costs what one of its cells does where a row is added or removed.
+    # Each number is one full cell: under add-remove a marginal costs as much as one of its cells.
     rows = math.floor(steps / question.width)
     cells = estimate_price(calibration, calibration.marginal_sensitivity, question.count, rows)
     return (cells, True) if cells.parts <= numbers.parts else (numbers, False)
@@ -51,7 +53,7 @@ def own_price(calibration: EstimateCalibration, question: ResolvedQuestion, alph
 def own_measurement(
     calibration: EstimateCalibration, question: ResolvedQuestion, share: int, *, marginal: bool
 ) -> OwnMeasurement:
-    """The measurement that has so many parts of a ⊤'s ε."""
+    """Return the measurement with ``share`` parts of a ⊤'s ε."""
     width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
     rate = rate_of(calibration, share, width)
     reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS))
@@ -60,7 +62,7 @@ def own_measurement(
 
 
 def _width(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
-    """How far one person moves all numbers together: the counts of groups as they move a marginal."""
+    """Return the ℓ₁ sensitivity of all numbers; counts of groups change as a marginal does."""
     return question.width * (calibration.marginal_sensitivity if isinstance(question, CellGroups) else 1)
 
 
@@ -72,42 +74,42 @@ class Draws(Protocol):
     """The noise of one stream."""
 
     def barrier(self, tops: int) -> int:
-        """ρ."""
+        """Return ρ."""
 
     def queries(self, tops: int, keys: Sequence[bytes]) -> Integers:
-        """ν of questions, asked after so many ⊤s."""
+        """Return ν of questions after ``tops`` ⊤s."""
 
     def number(self, tops: int, key: bytes, law: Symmetric) -> int:
-        """The noise of the number on the ⊤ of a question."""
+        """Return the noise of the number on a question's ⊤."""
 
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """The noise of the numbers that a question is charged so many parts for."""
+        """Return the noise of the numbers of a question charged ``share`` parts."""
 
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
-        """The noise of a marginal's cells: of that measured after so many charges, or with None of one of the opening.
+        """Return the noise of a marginal's cells; ``tops`` is None in the opening.
 
-        With ``share`` a question is charged so many parts for it.
+        ``share`` is set if one question is charged for the marginal.
         """
 
 
 class Memory(Protocol):
-    """Keeps what can be computed again."""
+    """Cache of values that can be recomputed."""
 
     def get(self, key: Any) -> Any:
-        """What is kept under the key, or None."""
+        """Return the value of a key, or None."""
 
     def put(self, key: Any, value: Any) -> None:
-        """Keep a value, unless it is too large."""
+        """Store a value unless it is too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMarginal:
-    """One measured marginal: its axes, the law of its cells' noise, and the question whose numbers were told with it.
+    """A measured marginal, the law of its noise, and the question answered with it.
 
-    With ``share`` it was measured for that question, which was charged so many parts; without axes it is these numbers alone,
-    and the law theirs. What was told is off by at most ``reach``, in units of what one person moves a number by.
+    With ``share`` it was measured for that question, at this price; empty ``axes`` mean that only
+    its numbers were measured. ``reach`` bounds their error, in units of the sensitivity.
     """
 
     axes: Axes
@@ -119,13 +121,13 @@ class MeasuredMarginal:
 
     @property
     def charges(self) -> float:
-        """How many ⊤s' charges it had."""
+        """Its price in ⊤ charges."""
         return 1.0 if self.share is None else self.share / PARTS
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """A measurement that tells of all axes of a question, ``more`` of its cells for each of theirs."""
+    """A measurement of all axes of a question, with ``more`` cells per cell of the question."""
 
     index: int
     law: Symmetric
@@ -135,7 +137,7 @@ class Covering:
 
 
 class Measurements:
-    """One stream's measurements in order; ``listed`` has them by index."""
+    """The measurements of one stream in order; ``listed`` is indexed by number."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class Measurements:
         draws: Draws,
         memory: Memory,
     ) -> None:
-        """Take the attributes' sizes, and what gives the true counts on some axes."""
+        """Set the attributes' sizes and the source of true counts."""
         self._sizes = tuple(sizes)
         self._calibration = calibration
         self._private = private
@@ -159,12 +161,13 @@ class Measurements:
         self._used: dict[Axes, tuple[int, ...]] = {}
         self._covering: dict[Axes, list[Covering]] = {}
 
-    # What follows is public.
+    # Public values only:
 
     def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, share: int | None) -> None:
-        """Add what an answer measured after so many charged ones: a marginal, and the question whose numbers were told, if any.
+        """Add the measurement of an answer after ``tops`` charges, with its question, if any.
 
-        With ``share`` the question was charged so many parts for a measurement of its own: without axes its numbers alone.
+        With ``share`` the question was charged these parts for its own measurement; empty
+        ``axes`` mean that only its numbers were measured.
         """
         if share is not None and question is not None:
             own = own_measurement(self._calibration, question, share, marginal=bool(axes))
@@ -180,11 +183,14 @@ class Measurements:
         self._used, self._covering = {}, {}
 
     def told(self, key: bytes) -> int | None:
-        """The measurement with which the numbers of a question were told, the best of several."""
+        """Return the most accurate measurement of a question's numbers, or None."""
         return self._told.get(key)
 
     def used_for(self, frame: Axes) -> tuple[int, ...]:
-        """Which measurements tell of these axes: all that share two of them, and the first that tell of a single one."""
+        """Return the measurements that a fit on these axes uses.
+
+        These share two axes with the frame, or are the first on a single axis.
+        """
         if (known := self._used.get(frame)) is None:
             used, covered = [], set[int]()
             for index, one in enumerate(self.listed):
@@ -196,7 +202,7 @@ class Measurements:
         return known
 
     def covering(self, axes: Axes) -> list[Covering]:
-        """The measurements that tell of all these axes."""
+        """Return the measurements of all these axes."""
         if (known := self._covering.get(axes)) is None:
             known = self._covering[axes] = [
                 Covering(
@@ -211,10 +217,10 @@ class Measurements:
             ]
         return known
 
-    # What follows reads the table, and hides it behind noise.
+    # Private values from here on, published only with noise:
 
     def counts(self, index: int) -> Integers:
-        """A measurement's noisy counts; a function of the table, the key and the list."""
+        """Return a measurement's noisy counts."""
         key = ("counts", index, self.listed[index].axes)
         if (known := self._memory.get(key)) is None:
             one = self.listed[index]
@@ -225,10 +231,10 @@ class Measurements:
         return known  # type: ignore[no-any-return]
 
     def numbers(self, index: int) -> Numbers:
-        """The numbers that were told with a measurement."""
+        """Return the numbers that were published with a measurement."""
         one = self.listed[index]
         if one.question is None or one.tops is None:
-            raise ValueError("no number was told with this measurement")
+            raise ValueError("this measurement has no published number")
         if one.share is not None and one.axes:
             return one.question.numbers(TensorCells(self.counts(index)))
         true = one.question.numbers(self._private(one.question.axes))
@@ -238,14 +244,14 @@ class Measurements:
         return (true[0] + self._draws.number(one.tops, one.question.key, self._number_law(one.question)),)
 
     def counts_on(self, index: int, axes: Axes) -> Integers:
-        """A measurement's noisy counts, summed over the axes left out."""
+        """Return a measurement's noisy counts, summed over the other axes."""
         own = self.listed[index].axes
         others = tuple(place for place, axis in enumerate(own) if axis not in axes)
         counts = self.counts(index)
         return counts.sum(axis=others) if others else counts
 
     def marginals(self, frame: Axes) -> list[NoisyMarginal]:
-        """All that tells of these axes, as a fit takes it."""
+        """Return the noisy marginals on these axes, for a fit."""
         found = []
         for index in self.used_for(frame):
             shared = tuple(axis for axis in self.listed[index].axes if axis in frame)
@@ -255,7 +261,7 @@ class Measurements:
         return found
 
     def _noisy(self, index: int) -> NoisyMarginal:
-        """A measurement as the fit takes it: its cells, moved to what the number beside them says, by precision."""
+        """Combine a marginal's cells with the number measured beside it, by precision."""
         one = self.listed[index]
         counts = self.counts(index).astype(np.float64)
         variance = variance_of(one.law)

@@ -1,10 +1,10 @@
 """Online private multiplicative weights: a public hypothesis, and the sparse vector that decides when to correct it.
 
 The hypothesis p̂ is a distribution over the cells of a table's attributes. A question is a vector q over these cells, in
-whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, which is one row's full weight. If the hypothesis' answer rows·q(p̂) is
-off by more than the noisy threshold the answer is a noisy number (⊤) and p̂(x) ∝ p̂(x)·exp(±η q(x)); otherwise it is
-the hypothesis' own (⊥), for nothing. Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; the proofs are in
-docs/proofs/pmw-weights.md. Nothing here draws noise or does any I/O.
+whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, one row's full weight. If the error of the hypothesis's
+answer rows·q(p̂) exceeds the noisy threshold (⊤), the answer is a noisy number and p̂(x) ∝
+p̂(x)·exp(±η q(x)); otherwise it is the hypothesis's answer (⊥), for free. Source: Hardt & Rothblum 2010;
+Dwork & Roth 2014, Section 4.2; proofs: docs/proofs/pmw-weights.md.
 """
 
 from __future__ import annotations
@@ -28,63 +28,64 @@ Asked_contra = TypeVar("Asked_contra", contravariant=True)
 Question = TypeVar("Question")
 
 TOTAL_BITS: Final = 42
-"""p̂ is held as integers of a total near 2⁴²: with weights of 10 bits every partial sum is an integer below 2⁵³."""
+"""p̂ has integers with total near 2⁴²: with 10-bit weights all partial sums stay below 2⁵³."""
 
 _FIRST_BLOCK: Final = 32
 _BLOCK_CELLS: Final = 1 << 13
 _BUFFER_CELLS: Final = 1 << 17
-"""Questions are written out as doubles so many cells at a time, few enough to stay in a core's cache."""
+"""Cells of questions written as doubles at once; they fit a core's cache."""
 
 _MARGINAL_BUDGET: Final = 4
 _STEP: Final = 1
-"""No share is taken to be nearer to 0 or 1 than a step of a count."""
+"""Shares stay at least one step of a count away from 0 and 1."""
 _LOG_ODDS: Final = Context(prec=40)
 """Decimal arithmetic is the same on every machine."""
 _NEGLIGIBLE: Final = 32
-"""Cells lighter than the heaviest by e⁻³² weigh nothing: 2⁴²·e⁻³² rounds to 0."""
+"""Cells lighter than the heaviest by a factor e⁻³² get weight 0: 2⁴²·e⁻³² rounds to 0."""
 _LOW_BITS: Final = 10
 
 
 class Hypothesis(Protocol[Asked_contra]):
-    """A public distribution over a universe, rebuilt from nothing but its updates."""
+    """A public distribution over a universe, determined by its updates alone."""
 
     def estimates(self, questions: Sequence[Asked_contra], rows: int) -> Integers:
-        """rows·q(p̂) of each question in steps, rounded to the nearest.
+        """Return rows·q(p̂) of each question in steps, rounded to the nearest.
 
-        A function of the updates so far, the question and ``rows`` alone, never of the rest of the batch.
+        It depends on the updates, the question and ``rows`` alone, never on the rest of the
+        batch.
         """
 
     def update(self, question: Asked_contra, *, up: bool, times: int = 1) -> None:
-        """Move weight towards the cells of the question, or away from them, by so many times η."""
+        """Move weight towards the question's cells, or away from them, by ``times``·η."""
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes, in bytes."""
+        """Memory in bytes."""
 
 
 class Noise(Protocol):
-    """The noise of one stream, by the number of ⊤s before and the questions' places in the batch."""
+    """The noise of one stream, by the number of earlier ⊤s and the places in the batch."""
 
     def barrier(self, tops: int) -> int:
-        """ρ + s of the round under way after so many ⊤s."""
+        """Return ρ + s of the round after ``tops`` ⊤s."""
 
     def queries(self, tops: int, places: range) -> Integers:
-        """ν of the questions at these places, asked after so many ⊤s."""
+        """Return ν of the questions at these places, after ``tops`` ⊤s."""
 
     def answer(self, tops: int, place: int) -> int:
-        """The noise of the number on the ⊤ of the question at this place."""
+        """Return the noise of the number on the ⊤ at this place."""
 
 
 class Correction(Protocol):
-    """How strongly a noisy answer corrects the hypothesis."""
+    """The strength with which a noisy answer corrects the hypothesis."""
 
     def times(self, shown: int, estimate: int) -> int:
-        """How many times η to move by, for the error shown and the hypothesis's answer, in steps."""
+        """Return the multiple of η for the observed error and the hypothesis's answer, in steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class HypothesisAnswer:
-    """One answer in steps: of the hypothesis, or with ``above`` a noisy one, which moved the hypothesis ``up`` or down."""
+    """One answer in steps; with ``above`` a noisy one, which moved the hypothesis up or down."""
 
     above: bool
     value: int
@@ -94,19 +95,20 @@ class HypothesisAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """How strongly to correct an error that a noisy answer shows.
+    """The strength of a correction, from the error that a noisy answer shows.
 
-    ``gap`` is the least error that calls for a correction, γ·rows in steps, and η = 4γ; ``reach`` is how far the error
-    shown may be off. With a ``gap`` of 0 every correction is by η once.
+    ``gap`` is the least error that requires a correction, γ·rows in steps, and η = 4γ; ``reach``
+    bounds the noise of the observed error. With a ``gap`` of 0 every correction is by η once.
     """
 
     gap: int = 0
     reach: int = 0
 
     def times(self, shown: int, estimate: int = 0) -> int:
-        """How many times η to move by: as if the error shown (of either sign) were the true one, where that is safe.
+        """Return the largest multiple of η up to the observed error that is safe.
 
-        Safe is what brings the hypothesis nearer to the truth by 2γ² at least, whatever the true error within the reach.
+        Safe: for every true error within the reach, the distance to the truth falls by 2γ² at
+        least.
         """
         del estimate
         if self.gap == 0:
@@ -119,10 +121,10 @@ class Strength:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Corrections that bring the hypothesis's answer to the least error that the one shown proves, in one step.
+    """Corrections that move the hypothesis's answer in one step to the least proved error.
 
-    ``gap`` and ``reach`` are those of ``Strength``. ``rows`` is what the hypothesis's answers are multiples of, ``most`` at least
-    that and the true number of rows, all in steps; ``learning_rate`` is η.
+    ``gap`` and ``reach`` are as in ``Strength``. Answers are multiples of ``rows``; ``most`` is
+    at least ``rows`` and the true row count, in steps; ``learning_rate`` is η.
     """
 
     gap: int
@@ -132,15 +134,16 @@ class Aim:
     learning_rate: float
 
     def times(self, shown: int, estimate: int) -> int:
-        """How many times η lie between the log-odds of the hypothesis's answer and those of the least error proved.
+        """Return the multiple of η between the log-odds of the answer and of the proved error.
 
-        A step y of the right sign lowers the distance by y·b − ln(1 − a + a·e^y) at least, a the share that the hypothesis
-        says and b the true one, which grows until y is the difference of their log-odds: docs/proofs/sparse-pmw.md.
+        A step y of the right sign lowers the distance by at least y·b − ln(1 − a + a·e^y), for
+        the hypothesis's share a and the true share b. This grows until y is the difference of
+        their log-odds: docs/proofs/sparse-pmw.md.
         """
         least = max(self.gap, abs(shown) - self.reach)
         with localcontext(_LOG_ODDS) as context:
             sign = 1 if shown > 0 else -1
-            # Answers are rounded to a step; the nearer end is the safe one.
+            # Answers are rounded to a step; the nearer end is safe.
             start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows
             end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
             margin = Decimal(_STEP) / self.most
@@ -162,11 +165,12 @@ def run(
     cutoff: int,
     strength: Correction,
 ) -> list[HypothesisAnswer]:
-    """Answer questions in order until the cutoff; those that come after it have no step.
+    """Answer questions in order until the cutoff; the rest get no answer.
 
-    ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, all in whole steps; ``private`` holds the f(D). What was decided before the
-    first ⊤ of a block stands; the hypothesis is then corrected and only what follows is evaluated again. Blocks grow while
-    no ⊤ comes, so that a ⊤ costs the evaluation of few questions twice. The hypothesis is changed in place.
+    ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` holds the f(D).
+    Decisions before the first ⊤ of a block are final; later ones are evaluated again after the
+    correction. Blocks grow until a ⊤ occurs, so that a ⊤ repeats few evaluations. The hypothesis
+    is updated in place.
     """
     steps: list[HypothesisAnswer] = []
     size = _FIRST_BLOCK
@@ -198,18 +202,18 @@ class TensorQuestion(Protocol):
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The axes that the question depends on, in increasing order."""
+        """The axes of the question, in increasing order."""
 
     def steps(self) -> npt.NDArray[np.integer]:
-        """q over the cells of these axes in row-major order, in steps."""
+        """Return q over the cells of these axes in row-major order, in steps."""
 
 
 class TensorHypothesis:
-    """A hypothesis over all cells of a tensor, starting at the uniform distribution.
+    """A hypothesis over all cells of a tensor, initially uniform.
 
-    Log-weights are whole multiples of η/resolution, hence exact, and p̂ is a tensor of integers, computed from them by
-    operations that IEEE 754 defines to the last bit. Sums of p̂ are sums of integers below 2⁵³, which doubles hold
-    exactly in whatever order they are added: so a matrix product of any shape gives the same estimates, on any machine.
+    Log-weights are whole multiples of η/resolution, hence exact, and p̂ holds integers, computed by
+    operations that IEEE 754 defines to the last bit. Its sums are sums of integers below 2⁵³,
+    exact in any order: a matrix product of any shape gives the same estimates on any machine.
     """
 
     def __init__(self, shape: tuple[int, ...], learning_rate: float, resolution: int) -> None:
@@ -222,14 +226,11 @@ class TensorHypothesis:
 
     @property
     def nbytes(self) -> int:
-        """The most that it takes between two calls: log-weights, p̂ and marginals."""
+        """Most memory between two calls: log-weights, p̂ and marginals."""
         return (2 + _MARGINAL_BUDGET) * self._log_weights.nbytes
 
     def estimates(self, questions: Sequence[TensorQuestion], rows: int) -> Integers:
-        """rows·q(p̂) of each question in steps, rounded to the nearest, halves upwards.
-
-        A function of the updates so far, the question and ``rows`` alone, never of the rest of the batch.
-        """
+        """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards."""
         alike: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
             alike[question.axes].append(place)
@@ -245,7 +246,7 @@ class TensorHypothesis:
         return estimates
 
     def update(self, question: TensorQuestion, *, up: bool, times: int = 1) -> None:
-        """Multiply each cell's weight by exp(±times·η q(x)), q in units of a full weight."""
+        """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
         moved = times * question.steps().astype(np.int64).reshape(_broadcast(self._shape, question.axes))
         if up:
             self._log_weights += moved
@@ -255,7 +256,6 @@ class TensorHypothesis:
         self._marginals = {}
 
     def _marginal(self, axes: tuple[int, ...]) -> Floats:
-        """p̂ summed over all other axes, flat; computed once per update."""
         if self._tensor is None:
             self._tensor = self._normalised()
             self._total = int(self._tensor.sum())
@@ -271,7 +271,7 @@ class TensorHypothesis:
     def _normalised(self) -> Floats:
         heaviest = 2.0**TOTAL_BITS
         weights = np.rint(heaviest * self._exponentials.of(self._log_weights - self._log_weights.max()))
-        # The heaviest cell has 2⁴² and there are at most 2²⁰ cells, so that the total fits 63 bits.
+        # At most 2²⁰ cells of at most 2⁴²: the total fits 63 bits.
         total = int(weights.astype(np.int64).sum())
         weights *= heaviest / float(total)
         return np.rint(weights, out=weights)
@@ -279,17 +279,17 @@ class TensorHypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """exp(η/resolution·k) for whole k ≤ 0, the same to the last bit on every machine.
+    """exp(η/resolution·k) for whole k ≤ 0, equal to the last bit on every machine.
 
-    The product of two numbers from tables that are computed in decimal arithmetic and rounded correctly; relative error
-    below 2⁻⁵¹. 0 below exp(−32).
+    It is a product of two correctly rounded table entries, with relative error below 2⁻⁵¹; 0
+    below exp(−32).
     """
 
     low: Floats
     high: Floats
 
     def of(self, steps: Integers) -> Floats:
-        """The exponentials of an array of whole steps, none of them above 0."""
+        """Return the exponentials of an array of whole steps ≤ 0."""
         down = np.minimum(-steps, (len(self.high) << _LOW_BITS) - 1)
         values: Floats = self.low[down & ((1 << _LOW_BITS) - 1)]
         values *= self.high[down >> _LOW_BITS]
@@ -298,7 +298,7 @@ class Exponentials:
 
 @lru_cache(maxsize=64)
 def exponentials(learning_rate: float, resolution: int) -> Exponentials:
-    """The table for the rate η; ``resolution`` steps are a weight of 1."""
+    """Return the table for the rate η; ``resolution`` steps are a weight of 1."""
     with localcontext(prec=30):
         rate = Decimal(learning_rate) / resolution
         reach = math.ceil(_NEGLIGIBLE / (learning_rate / resolution * (1 << _LOW_BITS)))
@@ -308,7 +308,7 @@ def exponentials(learning_rate: float, resolution: int) -> Exponentials:
 
 
 def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
-    """The marginal of some axes, flat. The longest runs of other axes go first, which leaves little for the rest."""
+    """Return a flat marginal; the longest runs of other axes are summed first, for speed."""
     runs = [
         (kept, math.prod(tensor.shape[axis] for axis in run))
         for kept, run in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
@@ -321,7 +321,7 @@ def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
 
 
 def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Floats:
-    """q·p̂ of each question: products of p̂'s integers with steps, below 2⁵³ in any partial sum."""
+    """Return q·p̂ of each question, as exact integers below 2⁵³."""
     masses = np.zeros(len(vectors))
     written = np.empty((len(vectors), min(len(marginal), _BLOCK_CELLS)))
     for start in range(0, len(marginal), _BLOCK_CELLS):

@@ -1,6 +1,6 @@
-"""Randomized response: one person's category in, a category drawn around it out.
+"""Randomized response: draws the published category around a person's category.
 
-Nothing here draws noise or does any I/O; privacy is proved in docs/proofs/randomized-response.md.
+Proof of privacy: docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from stream.privacy.planning.response_plans import RESPONSE_BITS, Response
 
 RESPONSE_WORDS = RESPONSE_BITS // 64
-"""64-bit words that one answer reads: a uniform whole number below 2^128, of which probabilities are parts."""
+"""Number of 64-bit words in ``uniform``, an integer below 2^128."""
 
 
 def respond(own: int | None, law: Response, uniform: int) -> int:
-    """The category to publish for a person's ``own``, both as numbers below k.
+    """Return the category to publish for a person's category ``own``; both are below k.
 
-    ``uniform`` is a whole number below 2^128. Each category but the own one is published for exactly ``law.other`` of
-    them, the own one for the rest. Whose category is none of the k (None) gets each of them for as many, but for one.
+    ``uniform`` is an integer below 2^128. Each other category is published for exactly
+    ``law.other`` of its values, ``own`` for the rest. If ``own`` is None (none of the k), the
+    shares of all categories differ by at most one value.
     """
     if own is None:
         return uniform * law.categories >> RESPONSE_BITS

@@ -1,8 +1,8 @@
-"""Choosing a candidate by its private score: the noisy maximum and the exponential mechanism.
+"""Selection of a candidate by its private score: noisy maximum and exponential mechanism.
 
-Scores are whole grid steps, of which one person moves each by at most Δ; the rate is ε0/2Δ per step, or ε0/Δ where all
-scores of neighbours move in the same direction. Both then are ε0-differentially private for any number of candidates:
-docs/proofs/noisy-max.md and docs/proofs/exponential.md. Nothing here draws noise or does any I/O.
+Scores are whole grid steps with sensitivity Δ; the rate is ε0/2Δ per step, or ε0/Δ if all scores
+of neighbours change in the same direction. Both are ε0-differentially private for any number of
+candidates: docs/proofs/noisy-max.md and docs/proofs/exponential.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stream.privacy.noise import Sampler, sampler
 Integers = npt.NDArray[np.int64]
 
 WEIGHT_BITS = 192
-"""Weights of the exponential mechanism are out of 2^192; the best candidate's is that exactly."""
+"""Weights of the exponential mechanism are out of 2^192, the best candidate's weight."""
 
 UNIFORM_BITS = 256
 """Uniform bits that one draw of the exponential mechanism reads."""
@@ -32,29 +32,29 @@ UNIFORM_BITS = 256
 UNIFORM_WORDS = UNIFORM_BITS // 64
 
 GAP_DIGITS = 14
-"""Hexadecimal digits of a distance between two scores, which are both within ±2⁵³ steps."""
+"""Hexadecimal digits of the distance of two scores within ±2⁵³ steps."""
 
 
 def selection_rate(calibration: AnswersCalibration) -> Fraction:
-    """ε0/2Δ per step, ε0/Δ for monotone scores, exact for the calibration's doubles."""
+    """Return ε0/2Δ per step, or ε0/Δ for monotone scores, exactly."""
     width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return Fraction(calibration.epsilon_answer) / width
 
 
 def score_noise(calibration: AnswersCalibration) -> Sampler:
-    """The law of the noise on each score: one-sided, or two-sided where the textbook's mechanism was asked for."""
+    """Return the law of each score's noise: one-sided, or two-sided for the textbook's method."""
     noise: Literal["one_sided", "two_sided"] = "two_sided" if calibration.method == "textbook" else "one_sided"
     return sampler(noise, selection_rate(calibration))
 
 
 def noisy_max(scores: Integers, noise: Integers) -> int:
-    """The index of the largest noisy score, the first of them if several are equal."""
+    """Return the index of the largest noisy score, the first one of a tie."""
     return int(np.argmax(scores + noise))
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The exponential mechanism's weights, e^{−rate·gap} in fixed point for a candidate ``gap`` steps below the best."""
+    """Weights e^{−rate·gap} in fixed point, for scores ``gap`` steps below the best."""
 
     rate: Fraction
 
@@ -64,7 +64,7 @@ class Weights:
 
     @cached_property
     def powers(self) -> tuple[tuple[int, ...], ...]:
-        """e^{−rate·v·16^i} out of 2^192, rounded down, for each hexadecimal digit i of a gap and each of its values v."""
+        """e^{−rate·v·16^i}·2^192, rounded down, for each hexadecimal digit i and value v."""
         with localcontext(prec=100):
             base = -Decimal(self.rate.numerator) / Decimal(self.rate.denominator)
             return tuple(
@@ -73,9 +73,10 @@ class Weights:
             )
 
     def of(self, gap: int) -> int:
-        """The weight out of 2^192, fewer than 2·14 units below e^{−rate·gap}.
+        """Return the weight out of 2^192, fewer than 2·14 units below e^{−rate·gap}.
 
-        Every digit takes one multiplication, a zero too: how long it takes does not tell the gap.
+        Every digit takes one multiplication, a zero too, so that the time does not reveal the
+        gap.
         """
         weight = 1 << WEIGHT_BITS
         for digit, powers in enumerate(self.powers):
@@ -85,15 +86,15 @@ class Weights:
 
 @lru_cache(maxsize=4096)
 def weights(rate: Fraction) -> Weights:
-    """The weights of a rate; the same object for the same rate."""
+    """Return the weights of a rate; equal rates share one object."""
     return Weights(rate)
 
 
 def exponential(scores: Sequence[int], law: Weights, uniform: int) -> int:
-    """The index of a candidate drawn with probability ∝ e^{rate·score}.
+    """Draw the index of a candidate with probability ∝ e^{rate·score}.
 
-    ``uniform`` is a whole number below 2^256. Candidate i is drawn for exactly those with C_{i−1} ≤ ⌊uniform·W / 2^256⌋
-    < C_i, where C are the cumulated weights and W is their sum. Scores further apart than 2^56 − 1 steps count as that.
+    ``uniform`` is an integer below 2^256. Candidate i is drawn iff C_{i−1} ≤ ⌊uniform·W / 2^256⌋
+    < C_i, with the cumulative weights C and their sum W. Gaps are capped at 2^56 − 1 steps.
     """
     best = max(scores)
     furthest = 16**GAP_DIGITS - 1

@@ -1,8 +1,8 @@
-"""Multiplicative weights over a universe too large to be written out: explicit weights where updates went, one for the rest.
+"""Multiplicative weights over a universe that is too large to enumerate.
 
-Questions name few cells, so that after any number of updates all cells but those named still have one common weight.
-Time and memory depend on the cells named, never on the universe. Source: Blum & Roth 2011, Section 4 (Sparse
-Multiplicative Weights); docs/proofs/sparse-pmw.md.
+All cells but those named by updates have one common weight: time and memory depend on the named
+cells, never on the universe. Source: Blum & Roth 2011, Section 4 (Sparse Multiplicative Weights);
+docs/proofs/sparse-pmw.md.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 Cell = tuple[int, ...]
 
 SHARE_BITS: Final = 80
-"""Shares of the hypothesis are held as integers out of 2⁸⁰."""
+"""Shares of the hypothesis are integers out of 2⁸⁰."""
 
 _BYTES_PER_CELL: Final = 640
-"""About what a named cell takes: its codes, log-weight, weight and share."""
+"""Approximate memory of a named cell: codes, log-weight, weight and share."""
 _ARITHMETIC: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
-"""Decimal arithmetic is the same on every machine; 40 digits leave 2⁸⁰ far behind."""
+"""Decimal arithmetic is equal on every machine; 40 digits far exceed 2⁸⁰."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class CellQuestion:
 
 
 class SparseHypothesis:
-    """A hypothesis over ``universe`` cells (or ``places`` for them), uniform at first.
+    """A hypothesis over ``universe`` cells (or ``places`` for them), initially uniform.
 
-    Log-weights are whole multiples of η/resolution. Weights are relative to that of the cells never named, and computed
-    from the log-weights anew, so that rounding errors do not add up.
+    Log-weights are whole multiples of η/resolution. Weights are relative to the unnamed cells'
+    weight and recomputed from the log-weights, so that rounding errors do not accumulate.
     """
 
     def __init__(self, universe: int, learning_rate: float, resolution: int) -> None:
@@ -53,14 +53,13 @@ class SparseHypothesis:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes, in bytes."""
+        """Approximate memory in bytes."""
         return _BYTES_PER_CELL * (1 + len(self._log_weights))
 
     def estimates(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
-        """rows·q(p̂) of each question in steps, rounded to the nearest, halves upwards.
+        """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards.
 
-        A function of the updates so far, the question and ``rows`` alone; before rounding it is within rows·2⁻⁶⁰ steps of
-        the value under exact weights.
+        Before rounding it is within rows·2⁻⁶⁰ steps of the value under exact weights.
         """
         shares = self._normalised()
         other = self._other_share
@@ -71,7 +70,7 @@ class SparseHypothesis:
         )
 
     def update(self, question: CellQuestion, *, up: bool, times: int = 1) -> None:
-        """Multiply each cell's weight by exp(±times·η q(x)), q in units of a full weight."""
+        """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
         with localcontext(_ARITHMETIC):
             for cell, step in zip(question.cells, question.steps, strict=True):
                 moved = self._log_weights.get(cell, 0) + times * (step if up else -step)
@@ -80,7 +79,7 @@ class SparseHypothesis:
         self._shares = None
 
     def _normalised(self) -> dict[Cell, int]:
-        """The share of every named cell; that of each other cell stands beside it."""
+        """Return the shares of named cells; ``_other_share`` is that of each other cell."""
         if self._shares is None:
             with localcontext(_ARITHMETIC):
                 others = Decimal(self._universe - len(self._weights))
@@ -95,7 +94,7 @@ def _mass(question: CellQuestion, shares: dict[Cell, int], other: int) -> int:
 
 
 def whole_steps(weight: float) -> int:
-    """A finite weight in steps of 1/1024; ValueError for one that lies between two steps."""
+    """Convert a finite weight to steps of 1/1024; raise ValueError between two steps."""
     steps = weight * WEIGHT_STEPS
     nearest = round(steps)
     if steps != nearest:
@@ -104,7 +103,7 @@ def whole_steps(weight: float) -> int:
 
 
 def weight_steps(weight: float) -> int:
-    """A weight from 0 to 1 in steps of 1/1024; ValueError for any other."""
+    """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for others."""
     if not 0.0 <= weight <= 1.0:
         raise ValueError("a weight must be from 0 to 1; scale the question down")
     return whole_steps(weight)

@@ -1,9 +1,9 @@
-"""Exact sums over a tensor of integers, by its cumulated sums: a range of any size costs a handful of look-ups.
+"""Exact sums over a tensor of integers by its cumulative sums: a box takes few look-ups.
 
-A weighting of the cells is kept as its differences, which are few where it is made of ranges. Cumulated sums have one place more
-than cells along each axis, which with many small axes is many times the cells, and a weighting may have as many
-differences: where that is so it is kept cell by cell. Sums of wrapped 64-bit integers are exact as long as the result fits 63
-bits, whatever stands in between.
+A weighting is stored as its differences, which are few if it consists of ranges. Cumulative sums
+have one more place than cells on each axis; if they or the differences were much larger than the
+tensor, a weighting is stored cell by cell. Sums of wrapped 64-bit integers are exact if the
+result fits 63 bits.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Integers = npt.NDArray[np.int64]
 
 MOST_PLACES_OF_FEW_CELLS: Final = 1 << 17
 MOST_PLACES_A_CELL: Final = 3
-"""How many places cumulated sums may have, whatever the cells, and for each cell where there are many."""
+"""Most places of cumulative sums, in total or per cell, whichever is more."""
 
 
 class TensorCells:
-    """Whole numbers on the cells of a tensor: true counts, noisy ones, or an estimate's shares."""
+    """Integers on the cells of a tensor: true counts, noisy counts, or an estimate's shares."""
 
     def __init__(self, tensor: Integers) -> None:
         self.tensor = tensor
 
     @cached_property
     def cumulated(self) -> Integers:
-        """At each corner the sum of all cells below it in every axis, flat; one place more than cells along each axis."""
+        """Flat cumulative sums, with one more place than cells on each axis."""
         padded = np.zeros([size + 1 for size in self.tensor.shape], dtype=np.int64)
         padded[tuple(slice(1, None) for _ in self.tensor.shape)] = self.tensor
         for axis in range(padded.ndim):
@@ -46,31 +46,31 @@ class TensorCells:
 
     @cached_property
     def total(self) -> int:
-        """What all cells add up to."""
+        """The sum of all cells."""
         return int(self.tensor.sum())
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes with its cumulated sums, in bytes."""
+        """Memory in bytes with the cumulative sums."""
         return 4 * self.tensor.nbytes
 
 
 @dataclass(frozen=True, eq=False)
 class Corners:
-    """A weighting Σ_x w(x)·cell(x) as a weighting of cumulated sums, or of the cells themselves."""
+    """A weighting Σ_x w(x)·cell(x), as weights of cumulative sums or of cells."""
 
     places: Integers
     weights: Integers
     is_cumulated: bool = True
 
     def value(self, cells: TensorCells) -> int:
-        """The weighted sum, exactly."""
+        """Return the exact weighted sum."""
         sums = cells.cumulated if self.is_cumulated else cells.flat
         return int((sums[self.places] * self.weights).sum())
 
 
 def values(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
-    """Each weighting's sum, exactly."""
+    """Return each weighting's exact sum."""
     lengths = [len(one.places) for one in weightings]
     if len(lengths) < 2 or 0 in lengths or not all(one.is_cumulated for one in weightings):
         return np.array([one.value(cells) for one in weightings], dtype=np.int64)
@@ -80,7 +80,7 @@ def values(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
 
 
 def box_sums(lows: Integers, highs: Integers, cells: TensorCells) -> Integers:
-    """The sum over each box of cells, whose ends on the axes are a row of both; the tensor's sums are cumulated."""
+    """Return the sum over each box; row i of ``lows`` and ``highs`` are the ends of box i."""
     shape = cells.tensor.shape
     total = np.zeros(len(lows), dtype=np.int64)
     corners = [(total, 1)]
@@ -96,13 +96,13 @@ def box_sums(lows: Integers, highs: Integers, cells: TensorCells) -> Integers:
 
 
 def can_cumulate(shape: Sequence[int]) -> bool:
-    """Whether a tensor's cumulated sums take up little more than the tensor."""
+    """Return True if a tensor's cumulative sums need little more memory than the tensor."""
     places = math.prod(size + 1 for size in shape)
     return places <= max(MOST_PLACES_OF_FEW_CELLS, MOST_PLACES_A_CELL * math.prod(shape))
 
 
 def weighting(weights: Integers) -> Corners:
-    """A weighting that is written out over all cells: its differences where these are soon found."""
+    """Convert weights of all cells, to differences if these are cheap to compute."""
     if math.prod(size + 2 for size in weights.shape) <= MOST_PLACES_OF_FEW_CELLS:
         return corners(weights)
     flat = weights.reshape(-1)
@@ -111,7 +111,7 @@ def weighting(weights: Integers) -> Corners:
 
 
 def corners(weights: Integers) -> Corners:
-    """The differences of a weighting that is written out over all cells."""
+    """Return the differences of a weighting of all cells."""
     padded = np.pad(weights, 1)
     for axis in range(padded.ndim):
         padded = -np.diff(padded, axis=axis)
@@ -119,12 +119,12 @@ def corners(weights: Integers) -> Corners:
 
 
 def count_of_corners(factors: Sequence[Integers]) -> int:
-    """How many differences a product has."""
+    """Count the differences of a product."""
     return math.prod(int(np.count_nonzero(np.diff(factor, prepend=0, append=0))) for factor in factors)
 
 
 def product_corners(factors: Sequence[Integers]) -> Corners:
-    """The differences of a product of one weighting for each axis."""
+    """Return the differences of a product of one weighting per axis."""
     places, found = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     for factor in factors:
         padded = np.pad(factor, 1)
@@ -136,7 +136,7 @@ def product_corners(factors: Sequence[Integers]) -> Corners:
 
 
 def added(parts: Sequence[tuple[int, Corners]]) -> Corners:
-    """A sum of multiples of weightings of cumulated sums."""
+    """Return a linear combination of weightings of cumulative sums."""
     places, where = np.unique(np.concatenate([one.places for _, one in parts]), return_inverse=True)
     found = np.zeros(len(places), dtype=np.int64)
     np.add.at(found, where, np.concatenate([factor * one.weights for factor, one in parts]))

@@ -92,7 +92,7 @@ def test_a_source_joins_later_only_if_what_it_has_granted_fits() -> None:
 def test_a_source_belongs_to_one_population_for_good() -> None:
     driver = driver_with("wards")
     driver.register_population({**PATIENTS, "population": "staff"})
-    with pytest.raises(Refused, match="'wards' belongs to population 'patients', for good"):
+    with pytest.raises(Refused, match="'wards' belongs to population 'patients' permanently"):
         driver.join("wards", "staff")
 
 

@@ -48,7 +48,7 @@ def test_streams_that_keep_what_they_computed_are_closed_with_the_reason_and_ref
         grant = driver.grant("people", kind)
         assert (grant.state, grant.ending) == ("closed", "closed"), kind
         assert grant.reason is not None
-        assert grant.reason.startswith("closed by the refresh to version 2; what it "), grant.reason
+        assert grant.reason.startswith("closed by the refresh to version 2; its "), grant.reason
         assert "of version 1" in grant.reason
         answer = ask(driver, kind)
         assert (answer.outcome, answer.reason) == ("halted", grant.reason)
