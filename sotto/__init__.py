@@ -1,6 +1,6 @@
 """Sotto: differentially private answers on a Kafka query stream.
 
-Programs import this package alone. Its names are brought in when they are first asked for, so that importing it costs nothing.
+Programs import only this package. Its names are imported on first use, so that ``import sotto`` is fast.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def __dir__() -> list[str]:
 
 
 def require_own_packages() -> None:
-    """Stop where a module of another's hides one of Sotto's: half of either would break later, and elsewhere."""
+    """Raise ImportError if another module hides the package ``schemas`` or ``stream``."""
     for package in ("schemas", "stream"):
         own = Path(__file__).parents[1] / package / "__init__.py"
         loaded = sys.modules.get(package)
@@ -130,6 +130,6 @@ def require_own_packages() -> None:
         found = spec.origin if spec is not None else getattr(loaded, "__file__", None)
         if found is None or Path(found).resolve() != own.resolve():
             raise ImportError(
-                f"{found or f'another {package}'} hides the package '{package}' that Sotto needs; rename it, or start from "
+                f"{found or f'another {package}'} hides the package '{package}' that Sotto needs; rename it, or start in "
                 "another folder"
             )

@@ -8,13 +8,13 @@ from sotto import require_own_packages
 
 
 def main() -> None:
-    """Run the command line; one line where a module of another's hides one of Sotto's packages."""
+    """Run the command line; print one line if another module hides a package of Sotto."""
     try:
         require_own_packages()
     except ImportError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
-    from stream.cli import main as run  # noqa: PLC0415  (it is the right one only now)
+    from stream.cli import main as run  # noqa: PLC0415  (only after the check)
 
     run()
 

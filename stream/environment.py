@@ -1,4 +1,4 @@
-"""Which variables of the environment something here reads: another that begins like them is misspelt, most likely."""
+"""Environment variables that Sotto reads, and a warning about misspelt ones."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ KEY_FILE_VARIABLE: Final = "SOTTO_NOISE_KEY_FILE"
 KEY_COMMAND_VARIABLE: Final = "SOTTO_NOISE_KEY_COMMAND"
 TOKEN_VARIABLE: Final = "SOTTO_MONITOR_TOKEN"  # noqa: S105  (a name)
 KERNEL_VARIABLE: Final = "SOTTO_KERNEL"
-"""``off`` has a process do without the compiled kernel."""
+"""``off`` disables the compiled kernel."""
 KERNEL_OFF: Final = "off"
 CACHE_VARIABLE: Final = "SOTTO_CACHE"
-"""The folder for Kafka's files."""
+"""Folder for the local broker's files."""
 BROKER_OPTIONS_VARIABLE: Final = "SOTTO_BROKER_JAVA_OPTIONS"
-"""Further options for Java of the local broker."""
+"""Additional Java options of the local broker."""
 COMPOSE: Final = frozenset(
     f"SOTTO_{name}" for name in ("UID", "ALERTS", "DATA", "NAMES", "NOISE_KEY_FILE", "VIEWER_TOKEN_FILE")
 )
-"""What the compose file takes from the shell."""
+"""Variables of the Docker Compose file."""
 SCREENSHOTS_VARIABLE: Final = "SOTTO_SCREENSHOTS"
-"""Where tests of the page put its pictures."""
+"""Folder for screenshots of the page's tests."""
 
 NOISE_KEY: Final = frozenset({KEY_VARIABLE, KEY_FILE_VARIABLE, KEY_COMMAND_VARIABLE})
-"""The noise key, or where it is to be had: for workers and budget service."""
+"""The noise key or its location, for workers and budget service."""
 MONITOR_TOKEN: Final = frozenset({TOKEN_VARIABLE, f"{TOKEN_VARIABLE}_FILE"})
-"""One's own token for the monitor, or where it is to be had: for commands that ask it, and for no service."""
+"""The user's monitor token or its location, for commands and no service."""
 MONITOR_NAMES: Final = frozenset({"SOTTO_MONITOR_NAMES_FILE"})
-"""Where the digests of all tokens are to be had: for the monitor."""
+"""Location of the token digests, for the monitor."""
 KAFKA_CREDENTIALS: Final = frozenset(
     f"SOTTO_{name}"
     for name in ("SASL_PASSWORD", "SASL_PASSWORD_FILE", "SASL_TOKEN_FILE", "SASL_TOKEN_COMMAND", "TLS_KEY_FILE")
 )
-"""What Kafka is shown, or where it is to be had: for every service."""
+"""Kafka credentials or their locations, for every service."""
 SECRETS: Final = NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES | KAFKA_CREDENTIALS
-"""All of them: for no program that is not ours."""
+"""All secrets; no foreign program may inherit them."""
 
 
 def without(names: frozenset[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment, this process's if none is given, without these variables."""
+    """Return an environment (default: this process's) without these variables."""
     return {name: text for name, text in environment.items() if name not in names}
 
 
 SETTINGS: Final = frozenset(map(variable, Settings.model_fields))
-"""Those of settings, which are read in small letters, too."""
+"""Variables of settings, which are also read in lower case."""
 VARIABLES: Final = (
     SETTINGS
     | NOISE_KEY
@@ -58,19 +58,20 @@ VARIABLES: Final = (
     | COMPOSE
     | {KERNEL_VARIABLE, CACHE_VARIABLE, BROKER_OPTIONS_VARIABLE, SCREENSHOTS_VARIABLE}
 )
-"""All of them."""
+"""All variables that Sotto reads."""
 
 _MOST: Final = 10
-"""So many are named."""
+"""Most variables named in a warning."""
 _SIMILAR: Final = 0.75
 _HOST_OF_SERVICE: Final = "_SERVICE_HOST"
 _OF_SERVICE: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT(_\d+_\w+)?")
 
 
 def warning(environment: Mapping[str, str] = os.environ) -> str | None:
-    """One line about variables that have no effect, each with the nearest that has one; None if there are none.
+    """Return a warning about variables without effect, with similar names; None if there are none.
 
-    No value is quoted: it may be a secret. What Kubernetes sets for a service whose name begins as ours do is passed over.
+    The warning has no values, which may be secrets. It skips the variables that Kubernetes sets for
+    a service whose name begins with ``sotto``.
     """
     parts = []
     services = {name.removesuffix(_HOST_OF_SERVICE) for name in environment if name.endswith(_HOST_OF_SERVICE)}
@@ -96,13 +97,13 @@ def _is_of_service(name: str, services: set[str]) -> bool:
 
 
 def _with_nearest(name: str) -> str:
-    # What all of them begin with says nothing.
+    # Compare names without their common prefix.
     rests = {one.removeprefix(PREFIX): one for one in VARIABLES}
     near = get_close_matches(name.upper().removeprefix(PREFIX), sorted(rests), n=1, cutoff=_SIMILAR)
     return f"{name} (is {rests[near[0]]} meant?)" if near else name
 
 
 def reduce_gc_frequency() -> None:
-    """Look for garbage rarely, and never among what is there already: all that is imported stays."""
+    """Run garbage collection rarely, and exclude all present objects: imports stay for ever."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

@@ -1,21 +1,35 @@
-"""What clients and the in-memory driver raise: one family, so that one ``except`` catches all of it."""
+"""Errors of clients and driver; all derive from ``SottoError``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # so that a command need not build the whole contract to say what went wrong
+if TYPE_CHECKING:  # keeps the import of errors fast
     from collections.abc import Sequence
 
     from schemas import Amount, Answer, Query
 
 
 class SottoError(Exception):
-    """Whatever goes wrong between a program and an installation; the message says what to do."""
+    """Base class of all errors of clients and driver; the message has a remedy.
+
+    Example::
+
+        try:
+            result = client.ask("ward-7", value=250)
+        except Rejected as error:
+            print(error.reason)
+        except SottoError as error:
+            print(error)
+    """
 
 
 class Refused(SottoError):
-    """The budget service refuses a request; nothing has changed. ``asked`` and ``left`` say what there is of the budget."""
+    """The budget service refused a request; nothing has changed.
+
+    ``asked`` is the requested amount and ``left`` the rest of the budget (both ε and δ), or None if
+    the budget is not the reason.
+    """
 
     def __init__(self, reason: str, asked: Amount | None = None, left: Amount | None = None) -> None:
         super().__init__(reason)
@@ -25,7 +39,7 @@ class Refused(SottoError):
 
 
 class NotAnswered(SottoError):
-    """A question's answer is that it has none; ``answer`` is the whole of it."""
+    """A question was rejected or halted; ``answer`` is the published answer with its ``reason``."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f"stream '{answer.stream}' {answer.outcome} the question: {answer.reason}")
@@ -34,15 +48,15 @@ class NotAnswered(SottoError):
 
 
 class Rejected(NotAnswered):
-    """The question is wrong, or its stream is not open; it costs nothing."""
+    """The question is invalid, or its stream is not open; nothing is charged."""
 
 
 class Halted(NotAnswered):
-    """The stream is halted or closed, or its worker refuses for itself; the reason says which."""
+    """The stream is halted or closed, or its worker refuses; ``reason`` has the cause."""
 
 
 class Exhausted(Halted):
-    """The stream's grant pays for no ordinary answer any more."""
+    """The stream's cutoff or grant is used up; extend or close it."""
 
 
 class _Unanswered(SottoError):
@@ -53,34 +67,35 @@ class _Unanswered(SottoError):
 
 
 class Timeout(_Unanswered, TimeoutError):
-    """Nothing came in time; a question's answer may still come, and be charged.
+    """No answer or receipt arrived in time; an answer may still arrive and be charged.
 
-    ``unanswered`` are the questions that wait; ``results`` are the answers that came to others asked with them.
+    ``unanswered`` has the questions without answer, and ``results`` the answers to the others.
     """
 
 
 class Unknown(SottoError, LookupError):
-    """There is no such source or stream."""
+    """The source, stream or other name does not exist."""
 
 
 class Invalid(_Unanswered, ValueError):
-    """A question or definition that the contract does not take; the message names the field.
+    """An argument does not fit the contract; the message names the field.
 
-    Of many questions, ``results`` are the answers that came to those asked before it, and ``unanswered`` the others of these.
+    With many questions, ``results`` has the answers to the earlier ones, and ``unanswered`` those of
+    the earlier ones that have no answer.
     """
 
 
 class Unreachable(_Unanswered, ConnectionError):
-    """Kafka, or the installation on it, cannot be reached.
+    """Kafka cannot be reached, or has no such installation.
 
-    ``unanswered`` are the questions that were under way, whose answers may still come, and be charged; ``results`` are the
-    answers that came to others asked with them.
+    ``unanswered`` has the pending questions, whose answers may still arrive and be charged;
+    ``results`` has the answers to the others.
     """
 
 
 class Forbidden(SottoError, PermissionError):
-    """Kafka does not let this principal do it."""
+    """Kafka's access control denies the call to this principal."""
 
 
 class Missing(SottoError, ImportError):
-    """A package is not installed; the message names the extra that brings it."""
+    """An optional package is missing; the message has the ``pip install`` command."""

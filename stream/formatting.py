@@ -1,4 +1,4 @@
-"""Words for numbers, names and cells that people read."""
+"""Formats numbers, names and cells for people."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from schemas import Bins, Categories, Domain, EventsSource, Integers, Query, Sou
 
 _BOUND_DIGITS: Final = 4
 _DIGITS: Final = 6
-"""Of a number that comes without a bound."""
+"""Digits of a number without an error bound."""
 
 _WHOLE: Final = 2.0**53
-"""From here on floats have no fraction, and are written as they are."""
+"""From this number on, doubles have no fraction and are not rounded."""
 
 
 def bound(alpha: float, *, grouped: bool = False) -> str:
-    """A bound in four digits or all whole ones, never less than it is; ``grouped`` sets commas, as in tables and sentences."""
+    """Format an error bound, rounded up to four digits; ``grouped`` adds thousands separators."""
     return _written(alpha, _last(alpha, _BOUND_DIGITS), ROUND_CEILING, grouped=grouped)
 
 
 def estimate(number: float, alpha: float | None, *, grouped: bool = False) -> str:
-    """A number that is off by at most ``alpha``, to the last digit that its bound is written with."""
+    """Format a number, rounded to the last digit of its error bound ``alpha``."""
     place = _last(number, _DIGITS) if alpha is None else _last(alpha, _BOUND_DIGITS)
     return _written(number, place, ROUND_HALF_EVEN, grouped=grouped)
 
 
 def _last(number: float, digits: int) -> int | None:
-    """The power of ten of a number's last digit of so many, units at most; None where all of them are written."""
+    """Return the power of ten of the last digit, at most 0; None to keep all digits."""
     if not number or not isfinite(number):
         return None
     return min(0, Decimal(repr(number)).adjusted() + 1 - digits)
@@ -50,18 +50,18 @@ def _written(number: float, place: int | None, rounding: str, *, grouped: bool) 
 
 
 MAX_COMPARED: Final = 1000
-"""Most names that are compared letter by letter; among more, only those in letters of another case are found."""
+"""Most names compared for similarity; among more, only names that differ in case match."""
 
 
 def in_other_case(name: str, names: Collection[str]) -> str | None:
-    """The one of ``names`` that differs from ``name`` in the case of its letters alone, if there is exactly one."""
+    """Return the only one of ``names`` that differs from ``name`` in case only, or None."""
     folded = name.casefold()
     alike = [one for one in names if one.casefold() == folded]
     return alike[0] if len(alike) == 1 else None
 
 
 def closest(name: str, names: Collection[str], *, cutoff: float = 0.6) -> str | None:
-    """The one of ``names`` that is closest to ``name``, if any is close; the same one whatever their order."""
+    """Return the most similar of ``names``, or None; independent of their order."""
     if (alike := in_other_case(name, names)) is not None:
         return alike
     if len(names) > MAX_COMPARED:
@@ -72,13 +72,13 @@ def closest(name: str, names: Collection[str], *, cutoff: float = 0.6) -> str | 
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
-    """The end of a message about an unknown name: ``; did you mean 'patients'?``, or nothing if no name is close."""
+    """Format ``; did you mean 'patients'?`` for a message; empty if no name is similar."""
     found = closest(str(name), names)
     return "" if found is None else f"; did you mean '{found}'?"
 
 
 def values_of(domain: Domain) -> Sequence[str | int]:
-    """The values of a domain; of a binned one its bins, as ``[0, 10)``."""
+    """Return the values of a domain; bins are written ``[0, 10)``."""
     match domain:
         case Categories():
             return domain.values
@@ -90,44 +90,44 @@ def values_of(domain: Domain) -> Sequence[str | int]:
 
 
 def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[str, str | int], ...]:
-    """The cells of these attributes in row-major order; one that says nothing if there are none."""
+    """Return the cells of attributes in row-major order; one empty cell without attributes."""
     values = [values_of(attributes[name]) for name in by]
     return tuple(dict(zip(by, cell, strict=True)) for cell in product(*values))
 
 
 def of_each(person: str, most: int, what: str) -> str:
-    """Of how many of one person's rows or events numbers are."""
+    """Describe a contribution bound."""
     return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}"
 
 
 def rows_counted(source: Source) -> str:
-    """How many rows of one person count in a table; empty where one row is one person, and of other sources.
+    """Describe a table's contribution bound; empty for other sources and one row per person.
 
-    Rows beyond are in no count, sum or mean, and no error tells of them. A count of people is of all people.
+    Rows above the bound are in no count, sum or mean, and no error bound includes them.
     """
     return counted_words(source) if isinstance(source, TableSource) else ""
 
 
 def bound_of(source: Source) -> int | None:
-    """How many rows or events of one person count; None on sources that bound none."""
+    """Return a source's contribution bound, or None."""
     if isinstance(source, EventsSource) or (isinstance(source, TableSource) and source.person is not None):
         return source.contribution
     return None
 
 
 def counts_people(query: Query) -> bool:
-    """Whether a question is of people, all of whom count whatever the bound."""
+    """Whether a question counts people; the contribution bound does not affect it."""
     if query.candidates is not None:
         return all(candidate.people for candidate in query.candidates)
     return query.people
 
 
 def counted_words(source: Source) -> str:
-    """How many rows or events of one person count; empty on sources that bound none."""
+    """Describe a source's contribution bound; empty without one."""
     person = getattr(source, "person", None)
     return "" if person is None else bounded_words(source.kind, person, bound_of(source) or 1)
 
 
 def bounded_words(kind: str, person: str, most: int) -> str:
-    """Of how many of one person's rows or events the numbers of a source of this kind are."""
+    """Describe the contribution bound of a source of this kind."""
     return of_each(person, most, "event") + " in a window" if kind == "events" else of_each(person, most, "row")

@@ -1,8 +1,8 @@
-"""Structured logs on standard error. Nothing private is ever logged: events are named by position, not by content.
+"""Structured logs on standard error, without private data: events are named by position.
 
-What comes from outside cannot fill a disk. A warning or an error that repeats is written ``BURST`` times and then every
-``EVERY`` seconds, with ``held_back``, the number of times that it was left out. Of what a library reports the first line
-is kept, and of an exception its type and where it was raised: its message may quote what somebody sent.
+A repeated warning or error is logged ``BURST`` times and then every ``EVERY`` seconds, with the number
+of skipped lines as ``held_back``, so that input cannot fill a disk. A library's report is cut to
+its first line, and an exception to its type and place, because its message may quote input.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from contextlib import suppress
 from typing import Any
 
 MAX_ASKERS = 10_000
-"""Askers remembered; whoever has been silent longest is forgotten, and starts with a full bucket again."""
+"""Most clients in memory; the longest silent one is dropped and starts with a full bucket."""
 
 
 class RateLimiter:
-    """Each asker may send ``burst`` requests at once and ``per_second`` for long."""
+    """A token bucket per client: ``burst`` requests at once and ``per_second`` on average."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RateLimiter:
         self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def wait(self, asker: Hashable) -> float:
-        """Take one request from an asker's bucket. Gives 0, or the seconds to wait where the bucket is empty."""
+        """Count one request; return 0 if it is allowed, else the seconds to wait."""
         now = self._clock()
         left, before = self._buckets.pop(asker, (self._burst, now))
         left = min(self._burst, left + (now - before) * self._per_second)
@@ -52,23 +52,23 @@ class RateLimiter:
 
 
 BURST = 30
-"""How often a warning or an error is written before it is slowed down."""
+"""Times that a repeated warning or error is logged without limit."""
 EVERY = 10.0
-"""Seconds between two lines of one that repeats for long."""
+"""Seconds between two further lines of a repeated warning or error."""
 MAX_TEXT = 500
-"""Longest text of a library in a line."""
+"""Most characters of a library's text."""
 FRAMES = 4
-"""Places of an exception that are named, the innermost ones."""
+"""Innermost frames of an exception that are logged."""
 MAX_PLACES = 1000
-"""Warnings and errors told apart; the service has about fifty."""
+"""Most distinct warnings and errors that are tracked; Sotto has about fifty."""
 
 _PLACE = "_place"
 _APART = ("component", "event", "role", "source", "target", "topic")
-"""Lines that agree in these fields are one line that repeats; operators name them, not those who send events."""
+"""Lines with the same values of these fields are repeats; senders of events cannot set them."""
 
 
 class _LossyStream:
-    """Standard error, which loses what cannot be written: a full disk under the log must not stop a service."""
+    """Standard error without write errors: a full disk must not stop a service."""
 
     def write(self, text: str) -> None:
         with suppress(OSError):
@@ -80,7 +80,7 @@ class _LossyStream:
 
 
 class BoundedRepeats:
-    """Leaves out warnings and errors that repeat too often, by the fields ``_APART`` or by their place in a library."""
+    """Skips repeated warnings and errors, by the fields ``_APART`` or by place in a library."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         options = {} if clock is None else {"clock": clock}
@@ -88,7 +88,7 @@ class BoundedRepeats:
         self._held: OrderedDict[Hashable, int] = OrderedDict()
 
     def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """The event, with what was held back before it; or structlog's order to drop it."""
+        """Return the event with ``held_back``, or raise DropEvent."""
         place = event.pop(_PLACE, None) or tuple(event.get(name) for name in _APART)
         if method not in {"warning", "error", "critical"}:
             return event
@@ -103,22 +103,22 @@ class BoundedRepeats:
 
 
 class LibraryHandler(logging.Handler):
-    """Writes what libraries report as lines of ours, without anything that an exception quotes."""
+    """Logs the reports of libraries, without the messages of exceptions."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record's first line, and of its exception the type and the place."""
+        """Log a record's first line, with the type and place of its exception."""
         facts: dict[str, Any] = {_PLACE: (record.name, record.pathname, record.lineno)}
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             facts |= place_of(error)
         log = get_logger(record.name)
         method = log.critical if record.levelno >= logging.CRITICAL else log.error
-        with suppress(Exception):  # a log that cannot be written stops nobody
+        with suppress(Exception):  # a failed log line must not stop a service
             method(_first_line(record), **facts)
 
 
 def configure(*, as_json: bool, level: str = "INFO") -> None:
-    """Send structured records, and the libraries' errors, to standard error."""
+    """Log to standard error, including errors of libraries."""
     structlog = _structlog()
     lossy: Any = _LossyStream()
     renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
@@ -131,7 +131,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        # One write a line, its end included: several workers log to the standard error of one parent.
+        # One write per line with its end: several workers share the parent's standard error.
         logger_factory=structlog.WriteLoggerFactory(lossy),
     )
     sys.excepthook = lambda _, error, __: _uncaught(error)
@@ -145,12 +145,12 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
 
 
 def quiet_clients() -> None:
-    """Keep the Kafka client's own log off a person's terminal: what it reports there, it retries."""
+    """Suppress the Kafka client's errors in a terminal; the client retries after them."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
 
 class _Logger:
-    """A logger of structlog's, which is imported with the first line that is written: a client may never write one."""
+    """A structlog logger; structlog is imported with the first line, which a client may never log."""
 
     def __init__(self, component: str) -> None:
         self._component = component
@@ -160,7 +160,7 @@ class _Logger:
 
 
 def get_logger(component: str) -> Any:
-    """A logger that says which component speaks."""
+    """Return a logger with the field ``component``."""
     return _Logger(component)
 
 
@@ -172,11 +172,11 @@ def _structlog() -> Any:
 
 def _uncaught(error: BaseException | None) -> None:
     if error is not None and not isinstance(error, KeyboardInterrupt):
-        get_logger("process").critical("not caught", **place_of(error))
+        get_logger("process").critical("uncaught exception", **place_of(error))
 
 
 def place_of(error: BaseException) -> dict[str, Any]:
-    """Return an exception's type and where it was raised; not its message, which may quote what a user sent."""
+    """Return an exception's type and place, without its message, which may quote input."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     return {"error": type(error).__name__, "at": [f"{frame.filename}:{frame.lineno}" for frame in frames]}
 
@@ -186,13 +186,13 @@ def _first_line(record: logging.LogRecord) -> str:
         record = logging.makeLogRecord({**record.__dict__, "args": tuple(map(_without_message, record.args))})
     text = record.getMessage().partition("\n")[0]
     if record.name == "asyncio":
-        # What follows is the repr of a callback with its arguments, or of a task with its exception.
+        # The rest is a callback's arguments or a task's exception, which may quote input.
         text = text.partition("(")[0].partition("<")[0].rstrip()
     return "".join(sign if sign.isprintable() else "�" for sign in text[:MAX_TEXT])
 
 
 def _without_message(value: Any) -> Any:
-    """An exception's type in its place, but for those that speak of connections alone."""
+    """Replace an exception by its type, except OSErrors, which describe connections only."""
     if isinstance(value, BaseException) and not isinstance(value, OSError):
         return type(value).__name__
     return value

@@ -1,4 +1,4 @@
-"""Packages of extras: imported on first use, with one clear error if one is missing."""
+"""Optional packages: imported on first use; ``Missing`` names the extra to install."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EXTRAS: Final = {
     "prometheus_client": "worker",
     "scipy": "worker",
 }
-"""The extra that brings each package which a client does without."""
+"""The extra that installs each optional package."""
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise Missing in place of the error of an import of what an extra brings."""
+    """Convert the import error of an optional package into ``Missing``."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -41,13 +41,13 @@ def explained() -> Iterator[None]:
 
 
 def missing_of(error: ModuleNotFoundError) -> Missing | None:
-    """What to say of an import that failed; None if no extra brings the module."""
+    """Return the ``Missing`` error of a failed import; None if no extra has the module."""
     package = (error.name or "").partition(".")[0]
     return Missing(_remedy(package, EXTRAS[package])) if package in EXTRAS else None
 
 
 def needed(package: str, extra: str) -> Any:
-    """A package that is imported here and not before; Missing, with the extra that brings it, if it is not installed."""
+    """Import and return a package; ``Missing`` if it is not installed."""
     try:
         return import_module(package)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Files that hold a secret: nobody but their owner may read or replace them, and none is ever overwritten."""
+"""Secret files: only the owner can read or replace them, and none is overwritten."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import BinaryIO, Final
 from stream.errors import SottoError
 
 MAX_LINKS: Final = 40
-"""Symbolic links followed from one to the next, as many as Linux follows."""
+"""Most symbolic links followed, as on Linux."""
 OTHERS_WRITE: Final = 0o022
-"""The bits of a mode that let others write."""
+"""Mode bits of write access for group and others."""
 
 
 def trusted_users() -> set[int]:
-    """This user and the administrator, who has another number where a user namespace shows root as nobody."""
+    """Return this user, root, and the owner of ``/`` (root in a user namespace)."""
     return {0, os.geteuid(), Path("/").stat().st_uid}
 
 
 def open_folder(path: Path) -> Path | None:
-    """A folder on the way to a path by which others could put another in the path's place; None if there is none.
+    """Return a folder on the path through which other users could replace the file, or None.
 
-    In a sticky folder such as /tmp nobody can replace what is ours or the administrator's.
+    In a sticky folder such as /tmp, other users cannot replace files of this user or root.
 
     Raises:
-        OSError: If a folder on the way cannot be looked at.
+        OSError: the status of a folder on the path cannot be read.
     """
     trusted = trusted_users()
     ways = [path.absolute()]
@@ -45,25 +45,23 @@ def open_folder(path: Path) -> Path | None:
 
 
 MOUNTED = Path("/run/secrets")
-"""Where container engines mount secrets."""
+"""Folder in which container engines mount secrets."""
 
 
 class SecretFileError(SottoError, RuntimeError):
-    """A secret's file cannot be used; the message says why and never shows the secret."""
+    """A secret file cannot be used; the message has the reason and never the secret."""
 
 
 def read_secret(path: Path) -> str:
-    """The text of an owner-only file in a folder that nobody else may write, without surrounding white space.
+    """Read an owner-only file without surrounding white space.
 
-    The file must be of this user or of root, so that nobody else has written it, whosever folder it lies in.
+    The file must belong to this user or root, and no other user may be able to replace it.
     """
     try:
         with _opened(path) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise SecretFileError(
-                    f"{path} is no regular file, but a pipe or a device; write the secret into a file"
-                )
+                raise SecretFileError(f"{path} is a pipe or device; write the secret into a regular file")
             if not _is_mounted_secret(path):
                 if stat.S_IMODE(status.st_mode) & 0o077:
                     raise SecretFileError(f"file {path} is open to others; run 'chmod 600 {path}'")
@@ -79,7 +77,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_own(path: Path) -> bytes | None:
-    """What an owner-only file of this user holds; None for any other file, by which somebody else could lead us astray."""
+    """Read an owner-only file of this user; None for any other file, which may be planted."""
     try:
         with _opened(path, os.O_NOFOLLOW) as file:
             status = os.fstat(file.fileno())
@@ -104,11 +102,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def replace_secret(path: Path, text: str) -> None:
-    """Put a new text in an owner-only file's place: a reader sees the old one or the new one, whole.
-
-    Where the path is a symbolic link, the file that it leads to is replaced and the link stays: whoever reads either
-    name reads the new text.
-    """
+    """Replace an owner-only file atomically; of a symbolic link, replace the target."""
     read_secret(path)
     path = path.resolve()
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -123,19 +117,19 @@ def replace_secret(path: Path, text: str) -> None:
 
 
 def _opened(path: Path, flags: int = 0) -> BinaryIO:
-    """Open a file to read, without waiting for a writer if it is a pipe."""
+    """Open a file for reading; O_NONBLOCK avoids waiting for the writer of a pipe."""
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags), "rb")
 
 
 def _refuse_open_folders(path: Path) -> None:
-    """Refuse a file that others could put another one in the place of, by any folder on the way to it."""
+    """Refuse a file that other users could replace through a folder on its path."""
     if (folder := open_folder(path)) is not None:
         raise SecretFileError(
-            f"folder {folder} may be written by others, who could put another file in the place of {path}; run "
+            f"folder {folder} is writable by others, who could replace {path}; run "
             f"'chmod go-w {folder}', or use a folder of your own"
         )
 
 
 def _is_mounted_secret(path: Path) -> bool:
-    """Container engines mount secrets read-only for all users of the container, whatever the file's mode and owner."""
+    """Container engines mount secrets read-only, with any mode and owner."""
     return path.is_relative_to(MOUNTED)

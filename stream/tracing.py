@@ -1,8 +1,8 @@
-"""Traces over Kafka's headers, in the form of W3C Trace Context.
+"""OpenTelemetry traces, with W3C Trace Context in Kafka's headers.
 
-Whoever asks within a span of their own sends its context along with the record; the service that answers makes one span
-per micro-batch, with a link to each of those contexts. Nothing is traced where no asker traces or where no exporter
-is configured. Spans hold topics, partitions and counts, never anything of a query or of its answer.
+A client sends the context of its current span with each record; the service that answers makes one
+span per micro-batch with links to these contexts. Spans have topics, partitions and counts, never
+contents of queries or answers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CONTEXT_HEADERS = ("traceparent", "tracestate")
 MAX_LINKS = 128
-"""Askers that one batch's span names; of more, the first."""
+"""Most links of one batch's span."""
 
 
 class TracingError(RuntimeError):
-    """An exporter is configured and cannot be used; the message says what to do."""
+    """An exporter is configured but not installed; the message has the remedy."""
 
 
 class _WithHeaders(Protocol):
@@ -33,7 +33,7 @@ class _WithHeaders(Protocol):
 
 
 class _State:
-    """Whether this process traces."""
+    """The tracer of this process, if it traces."""
 
     tracer: trace.Tracer | None = None
 
@@ -49,7 +49,7 @@ def configure(service: str) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
         raise TracingError(
-            f"{' or '.join(_ENDPOINTS)} is set, and the exporter is not installed: run: pip install 'sotto-dp[tracing]', or unset it"
+            f"{' or '.join(_ENDPOINTS)} is set, but the exporter is not installed; run: pip install 'sotto-dp[tracing]', or unset it"
         ) from None
     provider = TracerProvider(resource=Resource.create({"service.name": f"sotto-{service}"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -57,12 +57,12 @@ def configure(service: str) -> None:
 
 
 def trace_with(provider: trace.TracerProvider | None) -> None:
-    """Trace this process with a provider of one's own; with None not at all."""
+    """Trace this process with a provider; None disables tracing."""
     _State.tracer = None if provider is None else provider.get_tracer("sotto")
 
 
 def context_headers() -> list[tuple[str, bytes]]:
-    """The headers that carry the span under way, none without one: a program that traces has imported OpenTelemetry."""
+    """Return the headers of the current span; empty without a span or OpenTelemetry."""
     if "opentelemetry.trace" not in sys.modules:
         return []
     from opentelemetry import trace  # noqa: PLC0415
@@ -76,7 +76,7 @@ def context_headers() -> list[tuple[str, bytes]]:
 
 @contextmanager
 def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()) -> Iterator[None]:
-    """A span around what is done within, if this process traces. Of an error it tells the type alone."""
+    """Open a span if this process traces; of an error it records only the type."""
     if _State.tracer is None:
         yield
         return
@@ -94,7 +94,7 @@ def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()
 
 @contextmanager
 def batch_span(name: str, records: Sequence[_WithHeaders], attributes: dict[str, Any]) -> Iterator[None]:
-    """A span around a batch, linked to the spans that its records were sent in; none if no record was."""
+    """Open a span for a batch with links to its records' spans; no span without links."""
     links = [] if _State.tracer is None else list(_links(records))
     if not links:
         yield

@@ -1,8 +1,8 @@
-"""The version of what is installed or unpacked here, and its name for strangers."""
+"""The version, and the name of HTTP servers."""
 
 from typing import Final
 
 VERSION: Final = "0.1.0"
 
 SERVER_NAME: Final = "sotto"
-"""The ``Server`` header of all that answers HTTP: which versions run there is nothing for strangers."""
+"""The ``Server`` header of HTTP answers, without versions, which attackers could use."""

@@ -355,7 +355,7 @@ def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
         (
             "127.0.0.1:" + "9" * 4500,
             {},
-            "bootstrap: address 1 has no port from 0 to 65535 behind its last colon; give HOST:PORT",
+            "bootstrap: address 1 has no port from 0 to 65535 after its last colon; give HOST:PORT",
         ),
         ("127.0.0.1:9092,kafka:x", {}, "bootstrap: address 2 has no port"),
         (None, {"boostrap": "127.0.0.1:9999"}, "boostrap: is no setting; did you mean 'bootstrap'?"),

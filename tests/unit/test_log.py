@@ -137,7 +137,7 @@ def test_nor_of_one_that_nobody_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     except ValueError as error:
         sys.excepthook(ValueError, error, error.__traceback__)
     lines = [json.loads(text) for text in pipe.writes]
-    assert [(line["event"], line["error"]) for line in lines] == [("not caught", "ValueError")] * 2
+    assert [(line["event"], line["error"]) for line in lines] == [("uncaught exception", "ValueError")] * 2
     assert SECRET not in "".join(pipe.writes)
 
 

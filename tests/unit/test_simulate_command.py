@@ -115,7 +115,7 @@ def test_a_live_topic_is_told_to_have_no_simulation_whatever_table_is_given(tabl
         "attributes": {"age": 100},
     }
     Path("live.json").write_text(json.dumps(live))
-    assert "windows ask standing streams, and no file of questions" in refused(*table, source="live.json")
+    assert "standing streams have no file of questions" in refused(*table, source="live.json")
 
 
 def test_a_public_file_stands_in_for_the_source_s_own() -> None:

@@ -105,4 +105,4 @@ def test_what_is_not_for_live_topics_says_so(driver: Driver, tmp_path: Path) -> 
         app, ["simulate", json.dumps(standing()), str(questions), "--source", json.dumps(flights())]
     )
     assert said.exit_code == 1
-    assert "source 'flights': windows ask standing streams, and no file of questions" in str(said.exception)
+    assert "source 'flights': standing streams have no file of questions" in str(said.exception)

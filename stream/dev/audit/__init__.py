@@ -1,4 +1,4 @@
-"""A statistical auditor: lower bounds on the privacy loss of the running installation, seen from outside alone."""
+"""A statistical auditor: lower bounds on the privacy loss, from published answers only."""
 
 from stream.dev.audit.audit_cases import AuditError, Case, Side
 from stream.dev.audit.auditor import FALSE_ALARM, Finding, audit_all

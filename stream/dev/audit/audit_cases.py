@@ -1,4 +1,4 @@
-"""What is audited: a stream as an operator opens it, and two neighbouring data sets."""
+"""Audit cases: a stream and two neighboring data sets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any, Final, Literal, NamedTuple
 from schemas import Answer
 
 Interruption = Literal["none", "crash", "redelivery"]
-"""What happens to the workers during a run: nothing, a crash after each query, or everything delivered several times."""
+"""Fault during a run: none, a crash after each query, or repeated deliveries."""
 
 _SIGNS = {"above": "above", "below": "below", "halted": "halted", "answer": ""}
 
 
 class AuditError(RuntimeError):
-    """A case asks what the installation refuses; the message says what it answered."""
+    """The installation refuses a case; the message has its answer."""
 
 
 class Seen(NamedTuple):
-    """What one answer shows: its outcome, its numbers as multiples of the case's resolution, its choice."""
+    """The content of one answer: outcome, numbers as multiples of the resolution, choice."""
 
     outcome: str
     numbers: tuple[int, ...] = ()
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
 
 
 Transcript = tuple[Seen, ...]
-"""All that one run shows. Where a stream has halted, nothing more is asked of it and the transcript ends."""
+"""The answers of one run; it ends when a stream halts."""
 
 HALTED = Seen("halted")
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Events of a live topic that come in one go, and the moment that the source's clock reaches then."""
+    """One batch of live events, and the time to which the source's clock then advances."""
 
     events: Sequence[Mapping[str, Any]]
     until: str
@@ -49,10 +49,10 @@ class Sent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two neighbouring data sets: what each query of a run asks, without its id and stream, and the table.
+    """One of two neighboring data sets, with the queries of a run without id and stream.
 
-    On a source of trusted values the data are in the queries; on a table the queries of both sides are the same. Streams of a live
-    topic may be left to ask by themselves: ``sent`` is what comes on it then.
+    For a source of values, the queries contain the data; for a table, both sides have the same
+    queries. For standing streams, ``sent`` has the events of the live topic.
     """
 
     queries: Sequence[Mapping[str, Any]] = ()
@@ -62,19 +62,19 @@ class Side:
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of neighbouring data sets and the stream that they are audited on.
+    """Two neighboring data sets and the stream that they are audited on.
 
     Attributes:
-        pair: what the two data sets are, for the report; together with ``title`` it names the case.
-        mechanism: the stream's mechanism, as an operator writes it.
+        pair: a description of the data sets for the report.
+        mechanism: the stream's mechanism, in the operator's form.
         source: the source, without name and budget.
-        sides: the two data sets; they ask equally many queries.
-        stream: further fields of the stream's specification: ``epsilon`` (1 if not given), ``delta`` and so on.
-        streams: how many streams one run opens over one source; query n goes to stream n modulo ``streams``. The claim
+        sides: the two data sets, with the same number of queries.
+        stream: further fields of the stream's specification: ``epsilon`` (default 1), ``delta`` and so on.
+        streams: number of streams on one source in a run; query n goes to stream n modulo ``streams``. The claim
             is their sum.
-        interruption: what the workers suffer in a run.
-        resolution: numbers in answers are seen as multiples of this; about the noise's scale is best for the search.
-        event: a predicate on transcripts, if it is known which one tells the two sides apart. Without one it is sought.
+        interruption: the fault in a run.
+        resolution: numbers are rounded down to multiples of this; best is about the noise scale.
+        event: a predicate on transcripts that distinguishes the sides; without one it is searched.
     """
 
     pair: str
@@ -90,27 +90,27 @@ class Case:
     def __post_init__(self) -> None:
         one, other = self.sides
         if bool(one.queries) == bool(one.sent) or len(one.queries) != len(other.queries):
-            raise ValueError("sides: both must ask the same number of queries, one at least, or have events")
+            raise ValueError("sides: both must have the same number of queries, at least one, or have events")
         if [sent.until for sent in one.sent] != [sent.until for sent in other.sent]:
-            raise ValueError("sides: the clock of both must reach the same moments")
+            raise ValueError("sides: both clocks must reach the same times")
 
     @property
     def kind(self) -> str:
-        """The mechanism's kind."""
+        """The kind of the mechanism."""
         return str(self.mechanism["kind"])
 
     @property
     def epsilon(self) -> float:
-        """The ε that a run claims to lose at most."""
+        """The ε that a run may lose."""
         return float(self.stream.get("epsilon", 1.0)) * self.streams
 
     @property
     def delta(self) -> float:
-        """The δ that a run claims to lose at most."""
+        """The δ that a run may lose."""
         return float(self.stream.get("delta", 0.0)) * self.streams
 
     def seen(self, answer: Answer) -> Seen:
-        """What an answer shows; AuditError if it is a rejection, from which nothing can be learnt."""
+        """Return the content of an answer; AuditError for a rejection."""
         if answer.outcome == "rejected":
             raise AuditError(f"{self.kind}, {self.pair}: a query was rejected: {answer.reason}")
         numbers = (*(() if answer.estimate is None else (answer.estimate,)), *(answer.estimates or ()))
@@ -147,7 +147,7 @@ def _event(who: str, at: str, group: str = "a", amount: int = 0) -> Mapping[str,
 def _sides(
     others: Sequence[Sequence[Mapping[str, Any]]], own: Sequence[Sequence[Mapping[str, Any]]]
 ) -> tuple[Side, Side]:
-    """Without a person and with: what comes until each of the ends, that person's events first."""
+    """Return the sides without and with a person, whose events come first in each batch."""
 
     def side(*, present: bool) -> Side:
         parts = zip(others, own, _ENDS, strict=False)
@@ -164,7 +164,7 @@ def _often(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
 _MANY: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
 
 LAPLACE: Final = (
-    # Whatever a person does, and in however many batches, two events count.
+    # Two events of a person count, for any number of events and batches.
     Case(
         "one person with 9 events more",
         {"kind": "laplace"},
@@ -173,7 +173,7 @@ LAPLACE: Final = (
         {**_PLAN, "standing": _HOURLY},
         resolution=1.0,
     ),
-    # An event that is dated behind the window's end closes it for nobody.
+    # An event after the window's end must not close the window for other people.
     Case(
         "one person ahead of the others more",
         {"kind": "laplace"},
@@ -205,13 +205,13 @@ HISTOGRAM: Final = (
 
 
 def _all_grown(transcript: Transcript) -> bool:
-    """Whether the number so far grew in each window of the first hour."""
+    """Whether the running count grew in each window of the first hour."""
     numbers = [0, *(seen.numbers[0] for seen in transcript[:4])]
     return all(later > former for former, later in pairwise(numbers))
 
 
 RUNNING: Final = (
-    # All windows of two hours are told; of the person's one hour, with events in each of its windows, one event counts.
+    # The windows cover two hours; the person has events in each window of one hour, of which one counts.
     Case(
         "one person's hour of 6 events more",
         {"kind": "running_count", "steps": 4},
@@ -238,7 +238,7 @@ _COUNTING: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
 
 
 def _running(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
-    """Two sides from the exact sums that each window asks with on either."""
+    """Build two sides from pairs of exact sums, one pair for each window."""
 
     def asked(side: int) -> Side:
         hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
@@ -257,7 +257,7 @@ def _two_raised(transcript: Transcript) -> bool:
 
 
 COUNTED_CASES: Final = (
-    # Each window has noise of its own, and the first one's is in all answers.
+    # Each window has independent noise, and all answers include the first window's noise.
     Case(
         "one event more",
         {"kind": "running_count", "steps": 3},

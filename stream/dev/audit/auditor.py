@@ -1,4 +1,4 @@
-"""Bounds on the loss of many cases, with one rate of false alarms for all of them."""
+"""Runs audit cases and bounds their privacy loss, with a common rate of false alarms."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from stream.testing import Driver
 from stream.testing.driver_requests import require_taken
 
 RUNS_AT_A_TIME = 2500
-"""Runs per data set in one installation, so that memory does not grow with the number of runs."""
+"""Runs per data set in one installation, which bounds memory."""
 
 DELIVERIES = 4
-"""How often a redelivered run's queries are processed."""
+"""Times that a redelivered run's queries are processed."""
 
 SOURCE_EPSILON = 1000.0
-"""The budget of each source, of which as many are registered as the runs need."""
+"""The ε of each source; enough sources for all runs are registered."""
 
 SOURCE_DELTA = 0.25
 
@@ -33,7 +33,7 @@ _KEY_CONTEXT = "sotto 2026 audit noise key v1"
 
 @dataclass(frozen=True)
 class Sample:
-    """Independent runs on either side, and the calibration's method where the mechanism has several."""
+    """Independent runs on both sides, and the calibration's method, if there are several."""
 
     transcripts: tuple[list[Transcript], list[Transcript]]
     method: str
@@ -41,7 +41,7 @@ class Sample:
 
 @dataclass
 class _AuditRun:
-    """One run under way: its streams, and what was seen so far."""
+    """One run: its streams and the answers so far."""
 
     side: int
     source: str
@@ -51,7 +51,7 @@ class _AuditRun:
 
 
 def sample(case: Case, *, runs: int, seed: int) -> Sample:
-    """Make so many runs on either side; the same seed gives the same transcripts."""
+    """Make ``runs`` runs on each side; the same seed gives the same transcripts."""
     transcripts: tuple[list[Transcript], list[Transcript]] = ([], [])
     method = ""
     for first in range(0, runs, RUNS_AT_A_TIME):
@@ -65,14 +65,12 @@ def sample(case: Case, *, runs: int, seed: int) -> Sample:
 
 
 class _Installation:
-    """One installation and the runs that it hosts."""
-
     def __init__(self, case: Case, driver: Driver) -> None:
         self._case = case
         self._driver = driver
 
     def play(self, runs: int) -> list[_AuditRun]:
-        """Open all streams and ask all queries, the two sides in turns."""
+        """Open all streams and ask all queries, alternating between the sides."""
         sides = [self._opened(side, runs) for side in range(2)]
         opened = [run for pair in zip(*sides, strict=True) for run in pair]
         if self._case.sides[0].sent:
@@ -85,14 +83,14 @@ class _Installation:
                 self._take(opened, self._driver.redeliver(compare=False))
             return opened
         for place in places:
-            # A halted stream tells nothing more, unless a crash should make it forget that it halted.
+            # A halted stream gives no new information, except if a crash may lose its halt.
             self._ask([run for run in opened if not run.over], range(place, place + 1))
             if self._case.interruption == "crash":
                 self._driver.crash()
         return opened
 
     def _opened(self, side: int, runs: int) -> list[_AuditRun]:
-        """The runs of one side: as many sources as they need, and all of their streams opened at once."""
+        """Register the sources of one side and open the streams of its runs."""
         case = self._case
         capacity = SOURCE_EPSILON / case.epsilon
         if case.delta:
@@ -115,8 +113,8 @@ class _Installation:
         return opened
 
     def _open(self, runs: Sequence[_AuditRun]) -> None:
-        told = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
-        spec = as_spec({**told, "stream": runs[0].streams[0], "source": runs[0].source})
+        fields = {"epsilon": 1.0, **self._case.stream, "mechanism": dict(self._case.mechanism)}
+        spec = as_spec({**fields, "stream": runs[0].streams[0], "source": runs[0].source})
         requests = [
             OpenStream(request=name, stream=spec.model_copy(update={"stream": name, "source": run.source}))
             for run in runs
@@ -126,7 +124,7 @@ class _Installation:
             require_taken(receipt)
 
     def _send(self, runs: list[_AuditRun]) -> None:
-        """Send each side's events to its sources; all streams of a source are asked about the same ones."""
+        """Send each side's events to its sources; all streams of a source count the same events."""
         run_of = {run.streams[0]: run for run in runs}
         for side, source in dict.fromkeys((run.side, run.source) for run in runs):
             for sent in self._case.sides[side].sent:
@@ -135,7 +133,7 @@ class _Installation:
                     self._driver.advance(source, sent.until),
                 ):
                     for answer in answers:
-                        # What a period's stream says belongs to the run of its model.
+                        # An answer of a period's stream belongs to the run of its model.
                         run_of[answer.stream.partition("@")[0]].seen.append(self._case.seen(answer))
 
     def _ask(self, runs: list[_AuditRun], places: range) -> None:
@@ -161,24 +159,24 @@ class _Installation:
 
 
 def _method(driver: Driver) -> str:
-    """The method that the last stream's control event names."""
+    """Return the method in the last stream's control event."""
     value = driver.records(driver.topics.control)[-1].value or b"{}"
     return str(msgspec.json.decode(value)["calibration"].get("method", ""))
 
 
 FALSE_ALARM = 1e-6
-"""The default probability, at most, that any correct mechanism is flagged."""
+"""Default bound on the probability that any correct mechanism is flagged."""
 
 LEAST_RUNS = 8
-"""Fewest runs per data set: below that there is nothing to learn from."""
+"""Fewest runs per data set; fewer give no information."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the runs of one case show.
+    """The result of one case.
 
-    ``epsilon_at_least`` is above the true loss with probability at most the case's share of the rate of false alarms;
-    ``likely`` and ``unlikely`` count the runs with the event among ``tested`` runs on either side.
+    ``epsilon_at_least`` exceeds the true loss with at most the case's share of the false alarm rate.
+    ``likely`` and ``unlikely`` count the runs with the event, among ``tested`` runs on each side.
     """
 
     mechanism: str
@@ -194,11 +192,11 @@ class Finding:
 
     @property
     def flagged(self) -> bool:
-        """Whether the loss is shown to exceed the claim."""
+        """Whether the lower bound exceeds the claim."""
         return self.epsilon_at_least > self.epsilon
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the finding as JSON fields."""
         return {**asdict(self), "verdict": "flagged" if self.flagged else "not flagged"}
 
 
@@ -209,20 +207,20 @@ def audit_all(
     seed: int = 0,
     false_alarm: float = FALSE_ALARM,
 ) -> Iterator[Finding]:
-    """Audit each case with so many runs on either data set, one finding after the other.
+    """Audit each case with ``runs`` runs on each data set, and yield a finding for each.
 
-    The probability that any case is flagged whose mechanism keeps its claim is at most ``false_alarm``, over the noise
-    key; every case has an equal share of it. Everything is a function of ``seed``.
+    The probability, over the noise key, that any correct mechanism is flagged is at most
+    ``false_alarm``; every case has an equal share of it. The findings are a function of ``seed``.
 
     Raises:
         ValueError: there are no cases, or too few runs.
         AuditError: the installation rejects a case's queries.
-        Refused: it refuses a case's stream.
+        Refused: the budget service refuses a case's stream.
     """
     if not cases:
         raise ValueError("cases: name at least one")
     if runs < LEAST_RUNS:
-        raise ValueError(f"runs: {runs} are too few to tell anything; make at least {LEAST_RUNS}")
+        raise ValueError(f"runs: {runs} are too few; make at least {LEAST_RUNS}")
     return (_audited(case, runs, seed, false_alarm / len(cases)) for case in cases)
 
 
@@ -244,10 +242,10 @@ def _audited(case: Case, runs: int, seed: int, alpha: float) -> Finding:
 
 
 def judge(case: Case, samples: Samples, alpha: float) -> tuple[TranscriptEvent, int, int, int, float]:
-    """An event, the runs with it on either side, the runs it was tested on, and the bound on ε that they show.
+    """Return an event, its counts on both sides, the number of tested runs, and the bound on ε.
 
-    A known event is tested in both directions on all runs, each at half of ``alpha``; otherwise half of the runs choose
-    event and direction and the other half test them.
+    A known event is tested in both directions on all runs, each at half of ``alpha``. Otherwise half of
+    the runs select the event and direction, and the other half test them.
     """
     if case.event is not None:
         events, tested, each = [named(case.event, side, samples) for side in (0, 1)], samples, alpha / 2

@@ -1,9 +1,8 @@
-"""The search for the event that tells two data sets apart best, on transcripts made for the search alone.
+"""Searches the event that best distinguishes two data sets.
 
-Whatever the search finds is tested on other runs, so that it may look as often and as hard as it likes. The best event
-is a set of transcripts whose likelihood ratio exceeds some bound (the lemma of Neyman and Pearson); ratios are
-estimated in three ways, of which each does best where another has too few runs to go by. Sources: Ding, Wang, Wang,
-Zhang & Kifer, Detecting violations of differential privacy, CCS 2018; Bichsel, Steffen, Bogunovic & Vechev,
+The event is tested on other runs, so the search needs no correction for multiple tests. The best event
+is a set of transcripts whose likelihood ratio exceeds a bound (lemma of Neyman and Pearson). Ratios
+are estimated in three ways, which suit different numbers of runs. Sources: Ding, Wang, Wang, Zhang & Kifer, Detecting violations of differential privacy, CCS 2018; Bichsel, Steffen, Bogunovic & Vechev,
 DP-Sniper, S&P 2021.
 """
 
@@ -30,17 +29,17 @@ def epsilon_at_least(
     delta: float,
     alpha: float,
 ) -> Floats:
-    """A lower bound on ε from how often an event was seen under either of two neighbouring data sets.
+    """Return a lower bound on ε from the frequencies of an event on two neighboring data sets.
 
-    Every (ε, δ)-differentially private mechanism has P(E | D) ≤ e^ε P(E | D′) + δ. With each probability bounded at
-    ``alpha``/2, ln((p − δ) / p′) is above the truth with probability at most ``alpha``. It is 0 where nothing was shown.
+    Every (ε, δ)-differentially private mechanism has P(E | D) ≤ e^ε P(E | D′) + δ. With each
+    probability bounded at ``alpha``/2, ln((p − δ) / p′) exceeds ε with probability at most ``alpha``.
 
     Args:
-        likely: how many of ``trials`` runs on D had the event; a number or an array.
-        unlikely: how many of ``trials`` runs on D′ had it.
+        likely: number of runs on D with the event; a number or an array.
+        unlikely: number of runs on D′ with the event.
         trials: runs on each data set.
-        delta: the δ that is claimed.
-        alpha: the probability allowed for a bound above the truth.
+        delta: the claimed δ.
+        alpha: the probability of a bound above the true ε.
     """
     excess = at_least(likely, trials, alpha / 2) - delta
     ratio = np.maximum(excess, 0.0) / at_most(unlikely, trials, alpha / 2)
@@ -48,7 +47,7 @@ def epsilon_at_least(
 
 
 MAX_NAMED = 2
-"""How many of an event's transcripts its label names."""
+"""Most transcripts in an event's label."""
 
 Score = Callable[[Transcript], float]
 """An estimate of ln(P(transcript | D) / P(transcript | D′))."""
@@ -59,23 +58,22 @@ Samples = tuple[Sequence[Transcript], Sequence[Transcript]]
 
 @dataclass(frozen=True)
 class TranscriptEvent:
-    """A set of transcripts, and the side (0 or 1) on which it is likelier."""
+    """A set of transcripts, and the side (0 or 1) on which it is more likely."""
 
     contains: Callable[[Transcript], bool]
     likelier: int
     label: str
 
     def hits(self, samples: Samples) -> tuple[int, int]:
-        """How many runs had it: on the side where it is likelier, then on the other."""
+        """Return the numbers of runs with the event: on the more likely side, then on the other."""
         found = [sum(map(self.contains, transcripts)) for transcripts in samples]
         return found[self.likelier], found[1 - self.likelier]
 
 
 def search(samples: Samples, *, delta: float, alpha: float, trials: int) -> TranscriptEvent:
-    """The event that promises the highest lower bound on ε when ``trials`` other runs per side test it at ``alpha``.
+    """Return the event with the highest expected bound on ε in a test with ``trials`` other runs.
 
-    Scores are learnt from the first half of the samples; score, direction and bound are chosen by the second half,
-    which the scores have not seen.
+    The first half of the samples trains the scores; the second half selects score, direction and bound.
     """
     learn, choose = _halves(samples)
     best, best_bound = TranscriptEvent(lambda _: True, 0, "every transcript"), -1.0
@@ -85,7 +83,7 @@ def search(samples: Samples, *, delta: float, alpha: float, trials: int) -> Tran
         values = sorted(set(scored[0]) | set(scored[1]), reverse=True)
         counts = [np.array([side[value] for value in values]) for side in scored]
         for likelier in (0, 1):
-            # From above for D, from below for D′: either way the likeliest transcripts first.
+            # Descending for D, ascending for D′, so that the likeliest transcripts come first.
             step = 1 if likelier == 0 else -1
             likely, unlikely = (np.cumsum(side[::step]) for side in (counts[likelier], counts[1 - likelier]))
             more = trials / len(choose[0])
@@ -104,7 +102,7 @@ def search(samples: Samples, *, delta: float, alpha: float, trials: int) -> Tran
 
 
 def named(contains: Callable[[Transcript], bool], likelier: int, samples: Samples) -> TranscriptEvent:
-    """An event with a label made of those of its transcripts that are commonest in some samples."""
+    """Build an event whose label has its most common transcripts in the samples."""
     members = Counter(filter(contains, samples[likelier]))
     commonest = " or ".join(spelled(transcript) for transcript, _ in members.most_common(MAX_NAMED))
     more = len(members) - MAX_NAMED
@@ -121,7 +119,7 @@ def _event(score: Score, bound: float, likelier: int, samples: Samples) -> Trans
 
 
 def spelled(transcript: Transcript) -> str:
-    """A transcript for people; what is seen several times in a row stands there once, with how often."""
+    """Format a transcript; repeated answers appear once with their number."""
     runs = [(one, len(list(run))) for one, run in groupby(str(seen) for seen in transcript)]
     return " ".join(one if times == 1 else f"{one}×{times}" for one, times in runs)
 
@@ -132,21 +130,21 @@ def _halves(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def _by_transcript(samples: Samples) -> Score:
-    """By how often the very transcript was seen; best for few and short ones."""
+    """Score by the frequency of the whole transcript; best for few, short transcripts."""
     ratio = _Ratio.learnt([list(transcripts) for transcripts in samples])
     return ratio.of
 
 
 def _by_counts(samples: Samples) -> Score:
-    """By how often each answer occurs in it, in whatever order; best for long ones of few different answers."""
+    """Score by counts of answers in any order; best for long transcripts of few different answers."""
     ratio = _Ratio.learnt([[_tally(transcript) for transcript in transcripts] for transcripts in samples])
     return lambda transcript: ratio.of(_tally(transcript))
 
 
 def _by_place(samples: Samples) -> Score:
-    """By each part of each answer as if they were independent of each other; best for many numbers.
+    """Score by the parts of answers as if they were independent; best for many numbers.
 
-    Parts that do not clearly differ are left out, lest many small errors of theirs drown the few that do.
+    Parts without a clear difference are ignored, because their errors would add up.
     """
     ratio = _Ratio.learnt(
         [[part for t in transcripts for part in _parts(t)] for transcripts in samples], clear=2.5
@@ -168,13 +166,13 @@ def _parts(transcript: Transcript) -> list[Hashable]:
 
 @dataclass(frozen=True)
 class _Ratio:
-    """Logarithms of ratios of frequencies; what was never seen is equally likely on both sides."""
+    """Log ratios of frequencies; 0 for items that were not seen."""
 
     logarithms: dict[Hashable, float]
 
     @classmethod
     def learnt(cls, items: Sequence[Sequence[Hashable]], *, clear: float = 0.0) -> _Ratio:
-        """Learn from items seen on either side; differences below ``clear`` standard deviations count as none."""
+        """Estimate ratios; differences below ``clear`` standard deviations count as 0."""
         one, other = (Counter(side) for side in items)
         return cls(
             {

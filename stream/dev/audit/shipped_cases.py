@@ -1,10 +1,12 @@
-"""The cases of the shipped mechanisms.
+"""Audit cases of the shipped mechanisms.
 
-To add a mechanism, add its cases to ``SHIPPED`` under its kind; nothing else needs to be told. A case is worth having if
-its mechanism loses nearly all of its ε on it, or if a likely mistake would make it lose more. So choose the two data
-sets as far apart as neighbours may be, values where either answer is likely (for AboveThreshold about the shift of
-its plan: ``sotto plan`` prints it), an ε of 1 to 2 (small losses drown in the runs, large ones need events too rare to be
-seen twice), and for numbers a ``resolution`` of about the noise's scale. No event need be given: it is searched for.
+To add a mechanism, add its cases to ``SHIPPED`` under its kind. A good case uses nearly all of its ε, or
+would exceed it after a likely mistake:
+
+- data sets that differ as much as neighbors may, and values for which both outcomes are likely (for
+  AboveThreshold near the shift that ``sotto plan`` prints);
+- an ε of 1 to 2: smaller losses need too many runs, larger ones too rare events;
+- for numbers, a ``resolution`` near the noise scale. The event is searched if it is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def _values(*numbers: float) -> Side:
 
 
 def _moving(*pairs: tuple[float, float]) -> tuple[Side, Side]:
-    """Two sides from what each query's value is on either."""
+    """Build two sides from pairs of values, one pair for each query."""
     return _values(*(one for one, _ in pairs)), _values(*(other for _, other in pairs))
 
 
@@ -36,7 +38,7 @@ def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, An
 
 
 def _rising(value: float, length: int) -> tuple[Side, Side]:
-    """All values one step up: ⊥s alone tell the sides apart."""
+    """All values one step up: only ⊥s distinguish the sides."""
     return _moving(*[(value, value + 1)] * length)
 
 
@@ -46,7 +48,7 @@ def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
 
 
 def _table(query: Mapping[str, Any], one: str, other: str, *, times: int = 1) -> tuple[Side, Side]:
-    """One query, asked once or more, on two tables given by their rows."""
+    """One query, asked ``times`` times, on two tables given by their rows."""
     return Side([query] * times, {"sex": list(one)}), Side([query] * times, {"sex": list(other)})
 
 
@@ -72,7 +74,7 @@ def _bottom_and_then_none(transcript: Transcript) -> bool:
 
 
 def _above_in_all(transcript: Transcript) -> bool:
-    """All numbers together above what they are on the higher side, where each is 1."""
+    """Whether the sum exceeds its value on the higher side, where each number is 1."""
     return sum(seen.numbers[0] for seen in transcript) > len(transcript)
 
 
@@ -113,7 +115,7 @@ _ABOVE_THRESHOLD: Final = (
 
 
 def _scores(*pairs: tuple[float, float]) -> tuple[Side, Side]:
-    """Candidates 1, 2, … from what each one's score is on either side."""
+    """Build two sides with candidates 1, 2, … from pairs of scores."""
 
     def asked(side: int) -> Side:
         scores = [{"name": str(number), "value": pair[side]} for number, pair in enumerate(pairs, start=1)]
@@ -136,9 +138,9 @@ _GROUPED: Final = {
 
 
 def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
-    """A row moves from one group to another: of two errors of the first hypothesis one grows and one shrinks.
+    """A row moves between groups: one error of the first hypothesis grows and one shrinks.
 
-    About ``about`` rows are in either of two groups, none in a third.
+    Two groups have ``about`` rows each, and the third group has none.
     """
     more = about + 1
     before, after = [*about * "A", *more * "B"], [*more * "A", *about * "B"]
@@ -165,7 +167,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         Case(
             "16 up", {"kind": "laplace", "answers": 16}, _VALUES, _rising(0, 16), _SMALL_DELTA, event=_above_in_all
         ),
-        # Half a step from whole ones: the doubles nearest to these decimals are further apart than they are themselves.
+        # Half a step from integers: the nearest doubles differ by more than these decimals.
         Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
         Case(
             "one person with 5 rows more",
@@ -181,7 +183,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _visits(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
             _PLAN,
         ),
-        # Whoever comes first in the file, or has rows like theirs, must not change which of the others' rows count.
+        # The order of people and equal rows must not change which rows of other people count.
         Case(
             "one person more; whose rows count",
             {"kind": "laplace"},
@@ -269,11 +271,11 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         ),
     ),
 }
-"""All cases, by the mechanism's kind."""
+"""All cases by mechanism kind."""
 
 
 def cases_of(kinds: Sequence[str] = ()) -> tuple[Case, ...]:
-    """The cases of some mechanisms, or of all; AuditError names a kind that has none."""
+    """Return the cases of some mechanisms or all; AuditError for a kind without cases."""
     for kind in kinds:
         if kind not in SHIPPED:
             raise AuditError(f"mechanism: there is no audit of '{kind}'; give one of {', '.join(sorted(SHIPPED))}")

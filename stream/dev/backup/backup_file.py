@@ -1,6 +1,6 @@
-"""A backup's file: a line that says what it is, one line a record, and a line with how many there are and a digest over all.
+"""Backup file format: a heading, one line for each record, and an end line with counts and digest.
 
-Lines are JSON. Keys and values stand in them as they were written, byte for byte; a record without a value deletes its key.
+Lines are JSON with keys and values byte for byte; a record without a value deletes its key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TopicName = Literal["ledger", "trail", "state"]
 
 
 class BackupError(RuntimeError):
-    """A backup cannot be taken, read or brought back; the message says why and what to do."""
+    """A backup cannot be taken, read or restored; the message has the reason and remedy."""
 
 
 class BackupRecord(NamedTuple):
@@ -39,7 +39,7 @@ class BackupRecord(NamedTuple):
 
 
 class Heading(BaseModel):
-    """What a file is, and of which installation."""
+    """The heading: format, version and installation of a backup."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,15 +48,15 @@ class Heading(BaseModel):
     prefix: str
     partitions: int
     began: str
-    """When it was begun, as ISO 8601 in UTC by the clock of the machine."""
+    """Start of the backup: ISO 8601 in UTC, by the machine's clock."""
     sotto: str
-    """The version of Sotto that wrote it."""
+    """Version of Sotto that wrote the file."""
 
 
 class BackupEnd(BaseModel):
-    """What must be there: the records of each topic, up to which offsets they were read, where the trail ends, and the digest.
+    """The end line: number of records by topic, end offsets, trail head, and digest.
 
-    The digest is BLAKE3 over all lines before this one.
+    The digest is BLAKE3 over all earlier lines.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,7 +68,7 @@ class BackupEnd(BaseModel):
 
 
 class BackupWriter:
-    """Writes a backup record by record; nothing is held in memory."""
+    """Writes a backup record by record, without holding records in memory."""
 
     def __init__(self, file: IO[bytes], heading: Heading) -> None:
         self._file = file
@@ -83,13 +83,13 @@ class BackupWriter:
             line = msgspec.json.encode([record.topic, record.partition, record.key.decode(), value])
         except UnicodeDecodeError:
             raise BackupError(
-                f"{record.topic}: a record is no text; somebody beside Sotto writes there, see 'sotto topics acl'"
+                f"{record.topic}: a record is not text; another program writes to this topic, see 'sotto topics acl'"
             ) from None
         self._line(line)
         self.records[record.topic] += 1
 
     def end(self, offsets: dict[str, int], head: TrailHead) -> BackupEnd:
-        """Write the last line, without which a file is not whole."""
+        """Write the end line, without which the file is incomplete."""
         ending = BackupEnd(records=self.records, offsets=offsets, head=head, digest=self._digest.hexdigest())
         self._file.write(ending.model_dump_json().encode() + b"\n")
         return ending
@@ -103,7 +103,7 @@ _decode_record: Any = msgspec.json.Decoder(tuple[TopicName, int, str, str | None
 
 
 class BackupFile:
-    """A backup that is read, as often as need be; ``ending`` is there once all records have been read once."""
+    """Reads a backup any number of times; ``ending`` is set after the first complete read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,10 +112,10 @@ class BackupFile:
             self.heading = _heading(path, file.readline())
 
     def records(self) -> Iterator[BackupRecord]:
-        """All records in order.
+        """Yield all records in order.
 
         Raises:
-            BackupError: the file is not what was written: cut off, changed, or longer.
+            BackupError: the file is truncated or was changed.
         """
         counts: dict[TopicName, int] = {"ledger": 0, "trail": 0, "state": 0}
         digest, line = blake3(), b""
@@ -132,7 +132,7 @@ class BackupFile:
         except ValidationError:
             raise BackupError(f"{self.path} is cut off: its last line is missing; take another copy") from None
         if ending.records != counts or ending.digest != digest.hexdigest():
-            raise BackupError(f"{self.path} was changed: its digest is another; take another copy")
+            raise BackupError(f"{self.path} was changed: its digest does not match; take another copy")
         self.ending = ending
 
     def _record(self, line: bytes, number: int) -> BackupRecord:
@@ -144,7 +144,7 @@ class BackupFile:
 
 
 def is_backup(path: Path) -> bool:
-    """Whether a file says that it is a backup, of whatever version."""
+    """Whether a file is a backup of any version."""
     with _opened(path) as file:
         return file.read(64).startswith(b'{"format":"sotto-backup"')
 
@@ -157,13 +157,11 @@ def _heading(path: Path, line: bytes) -> Heading:
     if not isinstance(plain, dict) or plain.get("format") != FORMAT:
         raise BackupError(f"{path} is no backup; give a file that 'sotto ledger export' wrote")
     if plain.get("version") != VERSION:
-        raise BackupError(f"{path} has the form of another version; use the version of Sotto that wrote it")
+        raise BackupError(f"{path} has the format of another version; use the version of Sotto that wrote it")
     try:
         return Heading.model_validate_json(line)
     except ValidationError:
-        raise BackupError(
-            f"{path} was changed: its first line is not what was written; take another copy"
-        ) from None
+        raise BackupError(f"{path} was changed: its first line is invalid; take another copy") from None
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -178,7 +176,7 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 @dataclass(frozen=True)
 class Checked:
-    """A backup that is whole: its last line, its accounts, what is wrong with them and the trail, and what a noted head misses."""
+    """A complete backup: end line, accounts, errors of ledger and trail, and missing noted heads."""
 
     ending: BackupEnd
     accounts: list[LedgerRecord]
@@ -187,7 +185,7 @@ class Checked:
 
 
 def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked:
-    """Read a backup once; BackupError if it is not what was written."""
+    """Read and verify a backup; BackupError if it is truncated or was changed."""
     check = TrailCheck(noted)
     latest: dict[bytes, bytes | None] = {}
     broken: BrokenTrailError | None = None

@@ -1,4 +1,4 @@
-"""Taking a backup of an installation, and restoring it into an empty one."""
+"""Takes a backup of an installation and restores it into an empty one."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
-    """Write a backup of what is committed now into a file; memory does not grow with it.
+    """Write all committed records to a file, with constant memory.
 
     Raises:
-        BackupError: the ledger has no trail yet, or the trail ends before the ledger says.
+        BackupError: the ledger has no trail yet, or the trail is shorter than the ledger says.
     """
-    # Whatever their partitions: an installation that has to move because some differ is the one to be backed up.
+    # Accept any number of partitions: a wrong number may be the reason for the backup.
     topics = (await look_up(settings)).topics
     began = datetime.now(UTC).isoformat(timespec="seconds")
     heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
@@ -69,7 +69,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
 
 
 class _Taking:
-    """Reads the topics one after another; ``offsets`` is up to where."""
+    """Reads the topics in turn; ``offsets`` has the end of each partition."""
 
     def __init__(self, settings: Settings, topics: Topics, consumer: Any) -> None:
         self.offsets: dict[str, int] = {}
@@ -78,7 +78,7 @@ class _Taking:
         self._batch = settings.batch_events
 
     async def ledger(self, writer: BackupWriter) -> TrailHead:
-        """The whole ledger; gives the end of its trail."""
+        """Copy the ledger; return the head of its trail."""
         progress = None
         async for record in self._read("ledger", 0):
             writer.write(record)
@@ -91,7 +91,7 @@ class _Taking:
         return progress.trail
 
     async def trail(self, writer: BackupWriter, head: TrailHead) -> None:
-        """The trail up to its end by the ledger."""
+        """Copy the trail up to the ledger's head."""
         count = 0
         async for record in self._read("trail", 0):
             if count == 0:
@@ -103,7 +103,7 @@ class _Taking:
             raise BackupError(f"the trail ends after {count} entries, and the ledger knows of {head.entries}")
 
     async def state(self, writer: BackupWriter) -> None:
-        """The workers' changelog, partition by partition."""
+        """Copy the workers' changelog."""
         for partition in range(self._topics.partitions):
             async for record in self._read("state", partition):
                 writer.write(record)
@@ -119,20 +119,20 @@ class _Taking:
 
 
 def _require_beginning(first: bytes | None) -> None:
-    """BackupError where what is there of a trail does not begin with its first entry: no such file would verify."""
+    """Raise BackupError if the trail's first entries are lost: such a backup never verifies."""
     try:
         number = trail_codec.decode(first).number
     except MalformedEventError:
-        return  # verifying says what is wrong with it
+        return  # the verification reports the error
     if number:
         raise BackupError(
-            f"the trail begins with entry {number}, and what was before it is lost: nothing vouches for the ledger any more; back "
+            f"the trail begins with entry {number}, and earlier entries are lost, so the ledger cannot be verified; back "
             "up copies of the topics instead"
         )
 
 
 TRANSACTION_MS: Final = 900_000
-"""The longest transaction that brokers allow where nobody set it otherwise (``transaction.max.timeout.ms``)."""
+"""Brokers' default of ``transaction.max.timeout.ms``."""
 RECORDS_AT_ONCE: Final = 2_000
 COORDINATOR_SECONDS: Final = 60.0
 Result = TypeVar("Result")
@@ -143,18 +143,18 @@ _UPDATE: Final = b"@update|"
 async def bring_back(
     settings: Settings, backup: BackupFile, since: Since, noted: Iterable[TrailHead] = ()
 ) -> tuple[int, int]:
-    """Write a backup into the topics of an installation that are there and empty; all of it or nothing.
+    """Restore a backup into an installation's empty topics, in one transaction.
 
-    Gives how many sources there are, and how many streams were not closed and so are lost.
+    Return the number of sources, and the number of streams that were not closed and are lost.
 
     Raises:
-        BackupError: the file is not whole or proves wrong, or the installation is not one to bring it back to.
+        BackupError: the backup is incomplete or invalid, or the installation is not suitable.
     """
     checked = check_backup(backup, noted)
     if since == "nothing" and checked.missing:
-        raise BackupError(f"{checked.missing[0]}; so something was asked since, see '--since'")
+        raise BackupError(f"{checked.missing[0]}; so there were requests since the backup, see '--since'")
     if findings := checked.findings:
-        raise BackupError(f"{backup.path} proves wrong: {findings[0]}" + _more(findings))
+        raise BackupError(f"{backup.path} is invalid: {findings[0]}" + _more(findings))
     topics = await find_topics(settings)
     _require_fit(backup, topics)
     await _require_empty(settings, topics)
@@ -163,11 +163,11 @@ async def bring_back(
     lost = returning.lost()
     patient = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
     try:
-        # The id of the budget service's partition: one that runs against expectation is fenced.
+        # The budget service's transactional id: a running service is fenced.
         writer = await Writer.fence(patient, f"{budget_group(settings)}-0", budget_group(settings))
     except RefusedTimeError:
         raise BackupError(
-            f"Kafka refuses a transaction of {TRANSACTION_MS} ms, which bringing a backup back may take; raise the brokers' "
+            f"Kafka refuses a transaction of {TRANSACTION_MS} ms, which a restore may need; raise the brokers' "
             "transaction.max.timeout.ms to that"
         ) from None
     try:
@@ -180,7 +180,7 @@ async def bring_back(
 def _parts(
     backup: BackupFile, topics: Topics, streams: set[bytes], returning: Returning, since: Since, digest: str
 ) -> Iterator[Outputs]:
-    """The file's records as they are to stand, and behind them what changes."""
+    """Yield the restored records, and then the changes."""
     outputs, count = Outputs(), 0
     for record in backup.records():
         if (kept := _kept(record, streams)) is None:
@@ -195,13 +195,13 @@ def _parts(
 
 
 def _kept(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
-    """A record as it is to stand; None for one of a stream that the ledger did not know yet, and for old positions."""
+    """Convert a record for the restore; None for unknown streams and old positions."""
     if record.topic == "trail":
         return record
     if record.topic == "ledger":
         return None if record.key == PROGRESS_KEY else record
     if record.key == PROGRESS_KEY:
-        # The new topic of queries is read from its beginning.
+        # The new topic of queries is read from offset 0.
         progress = Progress.model_validate_json(record.value or b"").model_copy(update={"offset": 0})
         return record._replace(value=progress.model_dump_json(exclude_defaults=True).encode())
     stream = record.key.removeprefix(_UPDATE).partition(b"|")[2] if record.key.startswith(_UPDATE) else record.key
@@ -222,7 +222,7 @@ def _require_fit(backup: BackupFile, topics: Topics) -> None:
 
 
 async def _require_empty(settings: Settings, topics: Topics) -> None:
-    """Refuse an installation in which anything was ever written, where anybody works, or whose groups remember another."""
+    """Refuse an installation with records, running services, or committed offsets."""
     consumer = reader(settings, isolation_level="read_uncommitted")
     await consumer.start()
     try:
@@ -231,9 +231,7 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
     finally:
         await consumer.stop()
     if filled := sorted({place.topic for place, end in ends.items() if end}):
-        raise BackupError(
-            f"not empty: {', '.join(filled)}; a backup is brought back into topics that were made for it alone"
-        )
+        raise BackupError(f"not empty: {', '.join(filled)}; restore a backup only into newly created topics")
     async with admin_client(settings) as admin:
         for group in (budget_group(settings), worker_group(settings)):
             if await _coordinated(partial(group_members, admin, group)):
@@ -248,7 +246,7 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
 
 
 async def _coordinated(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """What a group's coordinator says; a broker that is new takes a moment to have one."""
+    """Retry a call until the group has a coordinator, which a new broker needs time for."""
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:
         try:

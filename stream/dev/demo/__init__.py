@@ -1,4 +1,4 @@
-"""The main job, run end to end on real Kafka and checked against the truth."""
+"""The demo: an end-to-end run on Kafka, with answers checked against the truth."""
 
 from stream.dev.demo.demo_report import Check, DemoReport
 from stream.dev.demo.demo_run import DemoInstallation, DemoProgress, installation, run_demo

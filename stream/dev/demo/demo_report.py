@@ -1,4 +1,4 @@
-"""What the demo asks, and what the true answers are."""
+"""The demo's questions with their true answers, its checks, and its report."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BUDGET = 10.0
 STREAM_EPSILON = 0.25
 CUTOFF = 8
 BETA = 1e-7
-"""Chance that any answer of one stream breaks its promise: small, for the demo checks every single one."""
+"""Probability that an answer exceeds α; small, because the demo checks every answer."""
 TABLE_STREAMS, FEED_STREAMS = 20, 20
 TABLE_THRESHOLD, FEED_THRESHOLD = 12_000.0, 50_000.0
 
 
 @dataclass(frozen=True)
 class DemoQuestion:
-    """A query with the number that only the tester knows."""
+    """A query with its true number."""
 
     query: Query
     truth: float
@@ -44,13 +44,13 @@ class DemoQuestion:
 
 
 def sources() -> list[Source]:
-    """A table of people and a feed of trusted counts, each with its budget."""
+    """Return a table of people and a source of values, each with its budget."""
     feed = ValuesSource(kind="values", source=FEED, neighbors="add-remove", epsilon=BUDGET, sensitivity=1.0)
     return [adult.source(epsilon=BUDGET), feed]
 
 
 def streams(queries_per_stream: int) -> list[StreamSpec]:
-    """Twenty streams on each source."""
+    """Return twenty streams on each source."""
     plan = [(TABLE, number, TABLE_THRESHOLD) for number in range(TABLE_STREAMS)]
     plan += [(FEED, number, FEED_THRESHOLD) for number in range(FEED_STREAMS)]
     return [
@@ -72,7 +72,7 @@ def questions(
     queries_per_stream: int,
     seed: int,
 ) -> Iterator[DemoQuestion]:
-    """Queries of all streams in turn; a few in a hundred lie above the threshold, so that some streams run dry."""
+    """Yield queries of all streams in turn; a few percent exceed the threshold."""
     chance = random.Random(seed)  # noqa: S311  (test questions, not noise)
     people = _People()
     for number in range(queries_per_stream):
@@ -97,7 +97,7 @@ def _feed_value(chance: random.Random, threshold: float, alpha: float) -> float:
 
 
 class _People:
-    """Counts rows with plain array comparisons: another way than the product's own bitmaps."""
+    """Counts rows with array comparisons, independent of the product's bitmaps."""
 
     def __init__(self) -> None:
         frame = pl.read_csv(adult.PATH, columns=["age", "sex", "hours-per-week"])
@@ -106,7 +106,7 @@ class _People:
         self._hours = frame["hours-per-week"].to_numpy()
 
     def question(self, chance: random.Random) -> tuple[str, float]:
-        """A predicate and its true count."""
+        """Return a predicate and its true count."""
         low = chance.randint(17, 70)
         if chance.random() < 0.987:
             high, hours = low + chance.randint(0, 6), chance.randint(20, 60)
@@ -121,12 +121,12 @@ class _People:
 
 
 TOLERANCE = 1e-9
-"""Budget figures are sums of printed doubles here; the ledger itself compares exact integers."""
+"""Tolerance for sums of doubles; the ledger compares exact integers."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One claim, what was seen, and whether it held."""
+    """A claim, the observation, and whether the claim held."""
 
     claim: str
     seen: str
@@ -146,7 +146,7 @@ class DemoReport:
         return all(check.held for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON fields."""
         return {"held": self.held, "checks": [asdict(check) for check in self.checks], **self.figures}
 
 
@@ -155,7 +155,7 @@ def check_answers(
     answers: Iterable[Answer],
     calibrations: Mapping[str, Calibration],
 ) -> tuple[list[Check], Counter[str]]:
-    """Every query answered once; no ⊤ or ⊥ further than α from the truth; no stream past its cutoff."""
+    """Check that answers are complete, within α, and within the cutoffs."""
     times: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     tops: Counter[str] = Counter()
@@ -214,7 +214,7 @@ def check_budget(
     grants: Sequence[GrantRecord],
     dry: set[str],
 ) -> Check:
-    """What is granted, spent, refunded and left adds up, and the ledger names the streams that ran dry."""
+    """Check that the budget adds up and that the ledger has the exhausted streams."""
     total = record.source.epsilon
     granted, spent, refunded = record.granted.epsilon, record.spent.epsilon, record.refunded.epsilon
     ledger_dry = {grant.spec.stream for grant in grants if grant.tops == grant.calibration.cutoff}

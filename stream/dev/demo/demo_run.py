@@ -1,4 +1,4 @@
-"""Running the demo: broker, budget service and two workers as processes, one worker killed half-way."""
+"""Runs the demo: broker, budget service and two workers; one worker is killed half-way."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from stream.tables import adult
 
 SESSION_TIMEOUT_MS = 6000
 ANSWER_TIMEOUT = 60.0
-"""Seconds without any new answer after which the demo gives up."""
+"""Seconds without a new answer until the demo stops."""
 
 
 class DemoProgress(Protocol):
-    """Where the demo tells how far it is."""
+    """Receives the demo's progress."""
 
     def step(self, message: str) -> None:
-        """Something begins."""
+        """Start a step."""
 
     def advance(self, published: int, answered: int, total: int) -> None:
-        """So many queries are published and answered."""
+        """Report the numbers of published and answered queries."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _DemoRun:
 
 @dataclass(frozen=True)
 class DemoInstallation:
-    """A Kafka with the services of this run, under a prefix of its own."""
+    """The services of a run on Kafka, with a separate prefix."""
 
     settings: Settings
     workers: tuple[Service, ...]
@@ -70,13 +70,13 @@ class DemoInstallation:
 def installation(
     folder: Path, progress: DemoProgress, bootstrap: str | None, *, feed: bool = False
 ) -> Iterator[DemoInstallation]:
-    """Start budget service and two workers, with a feed if asked. Everything started is stopped again, whatever happens.
+    """Start a budget service and two workers, and stop them at the end.
 
     Args:
-        folder: Where broker data, logs and the key of this run go.
-        progress: Is told how far it is.
-        bootstrap: A Kafka to use; a local one is started if None.
-        feed: Whether live topics are counted.
+        folder: Folder for broker data, logs and the key of this run.
+        progress: Receives the progress.
+        bootstrap: Address of a Kafka; None starts a local one.
+        feed: Start a feed too.
     """
     folder.mkdir(parents=True, exist_ok=True)
     run_id = uuid.uuid4().hex[:8]
@@ -112,12 +112,12 @@ def installation(
 
 
 def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int, seed: int = 1) -> DemoReport:
-    """Run the main job, killing one of the workers half-way, and give the report.
+    """Run the demo, kill one worker half-way, and return the report.
 
     Args:
-        up: The installation; it is good for one run.
-        progress: Is told how far it is.
-        queries: How many queries to ask at least.
+        up: The installation, for one run only.
+        progress: Receives the progress.
+        queries: Minimum number of queries.
         seed: Seed of the questions, not of the noise.
     """
     return _report(asyncio.run(_main_job(up.settings, up.workers[0], progress, queries, seed)))
@@ -156,7 +156,7 @@ async def _main_job(
             await _until(answers, len(order), progress, len(order), len(order))
             took = time.monotonic() - began
             takeover = time.monotonic() - killed
-            await asyncio.sleep(1.0)  # anything answered twice would show up now
+            await asyncio.sleep(1.0)  # lets duplicate answers arrive
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -189,7 +189,7 @@ async def _publish(
 
 async def _read(client: AsyncClient, answers: list[Answer]) -> None:
     async for answer in client.answers(from_beginning=True):
-        answers.append(answer)  # noqa: PERF401  (others look at the list while it grows)
+        answers.append(answer)  # noqa: PERF401  (other tasks read the list meanwhile)
 
 
 async def _until(answers: list[Answer], count: int, progress: DemoProgress, published: int, total: int) -> None:
@@ -204,7 +204,7 @@ async def _until(answers: list[Answer], count: int, progress: DemoProgress, publ
 
 
 async def _settled(client: AsyncClient, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
-    """The budget once every closed stream's final charge is in."""
+    """Return the budget after every closed stream's final charge."""
     deadline = time.monotonic() + ANSWER_TIMEOUT
     while True:
         grants = await client.list_streams(source)

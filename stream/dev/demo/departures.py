@@ -1,4 +1,4 @@
-"""``sotto demo live``: a year of departures replayed, and the half-days in which most aircraft left late, found privately."""
+"""``sotto demo live``: replays a year of departures and finds half-days with many late aircraft."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from stream.tables import flights
 
 EPSILON = 2.0
 LATE = 60
-"""Minutes from which on a departure is late; one that was cancelled is as well."""
+"""Minutes of delay from which a departure is late; cancelled departures are late too."""
 THRESHOLD = 80
 ALERTS = 10
 STREAM = "late-aircraft"
@@ -38,24 +38,24 @@ WINDOW_MS = 12 * 3_600_000
 DAY_MS = 24 * 3_600_000
 PARTITIONS = 4
 WORST = 10
-"""So many of the half-days that truly were the worst are shown."""
+"""Number of truly worst half-days in the report."""
 ANSWERS_WAIT = 60.0
-"""Seconds without any new answer after which the demo gives up."""
+"""Seconds without a new answer until the demo stops."""
 
 Place = tuple[str, str]
-"""The beginning of a window, and an airport."""
+"""Start of a window, and an airport."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a window and airport come to without noise: late aircraft with the bound on each, and late departures without it."""
+    """Exact counts of a window and airport: late aircraft within the bound, and late departures."""
 
     aircraft: int
     departures: int
 
 
 def stream() -> StreamSpec:
-    """The one stream that watches all airports for the whole year."""
+    """Return the stream that watches all airports for the year."""
     return StreamSpec.model_validate(
         {
             "stream": STREAM,
@@ -80,15 +80,15 @@ def stream() -> StreamSpec:
 
 
 def windows() -> int:
-    """How many windows of the stream the year has, up to the moment that the replay ends at."""
+    """Return the number of windows until the end of the replay."""
     return (moment_ms(flights.ENDS) - moment_ms(flights.BEGINS)) // WINDOW_MS
 
 
 def truths() -> dict[Place, Truth]:
-    """The exact figures of every window and airport in which there was a late departure."""
+    """Return exact counts of every window and airport with a late departure."""
     late = flights.table().filter(pl.col("delay") >= LATE).drop_nulls("aircraft")
     late = late.with_columns(window=pl.col("scheduled") // WINDOW_MS * WINDOW_MS)
-    # Of an aircraft the first late departure in a window counts, wherever it was.
+    # Only the first late departure of an aircraft in a window counts, at any airport.
     counted = late.unique(["window", "aircraft"], keep="first", maintain_order=True)
     bounded = counted.group_by("window", "origin").agg(aircraft=pl.len())
     figures = (
@@ -101,7 +101,7 @@ def truths() -> dict[Place, Truth]:
 
 
 async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoReport:
-    """Replay the year on a Kafka whose services run, and give the report."""
+    """Replay the year on running services, and return the report."""
     source = flights.source(EPSILON, f"{settings.prefix}.departures")
     async with admin_client(settings) as admin:
         await admin.create_topics([NewTopic(source.topic, PARTITIONS, 1)])
@@ -127,7 +127,7 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
             published = await _publish(client, answers, progress, expected)
             await _until(answers, expected, progress, published)
             took = time.monotonic() - began
-            await asyncio.sleep(1.0)  # anything answered twice would show up now
+            await asyncio.sleep(1.0)  # lets duplicate answers arrive
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -135,7 +135,7 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
 
 
 async def _publish(client: AsyncClient, answers: list[Result], progress: DemoProgress, expected: int) -> int:
-    """The year, day by day: a mark as each day begins, and one at the end."""
+    """Publish the year, with a mark at the start of each day and at the end."""
     published = 0
     for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
         await client.advance("flights", written_moment(day * DAY_MS))
@@ -150,7 +150,7 @@ async def _publish(client: AsyncClient, answers: list[Result], progress: DemoPro
 
 async def _read(client: AsyncClient, answers: list[Result]) -> None:
     async for answer in client.answers(from_beginning=True):
-        answers.append(answer)  # noqa: PERF401  (others look at the list while it grows)
+        answers.append(answer)  # noqa: PERF401  (other tasks read the list meanwhile)
 
 
 async def _until(answers: list[Result], expected: int, progress: DemoProgress, published: int) -> None:
@@ -222,7 +222,7 @@ def _report(
 
 
 def _places() -> list[Place]:
-    """Every window and airport in the order in which a stream asks."""
+    """Return every window and airport in the order of the stream's questions."""
     begin = moment_ms(flights.BEGINS)
     starts = (written_moment(begin + number * WINDOW_MS) for number in range(windows()))
     return [(start, origin) for start in starts for origin in flights.AIRPORTS]

@@ -1,4 +1,4 @@
-"""A stream of every mechanism: one or more questions to each, and every answer held against the truth."""
+"""The tour: questions to a stream of every mechanism, with answers checked against the truth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GROUPS: Final = (("sex", 2), ("race", 5))
 
 @dataclass(frozen=True)
 class Mixed:
-    """Questions and their true answers, from plain array comparisons."""
+    """Questions and their true answers, computed by array comparisons."""
 
     questions: tuple[dict[str, Any], ...]
     truths: tuple[tuple[float, ...], ...]
@@ -42,8 +42,8 @@ class Mixed:
 
 
 def mixed(seed: int) -> Mixed:
-    """Counts, shares, sums, means and groups over ranges and cells; the same seed gives the same ones."""
-    chance = random.Random(seed)  # noqa: S311  (what is asked, not noise)
+    """Draw counts, shares, sums, means and groups; the same seed gives the same questions."""
+    chance = random.Random(seed)  # noqa: S311  (questions, not noise)
     frame = pl.read_csv(adult.PATH)
     columns = {name: frame[name].to_numpy() for name in ATTRIBUTES}
     asked = [_one(chance, columns) for _ in range(QUESTIONS)]
@@ -51,14 +51,14 @@ def mixed(seed: int) -> Mixed:
 
 
 def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: float) -> tuple[str, bool]:
-    """What was promised, reached and spent, and whether every answer kept to the α that it named."""
+    """Describe promise, error and cost, and check every answer against its α."""
     held, counts, silent = True, [], 0
     for question, truth, answer in zip(asked.questions, asked.truths, answers, strict=True):
-        told = answer.estimates or (() if answer.estimate is None else (answer.estimate,))
-        if len(told) != len(truth):
+        numbers = answer.estimates or (() if answer.estimate is None else (answer.estimate,))
+        if len(numbers) != len(truth):
             silent += 1
             continue
-        errors = [abs(number - true) for number, true in zip(told, truth, strict=True)]
+        errors = [abs(number - true) for number, true in zip(numbers, truth, strict=True)]
         held &= answer.alpha is None or max(errors) <= answer.alpha
         if set(question) == {"where"}:
             counts.append(max(errors))
@@ -77,7 +77,7 @@ def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: flo
 
 
 def _laplace(spec: StreamSpec, alpha: float) -> float:
-    """The ε at which fresh noise for each question keeps to α."""
+    """Return the ε at which fresh noise for each question has the error bound α."""
     each = Laplace(kind="laplace", answers=QUESTIONS)
     return needed_epsilon(spec.model_copy(update={"mechanism": each}), Setting(disjoint=True), alpha)
 
@@ -110,7 +110,7 @@ def _one(chance: random.Random, columns: dict[str, npt.NDArray[Any]]) -> tuple[d
 
 
 ATTEMPTS: Final = 100
-"""So often a question is asked at most; each time some of those that are left find room."""
+"""Most attempts to ask a question that is answered ``busy``."""
 
 AskAll = Callable[[Sequence[Query]], Awaitable[Sequence[Answer]]]
 Sleep = Callable[[float], Awaitable[object]]
@@ -119,7 +119,7 @@ _seconds = re.compile(r"ask it again in (\d+) s")
 
 
 async def answered(ask_all: AskAll, queries: Sequence[Query], sleep: Sleep = asyncio.sleep) -> list[Answer]:
-    """The answers, in the order of the questions; those that were busy are asked again, each time with a new id."""
+    """Return the answers in the questions' order; retry ``busy`` ones, each time with a new id."""
     found = list(await ask_all(queries))
     for attempt in range(1, ATTEMPTS):
         early = [place for place, answer in enumerate(found) if _is_busy(answer)]
@@ -137,7 +137,7 @@ def _is_busy(answer: Answer) -> bool:
 
 
 def _wait(answer: Answer) -> float:
-    """In how many seconds there is room again, as the answer says."""
+    """Return the seconds to wait, from the answer's reason."""
     said = _seconds.search(answer.reason or "")
     return float(said[1]) if said else 1.0
 
@@ -145,27 +145,27 @@ def _wait(answer: Answer) -> float:
 CENSUS, SURVEY = "census", "survey"
 EPSILON, DELTA = 1.0, 1e-6
 BETA = 1e-6
-"""Chance that any answer of a stream breaks its promise: small, for every single one is checked."""
+"""Probability that an answer exceeds α; small, because every answer is checked."""
 RESPONDENTS = 2000
 ILL = 0.3
-"""The share of the respondents who are ill."""
+"""Share of respondents who are ill."""
 
 
 @dataclass(frozen=True)
 class TourAnswers:
-    """The answers to a stream's questions, in order, and its grant."""
+    """A stream's answers, in the questions' order, and its grant."""
 
     answers: Sequence[Answer]
     grant: GrantRecord
 
 
 Judge = Callable[[TourAnswers], tuple[str, bool]]
-"""What was seen, and whether it held."""
+"""Returns the observation, and whether the promise held."""
 
 
 @dataclass(frozen=True)
 class Stop:
-    """One mechanism: a stream, its questions, and how their answers are judged."""
+    """One mechanism: a stream, its questions, and the check of their answers."""
 
     spec: StreamSpec
     questions: Sequence[dict[str, Any]]
@@ -173,7 +173,7 @@ class Stop:
 
 
 class _TourPeople:
-    """The table read with plain array comparisons: another way than the product's own bitmaps."""
+    """The table's columns, independent of the product's bitmaps."""
 
     def __init__(self) -> None:
         frame = pl.read_csv(adult.PATH)
@@ -184,7 +184,7 @@ class _TourPeople:
 
 
 def tour_sources() -> list[Source]:
-    """The census with a budget for every stop, and a survey whose respondents each send one event."""
+    """Return the census table, and a survey whose respondents each send one event."""
     return [
         adult.source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}),
         RecordsSource(kind="records", source=SURVEY, epsilon=EPSILON),
@@ -192,7 +192,7 @@ def tour_sources() -> list[Source]:
 
 
 def stops(seed: int) -> list[Stop]:
-    """All mechanisms, in the order of the documentation."""
+    """Return a stop for every mechanism, in the order of the documentation."""
     people = _TourPeople()
     return [
         *_sparse_vectors(people),
@@ -205,7 +205,7 @@ def stops(seed: int) -> list[Stop]:
 
 
 async def tour(client: AsyncClient, seed: int) -> list[Check]:
-    """Open a stream of every mechanism, ask, and judge."""
+    """Open a stream of every mechanism, ask its questions, and check the answers."""
     for source in tour_sources():
         await client.register(source)
     checks = []
@@ -231,12 +231,12 @@ def _spec(mechanism: dict[str, Any], source: str = CENSUS, **more: Any) -> Strea
 
 
 def _within(truths: Sequence[float]) -> Judge:
-    """Every number is within its own α of the truth."""
+    """Check that every number is within its α of the truth."""
 
-    def judge(told: TourAnswers) -> tuple[str, bool]:
+    def judge(given: TourAnswers) -> tuple[str, bool]:
         errors = [
             (abs((answer.estimate if answer.estimate is not None else np.inf) - truth), answer.alpha or 0.0)
-            for answer, truth in zip(told.answers, truths, strict=True)
+            for answer, truth in zip(given.answers, truths, strict=True)
         ]
         worst, alpha = max(errors)
         return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{bound(alpha)}", all(
@@ -251,13 +251,13 @@ def _sparse_vectors(people: _TourPeople) -> list[Stop]:
     questions = [{"where": "age > 88"}, {"where": "age < 25"}]
     base: dict[str, Any] = {"threshold": (young + old) / 2, "cutoff": 1, "monotone": True}
 
-    def tops(told: TourAnswers) -> tuple[str, bool]:
-        outcomes = [answer.outcome for answer in told.answers]
+    def tops(given: TourAnswers) -> tuple[str, bool]:
+        outcomes = [answer.outcome for answer in given.answers]
         return f"{old} and {young} against {base['threshold']:g}: {outcomes}", outcomes == ["below", "above"]
 
-    def numbers(told: TourAnswers) -> tuple[str, bool]:
-        seen, held = tops(told)
-        said, within = _within([float(young)])(TourAnswers(told.answers[1:], told.grant))
+    def numbers(given: TourAnswers) -> tuple[str, bool]:
+        seen, held = tops(given)
+        said, within = _within([float(young)])(TourAnswers(given.answers[1:], given.grant))
         return f"{seen}; {said}", held and within
 
     return [
@@ -283,8 +283,8 @@ def _answers(people: _TourPeople) -> list[Stop]:
     decades = {f"{low}s": int(((people.age >= low) & (people.age < low + 10)).sum()) for low in range(20, 90, 10)}
     candidates = [{"name": name, "where": f"age BETWEEN {name[:2]} AND {int(name[:2]) + 9}"} for name in decades]
 
-    def chosen(told: TourAnswers) -> tuple[str, bool]:
-        [answer] = told.answers
+    def chosen(given: TourAnswers) -> tuple[str, bool]:
+        [answer] = given.answers
         lost = max(decades.values()) - decades.get(answer.choice or "", -(10**9))
         alpha = answer.alpha or 0.0
         return f"chose '{answer.choice}', {lost} below the best of ±{bound(alpha)}", lost <= alpha
@@ -322,10 +322,10 @@ def _hypotheses(people: _TourPeople) -> list[Stop]:
     counts = [float((people.woman & (people.age >= low) & (people.age < low + 5)).sum()) for low in lows]
     sparse = {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 5, "rows": people.rows}
 
-    def judged(told: TourAnswers) -> tuple[str, bool]:
-        seen, held = _within(counts)(told)
-        bases = Counter(answer.basis for answer in told.answers)
-        return f"{seen}; {bases['hypothesis']} free, {len(told.answers) - bases['hypothesis']} paid", held
+    def judged(given: TourAnswers) -> tuple[str, bool]:
+        seen, held = _within(counts)(given)
+        bases = Counter(answer.basis for answer in given.answers)
+        return f"{seen}; {bases['hypothesis']} free, {len(given.answers) - bases['hypothesis']} paid", held
 
     return [Stop(_spec(sparse, epsilon=4.0), [{"cells": one} for one in cells], judged)]
 
@@ -334,12 +334,12 @@ def _many(seed: int) -> Stop:
     asked = mixed(seed)
     spec = _spec(MECHANISM, epsilon=MANY_EPSILON, delta=0.0, expected_queries=QUESTIONS)
     return Stop(
-        spec, asked.questions, lambda told: judged(asked, told.answers, spec, told.grant.calibration.alpha)
+        spec, asked.questions, lambda given: judged(asked, given.answers, spec, given.grant.calibration.alpha)
     )
 
 
 def _randomized_response(seed: int) -> Stop:
-    chance = random.Random(seed)  # noqa: S311  (what people would answer, not noise)
+    chance = random.Random(seed)  # noqa: S311  (people's data, not noise)
     ill = [chance.random() < ILL for _ in range(RESPONDENTS)]
     spec = _spec(
         {"kind": "randomized_response", "categories": ["well", "ill"]},
@@ -348,8 +348,8 @@ def _randomized_response(seed: int) -> Stop:
         expected_queries=RESPONDENTS,
     )
 
-    def judge(told: TourAnswers) -> tuple[str, bool]:
-        share = next(one for one in shares_of(told.grant, told.answers).shares if one.category == "ill")
+    def judge(given: TourAnswers) -> tuple[str, bool]:
+        share = next(one for one in shares_of(given.grant, given.answers).shares if one.category == "ill")
         truth = sum(ill) / len(ill)
         seen = f"{share.estimate:.3f} in [{share.low:.3f}, {share.high:.3f}] estimated, {truth:.3f} are ill"
         return seen, share.low <= truth <= share.high

@@ -1,7 +1,6 @@
-"""What a stream would answer and cost on a public table, beside what it promises: a check before it is opened.
+"""Simulates a stream on a public table before it is opened: answers, errors and cost.
 
-Errors are told against exact truths, with no noise between. So nothing here may ever read private data; ``publicness``
-says which tables are taken.
+The reported errors are exact, so a simulation must never read private data; see ``require_public``.
 """
 
 from stream.dev.simulation.simulation_inputs import LAW, read_questions, require_public, synthetic

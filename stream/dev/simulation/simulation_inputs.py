@@ -1,12 +1,9 @@
-"""Which files a simulation may read.
+"""Inputs of simulations: public tables, questions and synthetic rows.
 
-A simulation prints the errors of its answers against exact counts: answer less error is the count itself, and no noise
-protects it. Its throw-away keys are no secret either, so that even its noise could be taken off. What it reads must
-therefore be public before it is read. Nobody can tell that of a file in general; what can be told is that a deployment
-holds a file for private, and such a file is refused.
-
-This guards against a mistake. Whoever may read a private file can count its rows without a simulation, and a copy under
-another name is not recognised: rights on files are what protects them.
+A simulation prints exact errors, from which exact counts follow, and its noise keys are not secret. So
+its table must be public. Sotto cannot know that in general, but it refuses files that a deployment
+treats as private. This prevents mistakes only: copies of private files are not recognized, and file
+permissions must protect them.
 """
 
 from __future__ import annotations
@@ -28,19 +25,19 @@ from stream.dev.simulation.true_answers import SimulationError
 from stream.tables import adult
 from stream.tables.readers.table_files import local_folder, local_scope
 
-_REMEDY = "a simulation tells exact counts, so give --table a public file, or --synthetic ROWS"
+_REMEDY = "a simulation reveals exact counts; give --table a public file, or use --synthetic ROWS"
 
 
 def require_public(
     table: Path, source: TableSource, *, roots: Iterable[Path] = (), registered: Iterable[TableSource] = ()
 ) -> Path:
-    """The file behind a path, all links followed, unless something says that it is private.
+    """Resolve the path of a table, and refuse a private one.
 
-    Refused is the file of the ``source`` itself and of any ``registered`` one, under any name, and whatever lies in the
-    deployment's table ``roots``. The shipped Adult table is public and taken wherever it lies and whoever registered it.
+    Files of ``source`` and of ``registered`` sources, under any name, and files in the table ``roots``
+    are private. The shipped Adult table is always public.
 
     Raises:
-        SimulationError: the file is refused, or is not there.
+        SimulationError: the file is private or does not exist.
     """
     if is_shipped(table):
         return adult.PATH.resolve()
@@ -62,7 +59,7 @@ def require_public(
 
 
 def _is_of(path: Path, place: str) -> bool:
-    """Whether a file is that of a source's path, or lies in the folder of one that stands for several."""
+    """Whether a file is at a source's path, or in its folder."""
     if Address.of_table(place) is not None:
         return False
     if (scope := local_scope(place)) is None:
@@ -74,18 +71,18 @@ def _is_of(path: Path, place: str) -> bool:
 
 
 def require_other_table(source: TableSource) -> None:
-    """SimulationError where a source's own file would be read, unless it is the shipped table."""
+    """Raise SimulationError unless the source's own file is the shipped table."""
     if not is_shipped(Path(source.path)):
         raise SimulationError(f"source '{source.source}': its own table is private; {_REMEDY}")
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a path leads to the Adult table that comes with the package."""
+    """Whether a path is the Adult table of this package."""
     return _same(path, adult.PATH)
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, by links of either kind; a path at which there is nothing counts as written."""
+    """Whether two paths are the same file; compares paths if a file is missing."""
     try:
         if one.samefile(other):
             return True
@@ -98,13 +95,13 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def read_questions(lines: Iterable[str], stream: str) -> dict[int, Query]:
-    """The questions of a file to a stream, by the number of their line.
+    """Parse a file of questions to a stream, by line number.
 
-    A line that begins with ``{`` is a query as producers send it, whose ``id`` and ``stream`` may be left out; any other is
-    the ``where`` of a count. Blank lines are passed over.
+    A line that begins with ``{`` is a query, in which ``id`` and ``stream`` are optional. Any other
+    line is the ``where`` of a count. Blank lines are ignored.
 
     Raises:
-        SimulationError: a line is no query, or names another stream; it says which line and field.
+        SimulationError: a line is not a query or has another stream; the message has line and field.
     """
     questions = {
         number: _question(line.strip(), number, stream) for number, line in enumerate(lines, 1) if line.strip()
@@ -134,7 +131,7 @@ def _question(line: str, number: int, stream: str) -> Query:
     if query.stream != stream:
         raise SimulationError(
             f"QUESTIONS line {number}: stream is not '{stream}', which SPEC opens; leave it out, or simulate each stream "
-            "by itself"
+            "separately"
         )
     return query
 
@@ -143,15 +140,14 @@ LAW = (
     "independent attributes; a category has odds 1/k, k its place in a drawn order; "
     "a number or bin d steps from a drawn one has odds 1/(1 + d)"
 )
-"""The law that rows are drawn from."""
+"""Distribution of synthetic rows."""
 
 
 def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
-    """So many rows that are drawn independently by ``LAW`` over a source's declared domains.
+    """Draw independent rows by ``LAW`` over a source's declared domains.
 
-    No row is left out of the table or clamped. Where rows have persons, each is that of one of so many people that they
-    have as many rows on average as count. The same seed gives the same cells to an attribute, whatever other
-    attributes there are. This is no noise, and protects nothing: there is nothing to protect.
+    A person has as many rows on average as the contribution bound. The same seed gives an attribute
+    the same cells, independent of other attributes. The rows are not private, and this is no noise.
     """
     columns = [_column(name, domain, rows, seed) for name, domain in source.attributes.items()]
     if source.person is not None and source.person not in source.attributes:
@@ -166,7 +162,7 @@ def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
         case Categories(values=values):
             return pl.Series(name, values, dtype=pl.String).gather(codes)
         case Bins(edges=edges):
-            # The lower edge lies in its bin.
+            # A bin includes its lower edge.
             return pl.Series(name, np.array(edges, dtype=np.float64)[codes])
         case _:
             return pl.Series(name, codes + domain.minimum)

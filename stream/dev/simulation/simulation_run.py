@@ -1,4 +1,4 @@
-"""Streams run over public data, by the processors that would run them over private data."""
+"""Runs streams over public data with the services' processors, and measures errors."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeasurement:
-    """How far an answer is off: each of its numbers, its ⊤ or ⊥, or its choice; and the promised ``alpha``, if there is one.
+    """The errors of one answer, and its promised ``alpha``, if any.
 
-    A ⊤ or ⊥ is off by how far the value lies on the wrong side of the threshold, a choice by how far it is below the best.
+    The error of a ⊤ or ⊥ is the distance to the threshold on the wrong side; the error of a choice is
+    its distance to the best score.
     """
 
     line: int
@@ -66,7 +67,7 @@ class ErrorMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The errors of many answers of one kind; ``alpha`` is the least and the largest that was promised."""
+    """Errors of answers of one kind; ``alpha`` is the range of the promised bounds."""
 
     what: str
     answers: int
@@ -81,7 +82,7 @@ class Figures:
 def measure(
     line: int, query: Query, answer: Answer, spec: StreamSpec, calibration: Calibration, truths: Truths
 ) -> list[ErrorMeasurement]:
-    """How far one answer is off. A rejected or halted one says nothing, and a mean over no row has no truth."""
+    """Measure the errors of one answer; none if it is rejected, halted or undefined."""
     if answer.outcome in {"rejected", "halted"}:
         return []
     if query.candidates is not None:
@@ -104,7 +105,7 @@ def measure(
 
 
 def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:
-    """The figures of each kind of answer, in the order of their first ones."""
+    """Summarize measurements by kind of answer, in order of first occurrence."""
     kinds: dict[str, list[ErrorMeasurement]] = {}
     for one in measurements:
         kinds.setdefault(one.what, []).append(one)
@@ -130,7 +131,7 @@ def _measured(
     line: int, what: str, pairs: list[tuple[Fraction, Fraction]], alpha: float | None
 ) -> ErrorMeasurement:
     errors = tuple(float(abs(number - truth)) for number, truth in pairs)
-    # What is published is a double: it may be off by its last digits beside what α bounds.
+    # A published double has a rounding error in addition to α.
     broken = alpha is not None and any(
         error > alpha + 4 * math.ulp(max(abs(float(number)), alpha))
         for error, (number, _) in zip(errors, pairs, strict=True)
@@ -139,7 +140,7 @@ def _measured(
 
 
 def _what(query: Query) -> str:
-    """What is in an answer's numbers; figures of different units are not put together."""
+    """Return the kind of an answer's numbers; different units are not mixed."""
     if query.sum is not None:
         return f"sums of {query.sum}"
     return f"means of {query.mean}" if query.mean is not None else _WORDS[form_of(query)]
@@ -147,7 +148,7 @@ def _what(query: Query) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunEnding:
-    """The line of the first question that a stream did not answer any more, and why."""
+    """The line of the first halted question, and the reason."""
 
     line: int
     reason: str
@@ -155,10 +156,7 @@ class RunEnding:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of the stream over all questions, with a noise key of its own; ``charged`` is None where one charge pays for all.
-
-    ``rejections`` are the reasons by the questions' lines.
-    """
+    """One run of all questions with a separate noise key; ``rejections`` are reasons by line."""
 
     number: int
     grant: GrantRecord
@@ -170,31 +168,31 @@ class Run:
 
     @property
     def charged(self) -> int | None:
-        """How many ordinary charges were used, of the grant's ``cutoff``."""
+        """Number of charged answers out of ``cutoff``; None if one charge pays for all."""
         grant, cutoff = self.grant, self.grant.calibration.cutoff
         return cutoff - whole_left(cutoff, grant.tops, grant.surplus) if cutoff else None
 
     @property
     def spent(self) -> Amount:
-        """What the run spent of what was reserved, ``grant.cost``."""
+        """The charge of the run, out of ``grant.cost``."""
         return self.grant.spent
 
     @property
     def broken(self) -> int:
-        """How many answers were further off than they promised."""
+        """Number of answers with an error above α."""
         return len({one.line for one in self.measurements if one.broken})
 
     @property
     def figures(self) -> tuple[Figures, ...]:
-        """The errors of this run's answers."""
+        """Errors of this run's answers by kind."""
         return figures(self.measurements)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """All runs, of a stream on the ``source``; ``rows`` is the number of rows of the public table and ``counted`` that of those which count, None for a feed.
+    """All runs of a stream on a source; ``seed`` reproduces them.
 
-    The ``seed`` repeats them.
+    ``rows`` and ``counted`` are the numbers of all rows and of counted rows; None without a table.
     """
 
     source: Source
@@ -206,24 +204,24 @@ class SimulationReport:
 
     @property
     def grant(self) -> GrantRecord:
-        """The stream's grant; that of all runs has the same spec, calibration and cost."""
+        """The stream's grant; spec, calibration and cost are equal in all runs."""
         return self.runs[0].grant
 
     @property
     def promises(self) -> tuple[str, ...]:
-        """What the stream promises, in words."""
+        """The stream's error bounds as sentences."""
         return tuple(
             map(str, promises(self.grant.spec, self.grant.calibration, counted=rows_counted(self.source)))
         )
 
     @property
     def figures(self) -> tuple[Figures, ...]:
-        """The errors of all runs' answers."""
+        """Errors of all runs' answers by kind."""
         return figures(one for run in self.runs for one in run.measurements)
 
     @property
     def broken_runs(self) -> int:
-        """How many runs had an answer further off than it promised; that is what β bounds the share of."""
+        """Number of runs with an error above α; β bounds their share."""
         return sum(run.broken > 0 for run in self.runs)
 
 
@@ -236,15 +234,14 @@ def simulate(
     runs: int = 5,
     seed: int = 0,
 ) -> SimulationReport:
-    """Open the stream on an installation in memory and ask it everything in order, once for each run.
+    """Open the stream on an in-memory installation and ask all questions, in each run.
 
-    ``table`` stands in for the source's own and must be public: exact errors are told. Each run has a noise key that is
-    derived from the seed and its number, so it protects nothing and is used for nothing else. The source's whole budget
-    is there in each run, whatever a deployment's ledger has left of it.
+    ``table`` replaces the source's table and must be public. Each run derives its noise key from the
+    seed, so its noise protects nothing. Each run has the source's whole budget.
 
     Raises:
-        SimulationError: what is given does not fit together.
-        Refused: the source's budget does not pay for the stream, or no plan does.
+        SimulationError: the arguments do not fit together.
+        Refused: the budget does not suffice, or there is no plan.
     """
     if spec.source != source.source:
         raise SimulationError(
@@ -252,8 +249,8 @@ def simulate(
         )
     if spec.standing is not None or isinstance(source, EventsSource):
         raise SimulationError(
-            f"source '{source.source}': windows ask standing streams, and no file of questions; 'sotto plan' tells how far off their "
-            "answers are, and a Driver in memory takes events"
+            f"source '{source.source}': standing streams have no file of questions; use 'sotto plan' for their "
+            "error bounds, or an in-memory Driver for events"
         )
     if isinstance(source, TableSource) and table is None:
         raise SimulationError(f"source '{source.source}': it has a table; give a public one")
@@ -263,7 +260,7 @@ def simulate(
 
 
 class _Exact:
-    """The exact answers of each run. Where people have several rows, its key decides which of them count."""
+    """Exact answers of each run; its key selects the counted rows of each person."""
 
     def __init__(self, source: Source, table: pl.DataFrame | None) -> None:
         self._source = source
@@ -273,16 +270,16 @@ class _Exact:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the public table has."""
+        """Number of rows of the public table."""
         return None if self._rows is None else self._rows.file_row_count
 
     @property
     def counted(self) -> int | None:
-        """How many of them count: as many by every key."""
+        """Number of counted rows, equal for every key."""
         return None if self._table is None else self._table.private_row_count
 
-    def of(self, key: NoiseKey) -> Truths:
-        """What a run with this key should answer."""
+    def truths(self, key: NoiseKey) -> Truths:
+        """Return the exact answers of a run with this key."""
         if self._truths is None or (self._rows is not None and self._rows.people is not None):
             if self._rows is not None and isinstance(self._source, TableSource):
                 self._table = PrivateTable.of(self._rows, self._source, table_key(key))
@@ -300,7 +297,7 @@ def _run(
     exact: _Exact,
 ) -> Run:
     key = NoiseKey(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest())
-    truths = exact.of(key)
+    truths = exact.truths(key)
     driver = Driver(key, partitions=1)
     driver.register(source, table)
     driver.open(spec)

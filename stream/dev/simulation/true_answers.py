@@ -1,4 +1,4 @@
-"""The exact answers to questions, from public data."""
+"""Exact answers to questions about public data."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from stream.tables import PredicateParser, PrivateTable, cell_codes, rows_are_pu
 
 
 class SimulationError(ValueError):
-    """A simulation is refused, or what it was given is wrong; the message says what to do."""
+    """A simulation is refused or its input is invalid; the message has the remedy."""
 
 
 class Truths(Protocol):
-    """What questions about some public data should be answered with."""
+    """Exact answers to questions about some public data."""
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """The numbers that a query asks for, in the order that its answer has them; none where there is no such number.
+        """Return the exact numbers of a query in its answer's order; empty if undefined.
 
-        ValueError for a query that is rejected.
+        Raises:
+            ValueError: a worker would reject the query.
         """
 
     def scores(self, query: Query) -> dict[str, Fraction]:
-        """The score of each candidate of a query."""
+        """Return the exact score of each candidate."""
 
 
 class TableTruths:
-    """Counts, sums and whatever follows from them."""
+    """Exact answers about a table."""
 
     def __init__(self, source: TableSource, table: PrivateTable) -> None:
         self._table = table
         self._parser = PredicateParser(source.attributes)
         self._attributes = source.attributes
-        # Where the number of rows is public, shares are shares of the file's.
+        # If the number of rows is public, shares refer to all rows of the file.
         self._rows = table.public_size if rows_are_public(source) else table.private_row_count
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """The numbers that a query asks for."""
+        """Return the exact numbers of a query."""
         if query.group_by is not None:
             counts = self._table.group_counts(query.group_by, self._parser.parse(_where(query)))
             return tuple(map(Fraction, counts.ravel().tolist()))
@@ -61,7 +62,7 @@ class TableTruths:
         return (sum(parts, Fraction()),) if parts else ()
 
     def scores(self, query: Query) -> dict[str, Fraction]:
-        """The score of each candidate of a query."""
+        """Return the exact score of each candidate."""
         return {
             one.name: self._score(one.where or "TRUE", one.sum, people=one.people)
             for one in query.candidates or ()
@@ -82,41 +83,41 @@ class TableTruths:
         return Fraction(self._table.total(attribute, self._parser.parse(where)))
 
     def _cell(self, at: dict[str, str | int | float]) -> Fraction:
-        """The rows of one cell; a query names its attributes in any order."""
+        """Count the rows of one cell."""
         domains = {name: self._attributes[name] for name in at}
         return Fraction(int(self._table.cell_counts(list(domains), [cell_codes(domains, at)])[0]))
 
 
 class FeedTruths:
-    """The values that the questions carry, as far as the feed's range reaches."""
+    """Exact answers about values in the queries, clamped to the source's range."""
 
     def __init__(self, source: ValuesSource) -> None:
         low, high = range_of(source.grid, source.minimum, source.maximum)
         self._low, self._high = Fraction(low), Fraction(high)
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """The values that a query carries."""
+        """Return the clamped values of a query."""
         given = query.values if query.value is None else (query.value,)
         return tuple(map(self._clamped, given or ()))
 
     def scores(self, query: Query) -> dict[str, Fraction]:
-        """The score of each candidate of a query."""
+        """Return the exact score of each candidate."""
         return {one.name: self._clamped(one.value or 0.0) for one in query.candidates or ()}
 
     def _clamped(self, value: float) -> Fraction:
-        # What is written is a decimal, and so is the shortest text that stands for the double.
+        # Use the shortest decimal of the double, as the query has it.
         return max(self._low, min(self._high, Fraction(repr(value))))
 
 
 def truths_of(source: Source, table: PrivateTable | None) -> Truths:
-    """The exact answers to questions about a source, whose table this public one stands in for."""
+    """Return the exact answers about a source, computed from a public table."""
     if isinstance(source, TableSource) and table is not None:
         return TableTruths(source, table)
     if isinstance(source, ValuesSource):
         return FeedTruths(source)
     raise SimulationError(
-        f"source '{source.source}': a feed of people's records has no truth to be compared with; see 'sotto estimate' "
-        "for what its answers tell, and 'sotto plan' for how well"
+        f"source '{source.source}': a source of records has no true answers to compare with; see 'sotto estimate' "
+        "for estimates from its answers, and 'sotto plan' for their errors"
     )
 
 

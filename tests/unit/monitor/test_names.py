@@ -167,7 +167,7 @@ def test_a_folder_that_is_opened_to_others_is_noticed_though_the_file_looks_the_
     assert names().bearer(ana, NOW) is not None
     folder.chmod(0o777)
     now += REREAD_SECONDS
-    with pytest.raises(TokenError, match="may be written by others"):
+    with pytest.raises(TokenError, match="is writable by others"):
         names()
     folder.chmod(0o700)
     now += RETRY_SECONDS

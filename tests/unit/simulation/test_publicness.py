@@ -79,7 +79,7 @@ def test_the_shipped_table_is_public_wherever_it_lies_and_whoever_registered_it(
 
 
 def test_the_table_of_any_other_source_is_not_taken_for_want_of_another(private: Path) -> None:
-    with pytest.raises(SimulationError, match="--table a public file, or --synthetic"):
+    with pytest.raises(SimulationError, match="--table a public file, or use --synthetic"):
         require_other_table(source(private))
 
 
