@@ -1,6 +1,6 @@
-"""The budget service's role: requests and charges in, ledger and control out.
+"""The budget service: processes requests and charges, writes ledger and control events.
 
-The processor is imported on first use: its smaller modules serve commands of a client without NumPy.
+The processor is imported lazily: client commands use the smaller modules without NumPy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Periods: what is protected is what a person does in one of them, so that each has an account of its own.
+"""Periods of person-period sources, each with a separate account.
 
-A source whose unit is ``person-period`` is asked nothing itself. Its streams are models: each is planned and paid for there, all of them
-together fit the budget, and in each period a stream like it is opened on that period's account, which has the same budget.
+Questions never go to a ``person-period`` source itself. Its streams are models: each is planned
+there and their costs together fit the budget. In each period, equal streams are opened on that
+period's account, which has the same budget.
 """
 
 from __future__ import annotations
@@ -42,30 +43,30 @@ class AccountPeriods:
         self._mint = mint
         self._begun: list[Account] = []
 
-    def begun(self) -> list[Account]:
-        """The accounts that have begun since the last call."""
+    def drain_begun(self) -> list[Account]:
+        """Return the accounts begun since the last call."""
         begun, self._begun = self._begun, []
         return begun
 
-    def of(self, source: str) -> Sequence[Account]:
-        """The accounts of a source's periods, as they began."""
+    def accounts_of(self, source: str) -> Sequence[Account]:
+        """Return the accounts of a source's periods in the order they were begun."""
         return self._ledger.periods.get(source, ())
 
     def require_free(self, name: str) -> None:
-        """Refuse a source or stream with periods if what would be one of its periods is there already."""
+        """Refuse a source or stream with periods if the name of a period is already in use."""
         for known in (*self._ledger.accounts, *self._ledger.owner_of):
             if (named := named_from(known)) is not None and named[0] == name:
                 raise RefusedError(f"'{known}' is in the way of the periods of '{name}'; choose another name")
 
     def earliest(self, source: Source) -> int:
-        """From when on a stream that is opened now may be asked: in periods that have begun nothing is opened any more."""
+        """Return the end of the last begun period: later streams are asked only after it."""
         if not isinstance(source, EventsSource) or not source.has_periods:
             return 0
-        ends = (_start_of(account) + source.period_ms for account in self.of(source.source))
+        ends = (_start_of(account) + source.period_ms for account in self.accounts_of(source.source))
         return max(ends, default=0)
 
     def require_ahead(self, spec: StreamSpec, source: Source) -> None:
-        """Refuse a stream that would begin in a period that has begun."""
+        """Refuse a stream that starts in a period that has begun."""
         earliest = self.earliest(source)
         if spec.standing is not None and spec.standing.begins is not None and _begins(spec) < earliest:
             raise RefusedError(
@@ -73,10 +74,11 @@ class AccountPeriods:
                 "that moment or a later one"
             )
 
-    def begin(self, record: RecordLike, request: BeginPeriod, outputs: Outputs) -> None:
-        """Begin a period's account, with a stream for each that is open on its source; one that has begun stays as it is.
+    def begin_period(self, record: RecordLike, request: BeginPeriod, outputs: Outputs) -> None:
+        """Begin a period's account with a copy of each open stream of its source.
 
-        All that may be refused is looked at first: an account begins with all of its streams, or not at all.
+        Does nothing for a begun period. All checks come first: an account begins with all of its
+        streams, or not at all.
         """
         parent = self._ledger.account(request.source)
         source, start = parent.source, moment_ms(request.start)
@@ -107,14 +109,16 @@ class AccountPeriods:
             self._open(account, grant, start, minted, outputs)
         self._begun.append(account)
 
-    def end(self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs) -> None:
-        """End a stream in all periods, as ``ending`` does it by source and stream; it says whether that is news."""
+    def end_stream(
+        self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs
+    ) -> None:
+        """End a stream in all periods; ``ending`` returns True if it changed the stream."""
         if not isinstance(account.source, EventsSource) or not account.source.has_periods:
             return
-        for one in self.of(account.name):
+        for one in self.accounts_of(account.name):
             name = named_at(stream, _start_of(one))
             if name in one.grants and ending(one.name, name):
-                self._workers.tell(one, one.grants[name], outputs)
+                self._workers.publish_control(one, one.grants[name], outputs)
 
     def _open(self, account: Account, model: Grant, start: int, minted: bytes, outputs: Outputs) -> None:
         if model.spec.standing is None:
@@ -134,17 +138,17 @@ class AccountPeriods:
             key_id=self._key_id,
         )
         grant = self._ledger.reserve(spec, model.calibration, identity, model.analyst)
-        self._workers.tell(account, grant, outputs)
+        self._workers.publish_control(account, grant, outputs)
 
 
 def require_whole_life(source: Source, what: str) -> None:
-    """Refuse what a source with periods cannot do, nor the account of one."""
+    """Refuse an operation that sources with periods, and their accounts, do not support."""
     if isinstance(source, EventsSource) and source.period is not None:
         raise RefusedError(f"source '{source.source}' goes by periods: {what}")
 
 
 def period_meaning(source: Source) -> str | None:
-    """What the budget of a source with periods promises; None of other sources."""
+    """Explain the budget of a source with periods; None for other sources."""
     if not isinstance(source, EventsSource) or not source.has_periods:
         return None
     return meaning_in_periods(source.epsilon, source.delta, source.period or "")

@@ -1,7 +1,7 @@
 """The budget service's processor: requests and charges in, ledger and control out.
 
-The first record of truth is the ledger topic, which is this processor's changelog. Requests are idempotent by id: a
-request seen before gets its first receipt again and changes nothing.
+The ledger topic is the source of truth and this processor's changelog. Requests are idempotent by
+id: a repeated request gets its first receipt again and changes nothing.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from stream.tables import TableStore
 
 
 class LedgerClock:
-    """Milliseconds since 1970 by the latest event, and by how long ago that was."""
+    """Time in milliseconds since 1970: the latest event's time plus the time since then."""
 
     def __init__(self) -> None:
         self._since: tuple[int, float] | None = None
 
     def now(self, latest: int, monotonic: float) -> int:
-        """The time, given that of the latest event and a monotonic clock's seconds."""
+        """Return the time from the latest event's time and a monotonic clock's seconds."""
         if self._since is None or latest > self._since[0] + 1000 * (monotonic - self._since[1]):
             self._since = (latest, monotonic)
         return self._since[0] + int(1000 * (monotonic - self._since[1]))
 
 
 PLANS_AT_ONCE: Final = 16
-"""So many requests of one step may have to be planned, or have a table read: each may take a second or two."""
+"""Most plans or table reads in one step; each may take a second or two."""
 REQUESTS_AT_ONCE: Final = 400
-"""So many requests are handled in one step at most: about 0.2 s of work, and one transaction."""
+"""Most requests in one step and transaction: about 0.2 s of work."""
 
 _ITS_OWN: Final = {"source", "epsilon", "delta", "population", "renews"}
-"""What of a source a plan does not depend on."""
+"""Fields of a source that do not affect a plan."""
 _QUICK: Final = ("close", "halt")
 
 
 class _Peeked(msgspec.Struct):
-    """As much of a request as tells how long it may take."""
+    """The fields of a request that determine its processing time."""
 
     kind: str = ""
     stream: Any = None
@@ -79,9 +79,10 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def requests_at_once(records: Sequence[RecordLike], ledger: Ledger) -> int:
-    """As many requests, from the first, as need no more than ``PLANS_AT_ONCE`` plans; at least one.
+    """Return how many leading requests need at most ``PLANS_AT_ONCE`` plans; at least one.
 
-    Streams that differ in their names and thresholds alone, on sources that differ in their names and budgets alone, share a plan.
+    Streams share a plan if they differ in names and thresholds only, on sources that differ in
+    names and budgets only.
     """
     plans: set[bytes] = set()
     for count, record in enumerate(records[:REQUESTS_AT_ONCE]):
@@ -94,7 +95,7 @@ def requests_at_once(records: Sequence[RecordLike], ledger: Ledger) -> int:
 
 
 def _plan_of(record: RecordLike, place: int, ledger: Ledger) -> bytes | None:
-    """What tells requests apart that are not planned alike; None for one that is quick."""
+    """Return a key of the plan that a request needs; None if it needs no plan."""
     if not isinstance(record.value, bytes):
         return None
     try:
@@ -114,7 +115,7 @@ def _plan_of(record: RecordLike, place: int, ledger: Ledger) -> bytes | None:
 
 
 def _facts_of(source: Any, ledger: Ledger) -> Any:
-    """What a plan depends on of a source; its name where that is not known beforehand."""
+    """Return the facts of a source that affect a plan, or its name if they are unknown."""
     account = ledger.accounts.get(source) if isinstance(source, str) else None
     if account is None or isinstance(account.source, TableSource):
         return source
@@ -122,10 +123,10 @@ def _facts_of(source: Any, ledger: Ledger) -> Any:
 
 
 CHARGES_AT_ONCE = 1_000
-"""So many charges are taken in in one step."""
+"""Most charges in one step."""
 
 RENEWALS_AT_ONCE = 100
-"""So many budgets begin a new period in one step without events."""
+"""Most budgets renewed in one step without events."""
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -144,7 +145,7 @@ class BudgetProcessor:
         tables: TableStore,
         mint: Callable[[RecordLike], bytes],
     ) -> None:
-        """Take ``mint``, which gives 16 unpredictable bytes for the request that opens a stream."""
+        """Take ``mint``, which returns 16 unpredictable bytes for a request that opens a stream."""
         self.inputs = (topics.requests, topics.charges)
         self.tables: tuple[str, ...] = ()
         self.changelog = topics.ledger
@@ -162,7 +163,7 @@ class BudgetProcessor:
         self._restoring: dict[bytes, RecordLike] = {}
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect the ledger's records; of each key only the latest is ever decoded."""
+        """Collect the ledger's records; only the latest of each key is decoded."""
         for record in records:
             key = record.key or b""
             if record.value is None:
@@ -171,7 +172,7 @@ class BudgetProcessor:
                 self._restoring[key] = record
 
     def restored(self) -> Mapping[str, int]:
-        """Rebuild the accounts: sources first, whatever order compaction left. Gives the inputs' next offsets."""
+        """Rebuild the accounts in any order of records and return the inputs' next offsets."""
         with _uncollected():
             beside: list[LedgerRecord] = []
             restore(self.ledger, self._entries(beside))
@@ -182,7 +183,7 @@ class BudgetProcessor:
         return dict(self._reached)
 
     def _entries(self, beside: list[LedgerRecord]) -> Iterator[LedgerRecord]:
-        """The accounts and grants that were collected, one by one; what is no part of the ledger goes ``beside``."""
+        """Yield the collected ledger records; append receipts and progress to ``beside``."""
         for key in list(self._restoring):
             record = self._restoring.pop(key)
             if key == PROGRESS_KEY:
@@ -194,21 +195,21 @@ class BudgetProcessor:
                 yield entry
 
     def recreated(self, topic: str) -> None:
-        """Take requests or charges from their beginning: a request is done once, and charges are totals."""
+        """Read a recreated topic from offset 0: requests are idempotent, and charges are totals."""
         self._reached[topic] = 0
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """There are no tables to follow."""
+        """Return no outputs: this processor has no tables."""
         del records
         return Outputs()
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """There are no tables."""
+        """Return False: this processor has no tables."""
         del records
         return False
 
     def idle(self, now: float) -> Outputs:
-        """Begin the periods that are due, which no decision waits for, but whoever looks at a budget; note points of the trail."""
+        """Begin due periods, so that readers see current budgets, and write trail points."""
         outputs = Outputs()
         clock = self._clock.now(self.ledger.clock, now)
         due = [owner for owner in self.ledger.renewing if owner.budget.is_over(clock)]
@@ -216,7 +217,7 @@ class BudgetProcessor:
             self.ledger.tell_time(clock)
             for owner in due[:RENEWALS_AT_ONCE]:
                 self.ledger.turn(owner)
-            self._trail.renewed(outputs)
+            self._trail.write_renewals(outputs)
         self._trail.note_quiet(now, outputs)
         if outputs:
             self._write_changes(outputs)
@@ -224,17 +225,17 @@ class BudgetProcessor:
         return outputs
 
     def portion(self, records: Sequence[RecordLike]) -> int:
-        """As many as are handled in moments, and in seconds at worst."""
+        """Return the number of records for one step of seconds at most."""
         if records[0].topic == self._topics.charges:
             return min(len(records), CHARGES_AT_ONCE)
         return requests_at_once(records, self.ledger)
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Handle requests or charges in order."""
+        """Process requests or charges in order."""
         outputs = Outputs()
         for record in records:
             self.ledger.tell_time(record.timestamp)
-            self._trail.begin(outputs)
+            self._trail.ensure_begun(outputs)
             try:
                 if isinstance(record.value, Unread):
                     self._reject(outputs, record, record.value.rejection)
@@ -246,7 +247,7 @@ class BudgetProcessor:
                 self._reject(outputs, record, Rejection("malformed", str(error)))
             except RefusedError as refused:
                 self._reject(outputs, record, Rejection("refused", refused.reason))
-            self._trail.renewed(outputs)
+            self._trail.write_renewals(outputs)
         self._trail.note_due(outputs)
         self._write_changes(outputs)
         if records:
@@ -268,14 +269,14 @@ class BudgetProcessor:
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
 
     def _request(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
-        """Have a request done, and write what it was told; the trail has it too, unless it was sent again."""
-        receipt, writes, is_news = self.desk.take(record, request, outputs)
+        """Process a request and write its receipt, and a trail entry unless it is a repeat."""
+        receipt, writes, is_news = self.desk.handle(record, request, outputs)
         for write in writes:
             self._write(outputs, *write)
         if is_news:
-            self._trail.decided(request, receipt, outputs)
-        for account in self.desk.periods.begun():
-            self._trail.began(receipt, account, outputs)
+            self._trail.write_decision(request, receipt, outputs)
+        for account in self.desk.periods.drain_begun():
+            self._trail.write_period(receipt, account, outputs)
 
     def _charge(self, charge: Charge, outputs: Outputs) -> None:
         account, grant = self.ledger.find(charge.source, charge.stream)
@@ -292,20 +293,19 @@ class BudgetProcessor:
         )
         if not changed:
             return
-        # What the ledger takes for ended must not answer, whoever said that it has.
+        # An ended stream must not answer, even if its worker reported the end.
         reason = charge.reason or "halted by its worker"
         ended = grant.state == "halted" and self.ledger.end(charge.source, charge.stream, "halted", reason)
         if grant.state == "exhausted" and grant.ending is None:
             grant.reason, ended = exhausted_reason(grant.calibration, grant.cutoff), True
         if ended:
-            self._workers.tell(account, grant, outputs)
+            self._workers.publish_control(account, grant, outputs)
         if grant.state == before:
-            self._trail.spent(account)
+            self._trail.schedule_point(account)
         else:
-            self._trail.ended(account, grant, outputs)
+            self._trail.write_end(account, grant, outputs)
 
     def _write_changes(self, outputs: Outputs) -> None:
-        """Write down whatever has changed in this step."""
         for write in self.ledger.changes():
             self._write(outputs, *write)
 
@@ -317,7 +317,7 @@ class BudgetProcessor:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: a restore makes hundreds of thousands of objects, and all of them stay."""
+    """Disable garbage collection: a restore makes hundreds of thousands of lasting objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""A ledger that comes back from a backup: what happened after the backup is not known, and is never spent twice.
+"""Restores a ledger from a backup without spending any budget twice.
 
-Streams that were not closed may have answered since. They are halted for good and count as wholly spent, whatever the backup
-says of them: so no noise of theirs is ever drawn for another question, and nothing of them goes back to a budget.
+Streams that were not closed may have answered after the backup. They are halted for good and count
+as wholly spent: their noise is never drawn for another question, and they are never refunded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 class Returning:
-    """What is written behind a backup's own records, to go on with them safely."""
+    """The records written behind a backup's records to continue from it safely."""
 
     def __init__(self, topics: Topics, records: Iterable[LedgerRecord]) -> None:
         """Take the latest records of each key, without receipts."""
@@ -45,31 +45,32 @@ class Returning:
                 self._trail.restore(record.trail)
 
     def streams(self) -> list[tuple[str, str]]:
-        """The source and the name of each stream that was ever opened."""
+        """Return the source and the name of each stream that was ever opened."""
         return [(name, stream) for name, account in self.ledger.accounts.items() for stream in account.grants]
 
     def lost(self) -> int:
-        """How many streams were not closed."""
+        """Return the number of streams that were not closed."""
         grants = (grant for account in self.ledger.accounts.values() for grant in account.grants.values())
         return sum(grant.state != "closed" for grant in grants)
 
     def outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
-        """Everything that changes, and a control event for each stream there is, some at a time.
+        """Yield all changed records and a control event for each stream, in batches.
 
-        ``since`` is what the operator says of the time after the backup: that ``nothing`` was granted, that sources and populations are
-        to ``halt``, or that they go on all the same (``accept_loss``). ``backup`` is the digest of the file.
+        ``since`` is the operator's statement about the time after the backup: ``nothing`` was
+        granted, sources and populations must ``halt``, or they continue anyway (``accept_loss``).
+        ``backup`` is the digest of the file.
         """
         lost = sum([self.ledger.lose(source, stream, LOST) for source, stream in self.streams()])
         if since == "halt":
             for name, account in self.ledger.accounts.items():
                 if account.state == "open":
                     self.ledger.halt_source(name, HALTED)
-            # Sources that joined later are not known any more, nor what they have taken of their people.
+            # The backup lacks sources that joined later, and their grants.
             for name, people in self.ledger.populations.items():
                 if people.state == "open":
                     self.ledger.halt_population(name, HALTED)
         outputs = Outputs()
-        self._trail.came_back(since, lost, backup, outputs)
+        self._trail.write_restored(since, lost, backup, outputs)
         yield outputs
         for changes in _batches(self.ledger.changes()):
             outputs = Outputs()
@@ -79,10 +80,10 @@ class Returning:
         for streams in _batches(self.streams()):
             outputs = Outputs()
             for source, stream in streams:
-                self._workers.tell(*self.ledger.find(source, stream), outputs)
+                self._workers.publish_control(*self.ledger.find(source, stream), outputs)
             yield outputs
         outputs = Outputs()
-        # The topics that requests and charges come by are new: they are read from their beginning.
+        # The topics of requests and charges are new: they are read from offset 0.
         self._write(outputs, "", PROGRESS_KEY, LedgerProgress(requests=0, charges=0, trail=self._trail.head))
         yield outputs
 

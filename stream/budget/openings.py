@@ -1,4 +1,4 @@
-"""What the budget service fixes when a stream opens, and how it tells the workers."""
+"""Plans and definitions of new streams, and control events for the workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.wire import Codec
-from stream.budget.standing_streams import completed, setting_of_events
+from stream.budget.standing_streams import complete_spec, setting_of_events
 from stream.log import get_logger, place_of
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
@@ -49,7 +49,7 @@ _KINDS_OF: Final[dict[str, set[str]]] = {
     "records": {"randomized_response"},
     "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
 }
-"""Which mechanisms run on which kind of source."""
+"""Mechanisms that run on each kind of source."""
 UNPLANNED: Final = (
     "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
 )
@@ -58,9 +58,10 @@ log = get_logger("budget")
 
 
 def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
-    """Fix a stream's constants from public parameters only.
+    """Compute a stream's calibration from public parameters only.
 
-    ``table_rows`` tells the number of rows of a table, or of its people, where all neighbours have as many; it is asked only there.
+    ``table_rows`` returns the number of rows or people of a table; it is called only if neighbors
+    agree in it.
 
     Raises:
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
@@ -87,7 +88,7 @@ def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] |
         raise RefusedError(
             f"mechanism.kind: {kind} does not run on a source of kind '{source.kind}'; use '{fitting}'"
         )
-    spec = completed(spec, source, clock=0)
+    spec = complete_spec(spec, source, clock=0)
     if isinstance(source, EventsSource):
         return setting_of_events(spec, source)
     if isinstance(mechanism, Histogram) and mechanism.answers != 1:
@@ -107,7 +108,7 @@ def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] |
 
 
 def require_reach(source: Source) -> None:
-    """Refuse a feed whose grid is too fine for its range: beyond 2^50 steps values would be clamped unawares."""
+    """Refuse a feed whose range needs more than 2^50 steps of its grid."""
     if not isinstance(source, ValuesSource):
         return
     exact_reach = reach_of(source.grid)
@@ -132,7 +133,7 @@ def require_reach(source: Source) -> None:
 
 
 def _at_least(reach: float) -> float:
-    """A grid that reaches so far, in few digits."""
+    """Return a grid with few digits that reaches far enough."""
     exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
     return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
 
@@ -151,7 +152,7 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
 def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
-    # A stream for people alone is moved by one person as such, and not by how many rows count.
+    # One person moves a stream of counts of people by 1, with any number of rows.
     widths = [1 if getattr(mechanism, "people", False) else count_sensitivity(source)]
     for place, name in enumerate(sums):
         domain = source.attributes.get(name)
@@ -199,7 +200,7 @@ def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable
 
 
 def definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:
-    """The digest that a stream's noise is bound to, for good."""
+    """Return the digest to which a stream's noise is bound for good."""
     parts = [
         spec.model_dump_json().encode(),
         account.source.model_dump_json().encode(),
@@ -210,7 +211,7 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
 
 
 def control_event(account: Account, grant: Grant) -> Control:
-    """A stream's whole definition, with what its worker may do now."""
+    """Return a stream's definition with its current permission to answer."""
     opened = StreamOpened(
         spec=grant.spec,
         source=account.source,
@@ -231,13 +232,13 @@ _control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 
 class Workers:
-    """The workers, as the budget service reaches them."""
+    """Publishes control events to the workers."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
-    def tell(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Tell the stream's worker what it may do now."""
+    def publish_control(self, account: Account, grant: Grant, outputs: Outputs) -> None:
+        """Publish the stream's control event to its worker."""
         control = control_event(account, grant)
         key = grant.spec.stream.encode()
         message: Message = (key, _control_codec.encode(control), ())

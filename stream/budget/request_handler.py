@@ -1,4 +1,4 @@
-"""What is done with each request, and the receipt that it gets. Requests are idempotent by id."""
+"""Handles requests to the budget service; requests are idempotent by id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from schemas import (
 )
 from stream.budget.account_periods import AccountPeriods, period_meaning, require_whole_life
 from stream.budget.openings import Workers, definition_digest, plan_for, require_reach
-from stream.budget.standing_streams import completed, promised_windows, require_bounded_past, require_declared
+from stream.budget.standing_streams import complete_spec, promised_windows, require_bounded_past, require_declared
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import to_amount
 from stream.privacy.composition.refusals import RefusedError
@@ -48,11 +48,11 @@ Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
 
 _REFUSALS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
-"""What is wrong with a request. Any other error is a fault: it fails the task, and the request is tried again."""
+"""Errors caused by a request. Any other error fails the task, and the request is retried."""
 
 
 class Desk:
-    """Takes requests to the ledger, and remembers what became of each."""
+    """Applies requests to the ledger and remembers their receipts."""
 
     def __init__(
         self,
@@ -69,24 +69,24 @@ class Desk:
         self.periods = AccountPeriods(ledger, workers, key_id=key_id, mint=mint)
         self._key_id = key_id
         self._tables = tables
-        # Numbers of rows that are public; the tables may be let go of.
+        # Public numbers of rows, kept because tables may be unloaded.
         self._rows: dict[tuple[str, str | None], int] = {}
         self._mint = mint
 
-    def take(
+    def handle(
         self, record: RecordLike, request: Request, outputs: Outputs
     ) -> tuple[Receipt, Iterable[Write], bool]:
-        """Do what is asked, once. Gives its receipt, what is to be written of it, and whether that was not decided before.
+        """Apply a request once. Returns its receipt, ledger writes, and True if it is new.
 
-        What is to be written is the receipt, and one that is forgotten for it.
+        The writes are the receipt, and the deletion of the oldest one beyond the limit.
         """
         digest = request_digest(request)
         if (written := self.receipts.again(request, digest)) is not None:
-            _, key, told = written[0]
-            if told is not None:
-                return told, written, key != receipt_key(request.request)
+            _, key, earlier = written[0]
+            if earlier is not None:
+                return earlier, written, key != receipt_key(request.request)
         try:
-            receipt = self._done(record, request, digest, outputs)
+            receipt = self._apply(record, request, digest, outputs)
         except _REFUSALS as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
             receipt = self._receipt(request, digest, "refused").model_copy(
@@ -94,34 +94,34 @@ class Desk:
             )
         return receipt, self.receipts.keep(receipt), True
 
-    def _done(self, record: RecordLike, request: Request, digest: str, outputs: Outputs) -> Receipt:
-        """Do what is asked, and give its receipt; a refusal is raised, and has changed nothing."""
-        told: dict[str, Any] = {}
+    def _apply(self, record: RecordLike, request: Request, digest: str, outputs: Outputs) -> Receipt:
+        """Apply a request and return its receipt; a refusal raises and changes nothing."""
+        fields: dict[str, Any] = {}
         outcome: Outcome
         match request:
             case RegisterSource() | RegisterPopulation() | JoinPopulation() | Allot():
-                told, outcome = self._of_budgets(record, request), "registered"
+                fields, outcome = self._apply_to_budgets(record, request), "registered"
             case OpenStream():
-                told, outcome = self._open(record, request, outputs), "opened"
+                fields, outcome = self._open(record, request, outputs), "opened"
             case ExtendStream():
-                told, outcome = self._extend(request, digest, outputs), "opened"
+                fields, outcome = self._extend(request, digest, outputs), "opened"
             case CloseStream():
                 outcome = self._end(request, "closed", outputs)
             case HaltStream():
                 outcome = self._end(request, "halted", outputs)
             case HaltSource():
-                told, outcome = self._halt_source(request, outputs), "halted"
+                fields, outcome = self._halt_source(request, outputs), "halted"
             case BeginPeriod():
-                self.periods.begin(record, request, outputs)
+                self.periods.begin_period(record, request, outputs)
                 outcome = "registered"
             case RefreshSource():
-                told, outcome = self._refresh(request, outputs), "registered"
-        return self._receipt(request, digest, outcome).model_copy(update=told)
+                fields, outcome = self._refresh(request, outputs), "registered"
+        return self._receipt(request, digest, outcome).model_copy(update=fields)
 
-    def _of_budgets(
+    def _apply_to_budgets(
         self, record: RecordLike, request: RegisterSource | RegisterPopulation | JoinPopulation | Allot
     ) -> dict[str, Any]:
-        """Do what concerns whole budgets, and give what the receipt says of it."""
+        """Apply a request about whole budgets and return fields of its receipt."""
         if isinstance(request, JoinPopulation):
             require_whole_life(self._ledger.account(request.source).source, "it cannot join a population")
             return self._join(request)
@@ -139,7 +139,7 @@ class Desk:
         return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
 
     def _join(self, request: JoinPopulation) -> dict[str, Any]:
-        """Let a source join; the receipt names what earlier periods of the population have not counted."""
+        """Add a source to a population; the receipt names the uncounted earlier periods."""
         ledger = self._ledger
         is_member = ledger.account(request.source).people is not None
         account = ledger.join(request.source, request.population)
@@ -151,7 +151,8 @@ class Desk:
     def _register(self, request: RegisterSource) -> Account:
         """Register a source. Only the first registration reads its table.
 
-        The answer to a later one depends on the two definitions alone, because it is public and costs nothing.
+        The receipt of a repeat depends on the two definitions alone, because it is public and costs
+        nothing.
         """
         source, fingerprint = request.source, None
         if source.source not in self._ledger.accounts:
@@ -179,20 +180,20 @@ class Desk:
         digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(incarnation=self._mint(record).hex(), digest=digest, key_id=self._key_id)
         grant = self._ledger.reserve(spec, calibration, identity, request.analyst)
-        self._workers.tell(account, grant, outputs)
+        self._workers.publish_control(account, grant, outputs)
         if spec.standing is None:
             return {}
         return {"begins": spec.standing.begins, "windows": promised_windows(spec, account.source)}
 
     def _completed(self, spec: StreamSpec, source: Source) -> StreamSpec:
-        """The specification with what was left out; RefusedError if nobody opens such a stream."""
+        """Fill in a specification's defaults; RefusedError for a name or source of a period."""
         if named_from(spec.stream) is not None:
             raise RefusedError("stream: ends as the name of one of a period does; choose another name")
         if isinstance(source, EventsSource) and source.period_of is not None:
             raise RefusedError(
                 f"source: is a period, whose streams open by themselves; open them on '{source.period_of}'"
             )
-        completed_spec = completed(spec, source, clock=max(self._ledger.clock, self.periods.earliest(source)))
+        completed_spec = complete_spec(spec, source, clock=max(self._ledger.clock, self.periods.earliest(source)))
         self.periods.require_ahead(completed_spec, source)
         require_bounded_past(completed_spec, source, clock=self._ledger.clock)
         if isinstance(source, EventsSource) and source.has_periods:
@@ -200,9 +201,9 @@ class Desk:
         return completed_spec
 
     def _extend(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
-        """Grant further charged answers, tell the worker, and give what the receipt says of it.
+        """Grant further charged answers, notify the worker, and return fields of the receipt.
 
-        The grant knows by which requests it was extended, for their receipts may be forgotten.
+        The grant keeps its requests' digests, because their receipts may be deleted.
         """
         account, grant = self._ledger.find(request.source, request.stream)
         require_whole_life(account.source, "its streams are not extended; open another stream")
@@ -212,14 +213,14 @@ class Desk:
                 request.source, request.stream, digest, request.epsilon, request.delta, request.analyst
             )
             found = grant.extended_by(digest, accountant)
-            self._workers.tell(account, grant, outputs)
+            self._workers.publish_control(account, grant, outputs)
         if found is None:
             raise AssertionError("the ledger has extended a stream by no request")
         extension, cost = found
         return {"answers": extension.answers, "granted": to_amount(cost, account.source)}
 
     def _rows_of(self, account: Account) -> int:
-        """The number of rows of an account's file, public where neighbours replace a row."""
+        """Return the number of rows of a table, which is public if neighbors replace a row."""
         if not isinstance(account.source, TableSource):
             raise RefusedError("mechanism.rows: the source has no rows; remove it")
         asked = (account.name, account.fingerprint)
@@ -236,8 +237,8 @@ class Desk:
     ) -> Literal["closing", "halted"]:
         account, grant = self._ledger.find(request.source, request.stream)
         if self._ledger.end(request.source, request.stream, ending, request.reason):
-            self._workers.tell(account, grant, outputs)
-        self.periods.end(
+            self._workers.publish_control(account, grant, outputs)
+        self.periods.end_stream(
             account,
             request.stream,
             lambda source, stream: self._ledger.end(source, stream, ending, request.reason),
@@ -247,22 +248,22 @@ class Desk:
 
     def _halt_source(self, request: HaltSource, outputs: Outputs) -> dict[str, Any]:
         account = self._ledger.account(request.source)
-        for one in (account, *self.periods.of(request.source)):
+        for one in (account, *self.periods.accounts_of(request.source)):
             for grant in self._ledger.halt_source(one.name, request.reason):
-                self._workers.tell(one, grant, outputs)
+                self._workers.publish_control(one, grant, outputs)
         return {}
 
     def _refresh(self, request: RefreshSource, outputs: Outputs) -> dict[str, Any]:
-        """Take in a table's next version, tell the workers, and give its number.
+        """Read a table's next version, notify the workers, and return fields of the receipt.
 
-        It is another even if no row has changed: whether one has is private.
+        Equal data also makes a new version: whether a row has changed is private.
         """
         account = self._ledger.account(request.source)
         require_refreshable(account)
         if isinstance(account.source, TableSource):
             found = self._tables.fingerprint(account.source, account.version + 1)
             for grant in refresh(self._ledger, account, found, close=request.close):
-                self._workers.tell(account, grant, outputs)
+                self._workers.publish_control(account, grant, outputs)
         return {"version": account.version}
 
     def _receipt(self, request: Request, digest: str, outcome: Outcome) -> Receipt:

@@ -1,4 +1,4 @@
-"""Streams on live topics: what is taken, what is filled in when they open, and what their plans depend on."""
+"""Standing streams: checks and defaults of their specifications, and facts for plans."""
 
 from __future__ import annotations
 
@@ -38,25 +38,26 @@ _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
 PAST_BY_BROKER_MS: Final = _DAY_MS
-"""So long before it is opened a stream may begin where the clock is the broker's, and a window and its lateness in any case.
+"""Most that a stream may start before its opening with a broker's clock.
 
-It is longer than short windows need, for several streams that begin together are opened one after the other.
+A window with its lateness is always allowed. A day is longer than short windows need, so that
+several streams with one start can be opened one after the other.
 """
 PAST_QUESTIONS: Final = 100_000_000
-"""So many windows, times their groups, may lie behind when a stream is opened: all are asked, whether anybody was there or not.
+"""Most past windows times groups of a new stream, all of which are asked.
 
-It is a year of seconds three times over: replays go on where marks tell, and that may be long ago.
+This is three years of seconds: with marks, a replay may start long ago.
 """
 PAST_PERIODS: Final = 100_000
-"""And so many periods, each of which begins an account."""
+"""Most past periods of a new stream; each of them begins an account."""
 _QUESTION_BYTES: Final = 512
-"""More than a window's question has beside its numbers and its group: id, stream and window."""
+"""Bound on the bytes of a window's question besides numbers and group."""
 _NUMBER_BYTES: Final = 40
-"""More than a count or sum has digits: 2⁶³ events of 10¹⁵ each."""
+"""Bound on the digits of a count or sum: 2⁶³ events of 10¹⁵ each."""
 
 
 def require_declared(source: Source) -> None:
-    """Refuse a source that is declared for what nobody registers, or a source with periods that cannot have them."""
+    """Refuse a source with a period's name or fields, or one that cannot have its periods."""
     if named_from(source.source) is not None:
         raise RefusedError(
             "source: ends as the name of a period does, and those begin by themselves; choose another name"
@@ -80,7 +81,7 @@ def _require_short(name: str, what: str) -> None:
 
 
 def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
-    """Refuse a stream that cannot be asked in each period anew."""
+    """Refuse a stream whose windows or horizon do not fit in a period."""
     _require_short(spec.stream, "stream")
     if standing.window.size_ms > source.period_ms or source.period_ms % standing.window.every_ms:
         raise RefusedError(
@@ -95,10 +96,11 @@ def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQ
         )
 
 
-def completed(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
-    """The specification of a standing stream with what was left out: when its windows begin, and a histogram's groups.
+def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
+    """Fill in a standing stream's defaults: the start of its windows, a histogram's groups.
 
-    ``clock`` is the ledger's, in milliseconds since 1970. RefusedError if a stream stands where it must not, or does not where it must.
+    ``clock`` is the ledger's, in milliseconds since 1970. RefusedError if ``standing`` is missing
+    for a live topic, or given for another source.
     """
     if isinstance(source, EventsSource) is not (spec.standing is not None):
         raise RefusedError(
@@ -117,9 +119,9 @@ def completed(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
 
 
 def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> None:
-    """Refuse a ``completed`` stream that asks of too much that lies behind the ledger's clock: one request must not occupy feeds without end.
+    """Refuse a completed stream that would occupy the feeds with too many past windows.
 
-    Where the clock is the broker's, windows have mostly closed by then, and count little or nothing of what came.
+    With a broker's clock, past windows are mostly closed and would count few events.
     """
     standing = spec.standing
     if standing is None or standing.begins is None or not isinstance(source, EventsSource):
@@ -146,16 +148,17 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
 
 
 def groups_of(spec: StreamSpec, source: Source) -> int | None:
-    """How many groups each window of a standing stream has; None of any other stream."""
+    """Return the number of groups per window of a standing stream, else None."""
     if spec.standing is None or not isinstance(source, EventsSource):
         return None
     return _groups(spec.standing, source)
 
 
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
-    """Over how many windows a standing stream's α holds, if none of its grant is used up before; None of any other stream.
+    """Return the number of windows for which a standing stream's α holds, else None.
 
-    Where the source has periods they are those of one: in each it holds anew, as for a stream of its own.
+    α holds if the grant lasts. For a source with periods, it holds for this many windows in each
+    period.
     """
     groups = groups_of(spec, source)
     if groups is None:
@@ -168,7 +171,7 @@ def promised_windows(spec: StreamSpec, source: Source) -> int | None:
 
 
 def _windows_in_period(spec: StreamSpec, source: Source) -> int:
-    """How many windows lie in one period of a source; 0 where it has none."""
+    """Return the number of windows in one period of a source; 0 without periods."""
     if spec.standing is None or not isinstance(source, EventsSource) or source.period is None:
         return 0
     window = spec.standing.window
@@ -176,7 +179,7 @@ def _windows_in_period(spec: StreamSpec, source: Source) -> int:
 
 
 def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
-    """What the plan of a standing stream depends on, of a ``completed`` specification; RefusedError if its parts do not go together."""
+    """Return the facts for a standing stream's plan; RefusedError if its parts do not fit."""
     mechanism, standing = spec.mechanism, spec.standing
     if standing is None:
         raise TypeError("the specification is not completed")
@@ -212,7 +215,6 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
 
 
 def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: int) -> Setting:
-    """What the plan of a running count depends on."""
     if standing.window.overlap > 1:
         raise RefusedError(
             "standing.window.every: windows that overlap would count an event several times; leave it out for a running count"
@@ -247,7 +249,7 @@ def _require_totals(standing: StandingQuery, source: EventsSource) -> None:
 
 
 def _groups(standing: StandingQuery, source: EventsSource) -> int:
-    """How many groups a window has: the cells of the attributes, whether there are events of them or not."""
+    """Return the number of groups of a window: all cells of the attributes."""
     for place, name in enumerate(standing.by):
         if name not in source.attributes:
             raise RefusedError(
@@ -264,7 +266,7 @@ def _groups(standing: StandingQuery, source: EventsSource) -> int:
 
 
 def _require_askable(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
-    """Refuse a stream whose questions may be too large for an event: then what was counted would decide whether one is answered."""
+    """Refuse questions that may exceed an event's size: a count must not decide if one fits."""
     group = sum(
         max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
         for name in standing.by
@@ -277,7 +279,7 @@ def _require_askable(standing: StandingQuery, source: EventsSource, *, numbers: 
 
 
 def _require_fitting(mechanism: Mechanism, standing: StandingQuery) -> None:
-    """Refuse what a mechanism says of questions that a standing query says itself."""
+    """Refuse fields of the mechanism that the standing query already determines."""
     for name in ("sums", "people"):
         if getattr(mechanism, name, None):
             raise RefusedError(
@@ -318,7 +320,7 @@ def _require_threshold(mechanism: Mechanism, standing: StandingQuery, source: Ev
 
 
 def _require_one_window(spec: StreamSpec, groups: int) -> None:
-    """Refuse a stream whose promise or grant does not last for one window."""
+    """Refuse a stream whose error bound or grant does not last for one window."""
     if spec.expected_queries < groups:
         raise RefusedError(
             f"expected_queries: each window asks {groups:,} times, once for each group, and alpha would not hold for one; give the "

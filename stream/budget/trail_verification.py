@@ -1,7 +1,8 @@
-"""What a trail proves of a ledger: that each grant was asked for and decided as the trail says, and nothing beside.
+"""Verifies that the grants of a ledger follow from the requests in its trail.
 
-A chain tells of every change to it, against whoever cannot write all of it anew, the ledger's head included: who administers
-the broker can. A head that was noted down elsewhere binds them too, up to that entry.
+The chain reveals every change, except by someone who can rewrite the whole trail and the ledger's
+head, such as the broker's administrator. A head noted elsewhere also detects their changes up to
+that entry.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _FIGURES: Final = ("granted", "spent", "refunded", "left")
 
 @dataclass
 class TrailOpening:
-    """What the trail says of a stream: its definition's digest, what it was granted, its extensions, its end."""
+    """A stream according to the trail: definition digest, grant, extensions and end."""
 
     source: str
     digest: str
@@ -49,10 +50,10 @@ class TrailOpening:
 
 
 class TrailCheck:
-    """A trail, taken in entry by entry; what it says is then compared with a ledger."""
+    """Reads a trail entry by entry, and then compares it with a ledger."""
 
     def __init__(self, noted: Iterable[TrailHead] = ()) -> None:
-        """Take heads that were ``noted`` before, each of which the trail must have come by."""
+        """Take heads that were ``noted`` before; the trail must contain each of them."""
         self.head = EMPTY
         self._noted = {head.entries: head.digest for head in noted}
         self._findings: list[str] = []
@@ -63,16 +64,16 @@ class TrailCheck:
         self._ends: dict[str, TrailEvent] = {}
         self._lost: set[str] = set()
 
-    def take(self, value: bytes | None) -> TrailRecord:
-        """Take the next entry, byte for byte; BrokenTrailError if it is not what follows."""
+    def add_entry(self, value: bytes | None) -> TrailRecord:
+        """Check the next entry's bytes; BrokenTrailError if it does not follow."""
         self.head, entry = follow_chain(self.head, value)
         if self._noted.get(self.head.entries, self.head.digest) != self.head.digest:
             self._findings.append(f"entry {entry.number}: its digest is not the one that was noted of it")
         match entry:
             case TrailRequest():
-                self._take_request(entry)
+                self._add_request(entry)
             case TrailEvent() | TrailPoint():
-                self._take_event(entry)
+                self._add_event(entry)
             case TrailStanding():
                 self._standing[entry.source] = entry
                 self._sources[entry.source] = entry.totals
@@ -83,13 +84,13 @@ class TrailCheck:
                 pass
         return entry
 
-    def _take_event(self, entry: TrailEvent | TrailPoint) -> None:
+    def _add_event(self, entry: TrailEvent | TrailPoint) -> None:
         if entry.source is not None and entry.totals is not None:
             self._sources[entry.source] = entry.totals
         if isinstance(entry, TrailEvent) and entry.stream is not None:
             self._ends[entry.stream] = entry
 
-    def _take_request(self, entry: TrailRequest) -> None:
+    def _add_request(self, entry: TrailRequest) -> None:
         if entry.source is not None and entry.totals is not None:
             self._sources[entry.source] = entry.totals
         if entry.outcome == "registered" and entry.population is not None:
@@ -97,7 +98,7 @@ class TrailCheck:
         if entry.outcome != "opened" or entry.stream is None or entry.source is None or entry.granted is None:
             return
         opening = self._openings.get(entry.stream)
-        # An extension whose receipt was forgotten is told of again, and opens nothing again.
+        # After its receipt is deleted, a repeated extension has a second entry without effect.
         if opening is None or entry.action == "open" or entry.digest not in opening.extensions:
             self._ends.pop(entry.stream, None)
         if entry.action == "open":
@@ -110,19 +111,19 @@ class TrailCheck:
             opening.extensions[entry.digest] = entry.granted
 
     def findings(self) -> list[str]:
-        """What is wrong with the trail by itself, beside a chain that is broken."""
+        """Return the faults of the trail alone, besides a broken chain."""
         return list(self._findings)
 
     def missing(self) -> list[str]:
-        """What was there when a head was noted, and is not now."""
+        """Return a finding for each noted head beyond the end of the trail."""
         return [
             f"the trail ends after {self.head.entries} entries, and {entries} were there when its head was noted"
             for entries in self._noted
             if entries > self.head.entries
         ]
 
-    def compared(self, records: Iterable[LedgerRecord]) -> list[str]:
-        """What of a ledger does not follow from the trail, which must have been taken up to the ledger's head.
+    def compare_ledger(self, records: Iterable[LedgerRecord]) -> list[str]:
+        """Return the differences between a ledger and the trail up to the ledger's head.
 
         The records are the latest of each key.
         """
@@ -182,14 +183,14 @@ class TrailCheck:
             for figure in _FIGURES
             if getattr(record, figure) != getattr(summed, figure)
         ]
-        told = self._sources.get(name)
-        if told is None:
+        totals = self._sources.get(name)
+        if totals is None:
             return [*found, f"source '{name}': the trail never had it registered"]
         settled = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
         found += [
-            f"source '{name}': {figure} is not what the trail last said"
+            f"source '{name}': {figure} differs from the trail's last entry"
             for figure in settled
-            if getattr(told, figure) != getattr(record, figure)
+            if getattr(totals, figure) != getattr(record, figure)
         ]
         before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
         standing = self._standing.get(name)

@@ -1,7 +1,7 @@
-"""What the budget service writes down of each request, of what follows by itself, and of what is spent meanwhile.
+"""Writes the audit trail: requests, decisions, automatic events and spending.
 
-Entries go out in the transaction of the ledger's changes, and the trail's head with the ledger's progress: a restart
-goes on where the committed trail ends.
+Entries are in the transaction of the ledger's changes, and the trail's head in the ledger's
+progress record: after a restart the trail continues where it was committed.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from stream.processing.receipts import EMPTY, entry_digest, trail_codec
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_MS: Final = 60_000
-"""Milliseconds between two points of one account, by the ledger's clock."""
+"""Least milliseconds between two points of one account, by the ledger's clock."""
 QUIET_SECONDS: Final = 60.0
-"""After so long without anything to take in, what is not noted yet is."""
+"""Seconds without input after which pending points are written."""
 
 
 class TrailWriter:
-    """The end of the trail, and what has been spent since it was last noted."""
+    """The end of the trail, and the accounts with spending since their last entry."""
 
     def __init__(self, topics: Topics, ledger: Ledger) -> None:
-        """Take the ledger, whose clock it goes by."""
         self.head: TrailHead | None = None
         self._topics = topics
         self._ledger = ledger
@@ -57,14 +56,14 @@ class TrailWriter:
         self._quiet: float | None = None
 
     def restore(self, head: TrailHead | None) -> None:
-        """Go on behind a head, and have the ledger's clock go on from there; None if the ledger has no trail yet."""
+        """Continue behind a head, with its time as the ledger's clock; None without a trail."""
         self.head = head
         self._ledger.tell_time(head.time if head is not None else 0)
         self._unnoted = {name: account for name, account in self._ledger.accounts.items() if account.unnoted}
         self._due = min(map(_due, self._unnoted.values()), default=0)
 
-    def begin(self, outputs: Outputs) -> None:
-        """Begin a trail where there is none: with what the ledger knows by now."""
+    def ensure_begun(self, outputs: Outputs) -> None:
+        """Begin a trail, if there is none, with the current accounts."""
         if self.head is not None:
             return
         self.head = EMPTY
@@ -81,18 +80,18 @@ class TrailWriter:
             )
             self._write(outputs, standing)
 
-    def decided(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
-        """Note a request and its decision, with the account and the stream as they are behind it."""
-        self.renewed(outputs)
+    def write_decision(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
+        """Write a request and its decision, with the account and the stream afterwards."""
+        self.write_renewals(outputs)
         source = None if _is_of_a_population(request) else receipt.source
         account = self._ledger.accounts.get(source or "")
         grant = None if account is None else account.grants.get(receipt.stream or "")
-        told: dict[str, Any] = _asked_for(request)
+        fields: dict[str, Any] = _asked_for(request)
         if receipt.outcome == "opened" and grant is not None and account is not None:
-            told["granted"] = receipt.granted or to_amount(grant.cost, account.source)
-            told["stream_digest"] = grant.identity.digest
+            fields["granted"] = receipt.granted or to_amount(grant.cost, account.source)
+            fields["stream_digest"] = grant.identity.digest
         if account is not None and receipt.outcome in {"registered", "opened"}:
-            told["totals"] = self._note(account)
+            fields["totals"] = self._note(account)
         entry = TrailRequest(
             **self._next(),
             request=receipt.request,
@@ -108,12 +107,12 @@ class TrailWriter:
             asked=receipt.asked,
             left=receipt.left,
             answers=receipt.answers,
-            **told,
+            **fields,
         )
         self._write(outputs, entry)
 
-    def began(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
-        """Note what a period began with, by the request that asked for it: its account, and each of its streams."""
+    def write_period(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
+        """Write the account and the streams of a new period, with the request for it."""
         asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
         terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
         totals = self._note(account)
@@ -138,8 +137,8 @@ class TrailWriter:
             )
             self._write(outputs, opened)
 
-    def ended(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Note that a stream has ended by itself, or that its worker has reported the last totals of one that was closed."""
+    def write_end(self, account: Account, grant: Grant, outputs: Outputs) -> None:
+        """Write a stream's automatic end, or the last totals of a closed stream."""
         event = TrailEvent(
             **self._next(),
             event=grant.state,
@@ -152,8 +151,8 @@ class TrailWriter:
         )
         self._write(outputs, event)
 
-    def renewed(self, outputs: Outputs) -> None:
-        """Note the budgets that have begun a new period; it is counted from there on, and nothing is added to any total."""
+    def write_renewals(self, outputs: Outputs) -> None:
+        """Write the budgets that have begun a new period; no total changes."""
         for owner in self._ledger.turned():
             event = TrailEvent(
                 **self._next(),
@@ -164,26 +163,26 @@ class TrailWriter:
             )
             self._write(outputs, event)
 
-    def came_back(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
-        """Note that the ledger was brought back from a backup, and every account as it is then."""
+    def write_restored(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
+        """Write that the ledger was restored from a backup, with all accounts."""
         self._write(outputs, TrailRestored(**self._next(), since=since, lost=lost, backup=backup))
         self._points(list(self._ledger.accounts.values()), outputs)
 
-    def spent(self, account: Account) -> None:
-        """Take note that something was spent of an account: a point of it is due a minute after the last one."""
+    def schedule_point(self, account: Account) -> None:
+        """Schedule a point for an account, a minute after its last one."""
         account.unnoted = True
         self._due = min(self._due, _due(account)) if self._unnoted else _due(account)
         self._unnoted[account.source.source] = account
 
     def note_due(self, outputs: Outputs) -> None:
-        """Note the accounts of which something was spent, and that were not noted in the last minute."""
+        """Write the points that are due by the ledger's clock."""
         self._quiet = None
         if self._unnoted and self._ledger.clock >= self._due:
             self._points([one for one in self._unnoted.values() if _due(one) <= self._ledger.clock], outputs)
             self._due = min(map(_due, self._unnoted.values()), default=0)
 
     def note_quiet(self, now: float, outputs: Outputs) -> None:
-        """Note the rest when nothing has come for a minute: ``now`` is in seconds of any clock that runs on."""
+        """Write all pending points after a minute without input, by a monotonic clock."""
         if not self._unnoted:
             return
         self._quiet = now if self._quiet is None else self._quiet
@@ -213,23 +212,21 @@ class TrailWriter:
 
 
 def _due(account: Account) -> int:
-    """When a point of an account may be written."""
     return 0 if account.noted is None else account.noted + POINT_MS
 
 
 def totals_of(account: Account) -> Totals:
-    """An account's figures as the ledger's record shows them."""
+    """Return an account's totals as in its ledger record."""
     return Totals(**account.budget.amounts())
 
 
 def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
-    """One digest over streams' names and the digests of their definitions."""
+    """Return one digest over stream names and definition digests."""
     listed = "".join(f"{name} {digest}\n" for name, digest in sorted(identities))
     return blake3(listed.encode()).hexdigest()
 
 
 def _asked_for(request: Request) -> dict[str, Any]:
-    """What a request asks for, and for whom."""
     match request:
         case RegisterSource():
             return {"epsilon": request.source.epsilon, "delta": request.source.delta}
@@ -248,5 +245,4 @@ def _asked_for(request: Request) -> dict[str, Any]:
 
 
 def _is_of_a_population(request: Request) -> bool:
-    """Whether a request is about no source."""
     return isinstance(request, RegisterPopulation) or (isinstance(request, Allot) and request.source is None)

@@ -97,7 +97,7 @@ class Periods:
     def _begun(self) -> Counter[str]:
         """How often the trail has it that an account was registered, or a stream opened, by its name."""
         check = TrailCheck()
-        entries = [check.take(one.value) for one in self._all(self._topics.trail)]
+        entries = [check.add_entry(one.value) for one in self._all(self._topics.trail)]
         return Counter(
             one.stream or one.source or ""
             for one in entries

@@ -24,12 +24,12 @@ def check_trail(
     """The chain is unbroken and ends at the ledger's head; requests have one entry each, with what their receipts say."""
     check, entries = TrailCheck(), []
     try:
-        entries = [check.take(record.value) for record in trail]
+        entries = [check.add_entry(record.value) for record in trail]
     except BrokenTrailError as broken:
         return [f"trail: {broken}"]
     if not entries:
         return []
-    violations = [f"trail: {finding}" for finding in [*check.findings(), *check.compared(latest)]]
+    violations = [f"trail: {finding}" for finding in [*check.findings(), *check.compare_ledger(latest)]]
     decided = [one for one in entries if isinstance(one, TrailRequest) and not _is_of_period(one)]
     noted = Counter((one.request, one.digest) for one in decided)
     violations += [f"trail: request {one[0]} has {times} entries" for one, times in noted.items() if times != 1]

@@ -59,9 +59,9 @@ async def trail_findings(ground: Ground) -> list[str]:
     """What the trail has against the ledger."""
     check, topics = TrailCheck(), ground.client.topics
     for record in await committed(ground.settings, topics.trail, 0):
-        check.take(record.value)
+        check.add_entry(record.value)
     latest = {one.key: one.value for one in await committed(ground.settings, topics.ledger, 0)}
-    found = check.compared(ledger_codec.decode(value) for value in latest.values() if value is not None)
+    found = check.compare_ledger(ledger_codec.decode(value) for value in latest.values() if value is not None)
     return [*check.findings(), *found]
 
 

@@ -76,8 +76,8 @@ def findings(driver: Driver) -> list[str]:
     """What the trail has against the ledger."""
     check = TrailCheck()
     for record in driver.records(driver.topics.trail):
-        check.take(record.value)
-    return [*check.findings(), *check.compared(ledger(driver))]
+        check.add_entry(record.value)
+    return [*check.findings(), *check.compare_ledger(ledger(driver))]
 
 
 def played(driver: Driver, days: int = 4) -> Driver:

@@ -234,11 +234,11 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
         for batch in _batches():
             for value in batch:
                 if check.head.entries == head.entries:
-                    compared = check.compared(ledger)
-                check.take(value)
+                    compared = check.compare_ledger(ledger)
+                check.add_entry(value)
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _WITH_THE_LEDGER
-    compared = check.compared(ledger) if compared is None else compared
+    compared = check.compare_ledger(ledger) if compared is None else compared
     return check.head, [*check.findings(), *compared, *check.missing()], _WITH_THE_LEDGER
 
 
@@ -258,7 +258,7 @@ def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
     check = TrailCheck(noted)
     try:
         for value in read_lines(file):
-            check.take(value)
+            check.add_entry(value)
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _TRAIL_ALONE
     return check.head, [*check.findings(), *check.missing()], _TRAIL_ALONE

@@ -23,7 +23,7 @@ from schemas import (
     span_ms,
 )
 from stream.budget.openings import setting_of
-from stream.budget.standing_streams import completed, groups_of, promised_windows
+from stream.budget.standing_streams import complete_spec, groups_of, promised_windows
 from stream.cli.output import CommandError, amount, read_as, say, show_json, show_table
 from stream.cli.plan.plan_facts import noise_in_words
 from stream.formatting import bound
@@ -95,7 +95,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         RefusedError: its parts do not go together, or with its source.
         PlanError: no calibration fits.
     """
-    asked, spec = spec.standing, completed(spec, source, clock=0)
+    asked, spec = spec.standing, complete_spec(spec, source, clock=0)
     setting: Setting = setting_of(spec, source)
     chosen = choose(spec, setting)
     groups, windows = groups_of(spec, source), promised_windows(spec, source)

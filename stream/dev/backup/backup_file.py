@@ -194,11 +194,11 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
             latest[record.key] = record.value
         elif record.topic == "trail" and broken is None:
             try:
-                check.take(record.value)
+                check.add_entry(record.value)
             except BrokenTrailError as error:
                 broken = error
     if backup.ending is None:
         raise BackupError(f"{backup.path} is cut off; take another copy")
     accounts = [_ledger.decode(value) for value in latest.values() if value is not None]
-    findings = [str(broken)] if broken is not None else [*check.findings(), *check.compared(accounts)]
+    findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(accounts)]
     return Checked(backup.ending, accounts, findings, check.missing())

@@ -30,7 +30,7 @@ from schemas.base import EventId
 from schemas.mechanisms import MAX_UNIVERSE
 from schemas.queries import MaxPrice
 from stream.budget.openings import plan_for, require_reach, setting_of
-from stream.budget.standing_streams import completed, promised_windows, require_declared
+from stream.budget.standing_streams import complete_spec, promised_windows, require_declared
 from stream.errors import Refused
 from stream.formatting import rows_counted
 from stream.monitor.api.models import Plan, PromiseParts, SourceRow, View
@@ -266,7 +266,7 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
         promises=[
             PromiseParts(**asdict(one)) for one in promises(spec, calibration, counted=rows_counted(source))
         ],
-        windows=promised_windows(completed(spec, source, clock=0), source),
+        windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),
     )
 

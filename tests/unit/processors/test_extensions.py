@@ -209,10 +209,10 @@ def test_an_extension_that_is_told_of_again_does_not_open_a_stream_that_has_ende
     assert driver.grant("feed", "s").ending == "closed"
     check = TrailCheck()
     for record in driver.records(driver.topics.trail):
-        check.take(record.value)
+        check.add_entry(record.value)
     last = {record.key: record.value for record in driver.records(driver.topics.ledger)}
     told = [ledger_codec.decode(value) for value in last.values() if value is not None]
-    assert [*check.findings(), *check.compared(told)] == []
+    assert [*check.findings(), *check.compare_ledger(told)] == []
 
 
 def test_what_the_source_cannot_pay_is_refused_whole() -> None:
