@@ -79,7 +79,6 @@ class CountingTree:
         return len(self.nodes(windows)) - 1
 
     def _left(self, size: int, levels: int, most: int) -> int:
-        """Return the number of leaves in the left part."""
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
         # The right part then needs all ``most`` nodes only if the left part does.

@@ -51,10 +51,10 @@ def one_sided_reach(rate: float, draws: int, beta: float) -> int:
 def sum_tail(rate: float, terms: int, at_least: int) -> float:
     """Return P(X₁ + … + X_m ≥ x) of m two-sided draws for x ≥ 1, rounded up.
 
-    With a and b the generating functions of G and −G, ab = (a + (q/z)·b) / (1 + q): a pair of opposite draws is, in law,
-    one draw of either sign. Applied until one sign is used up, this makes the sum's upper tail a mixture, with positive
-    weights, of negative binomial tails: P(X₁ + … + X_m ≥ x) = Σ_{i=1}^m C(2m−i−1, m−1) q^{m−i} / (1+q)^{2m−i} ·
-    P(G₁ + … + G_i ≥ x + m − i).
+    With a and b the generating functions of G and −G, ab = (a + (q/z)·b) / (1 + q): a pair of
+    opposite draws is, in law, one draw of either sign. Applied until one sign is used up, this
+    makes the sum's upper tail a mixture, with positive weights, of negative binomial tails: P(X₁ +
+    … + X_m ≥ x) = Σ_{i=1}^m C(2m−i−1, m−1) q^{m−i} / (1+q)^{2m−i} · P(G₁ + … + G_i ≥ x + m − i).
     """
     used = np.arange(1, terms + 1, dtype=np.float64)
     unused = terms - used

@@ -27,7 +27,7 @@ _LOOKS: Final = 8
 
 
 class Failing:
-    """Decides if the failure probability of an error exceeds β, and skips errors already decided."""
+    """Decides if an error's failure probability exceeds β, and caches clear decisions."""
 
     def __init__(self, bound: Callable[[int], float], beta: float) -> None:
         """Set ``bound``, which decreases in the error in steps, except for rounding."""
@@ -203,7 +203,6 @@ def alpha_of(
 
 
 def _scale(layout: RunLayout, beta: float) -> float:
-    """Estimate the error of a layout with its best shift."""
     queries, tops = math.log(1.0 + layout.queries / beta), math.log(1.0 + layout.tops / beta)
     decisions = queries / layout.query_rate + tops / layout.threshold_rate
     numbers = tops / (layout.answer_rate * layout.answer_ratio) if layout.numbers == "fresh" else 0.0
@@ -225,14 +224,15 @@ def failure_bound(
 ) -> float:
     """Bound the probability that a run's error exceeds the allowed one at ``alpha`` steps.
 
-    Decisions first. With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >= x), k queries and
-    h = min(c, k) ⊤s, it bounds from above
+    Decisions first. With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >=
+    x), k queries and h = min(c, k) ⊤s, it bounds from above
 
     * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
     * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by a new one.
 
-    Both are exact except for the ``blocks`` of ρ and the ``tail`` mass, which counts as failure. If gaps
-    are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail independently of the decisions.
+    Both are exact except for the ``blocks`` of ρ and the ``tail`` mass, which counts as failure.
+    If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail independently of
+    the decisions.
     """
     nodes = _nodes(layout, alpha, shift, blocks, tail)
     log_low = _log_below(layout, nodes + (alpha + shift))
@@ -319,7 +319,6 @@ def _inserted(values: Values, places: Sequence[int], new: Values) -> Values:
 
 @lru_cache(maxsize=16)
 def _even(low: int, reach: int, blocks: int) -> Integers:
-    """Return equidistant nodes, more than one step apart and so distinct."""
     return np.rint(np.linspace(low, reach, blocks + 1)).astype(np.int64)
 
 

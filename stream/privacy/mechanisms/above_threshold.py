@@ -1,8 +1,8 @@
 """AboveThreshold with any cutoff, for a batch over many streams at once.
 
-A query is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps, with ν per query, ρ per stream (or per round,
-if the calibration says so) and the public shift s. The stream stops after its cutoff of ⊤s. Privacy:
-the master lemma of docs/proofs/above-threshold.md.
+A query is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps, with ν per query, ρ per stream (or per
+round, if the calibration says so) and the public shift s. The stream stops after its cutoff of ⊤s.
+Privacy: the master lemma of docs/proofs/above-threshold.md.
 """
 
 from __future__ import annotations

@@ -259,7 +259,6 @@ class Mean:
 
 
 def _mean_steps(estimates: Numbers, most: int) -> int:
-    """Return the quotient in steps of a value, clamped to the attribute's range."""
     total, count = estimates
     if count <= 0:
         return most * WEIGHT_STEPS // 2

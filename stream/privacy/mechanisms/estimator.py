@@ -266,7 +266,6 @@ class Estimator:
         return (self._promise,) * numbers
 
     def _shares(self, axes: Axes) -> TensorCells:
-        """Return the estimate on some axes."""
         frame = tuple(range(len(self._sizes))) if self._everything else axes
         used = self._measured.used_for(frame)
         key = ("shares", axes, frame, used)
@@ -346,7 +345,6 @@ class Estimator:
         return EstimateAnswer("settled", kept, tuple(map(float, reaches)))
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
-        """Return the noisy counts of a measurement on some of its axes."""
         key = ("on", index, axes)
         if (known := self._memory.get(key)) is None:
             known = TensorCells(self._measured.counts_on(index, axes))
@@ -408,7 +406,6 @@ class Estimator:
 
 
 def _numbers(questions: Sequence[ResolvedQuestion], cells: TensorCells) -> list[Numbers]:
-    """Return the exact numbers of questions on the same axes, in batches where possible."""
     boxes = [question for question in questions if isinstance(question, Box)]
     if len(boxes) == len(questions):
         return [(number,) for number in box_numbers(boxes, cells)] if boxes else []

@@ -1,18 +1,19 @@
-"""The maximum-entropy distribution on a tensor that fits noisy marginals, to the same bits on every machine.
+"""The maximum-entropy distribution on a tensor that fits noisy marginals, to the same bits on
+every machine.
 
 With y_S the noisy counts on axes S, σ_S their standard deviation and p₀ the product of the measured
 one-way marginals, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave
 
     Σ_S ⟨θ_S, y_S⟩ − rows·ln Σ_x p₀(x) e^{Σ_S θ_S(x)} − Σ_S τ_S‖θ_S‖²/2,        τ_S = σ_S/2.
 
-Its gradient is y_S − rows·p_S − τ_S θ_S: p has the largest entropy of all distributions whose marginals
-are this near to the measured ones (docs/proofs/pmw.md). Steps are scaled by a curvature bound,
-1/(rows·p_S + τ_S), with Nesterov momentum that restarts when it points downhill. Their number depends on
-the number of cells alone.
+Its gradient is y_S − rows·p_S − τ_S θ_S: p has the largest entropy of all distributions whose
+marginals are this near to the measured ones (docs/proofs/pmw.md). Steps are scaled by a curvature
+bound, 1/(rows·p_S + τ_S), with Nesterov momentum that restarts when it points downhill. Their
+number depends on the number of cells alone.
 
 Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding,
-exponentials from a table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order) and sums
-in a fixed order.
+exponentials from a table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order)
+and sums in a fixed order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
 """Cell updates per fit, within the bounds on the number of steps."""
 _OVERLAP: Final = 1.5
-"""Curvatures of marginals that share an axis add up, with a margin of half for axis correlations."""
+"""Curvatures of marginals that share an axis add up; the factor covers correlated axes."""
 
 _RESOLUTION_BITS: Final = 16
 _LOW_BITS: Final = 10

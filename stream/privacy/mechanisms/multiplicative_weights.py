@@ -1,10 +1,11 @@
-"""Online private multiplicative weights: a public hypothesis, and the sparse vector that decides when to correct it.
+"""Online private multiplicative weights: a public hypothesis, and the sparse vector that decides
+when to correct it.
 
-The hypothesis p̂ is a distribution over the cells of a table's attributes. A question is a vector q over these cells, in
-whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, one row's full weight. If the error of the hypothesis's
-answer rows·q(p̂) exceeds the noisy threshold (⊤), the answer is a noisy number and p̂(x) ∝
-p̂(x)·exp(±η q(x)); otherwise it is the hypothesis's answer (⊥), for free. Source: Hardt & Rothblum 2010;
-Dwork & Roth 2014, Section 4.2; proofs: docs/proofs/pmw-weights.md.
+The hypothesis p̂ is a distribution over the cells of a table's attributes. A question is a vector
+q over these cells, in whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, one row's full weight. If the
+error of the hypothesis's answer rows·q(p̂) exceeds the noisy threshold (⊤), the answer is a noisy
+number and p̂(x) ∝ p̂(x)·exp(±η q(x)); otherwise it is the hypothesis's answer (⊥), for free.
+Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; proofs: docs/proofs/pmw-weights.md.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class TensorQuestion(Protocol):
 class TensorHypothesis:
     """A hypothesis over all cells of a tensor, initially uniform.
 
-    Log-weights are whole multiples of η/resolution, hence exact, and p̂ holds integers, computed by
+    Log-weights are whole multiples of η/resolution and so exact; p̂ holds integers, computed by
     operations that IEEE 754 defines to the last bit. Its sums are sums of integers below 2⁵³,
     exact in any order: a matrix product of any shape gives the same estimates on any machine.
     """

@@ -30,7 +30,7 @@ _ARITHMETIC: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 @dataclass(frozen=True, slots=True)
 class CellQuestion:
-    """A weighted sum of distinct cells, in increasing order; ``steps`` are the weights in whole steps above 0."""
+    """A weighted sum of distinct cells, in increasing order, with weights in steps above 0."""
 
     cells: tuple[Cell, ...]
     steps: tuple[int, ...]

@@ -115,7 +115,6 @@ def _table(variance: Fraction) -> tuple[Words, Words]:
 
 
 def _drawn(variance: Fraction, words: Words, column: int, low: LowWords) -> Integers:
-    """Draw once for each word: count the entries that are not above it, and add its sign."""
     table, lower = _table(variance)
     looked_up = words & np.uint64(_REST)
     size = np.zeros(len(words), dtype=np.int64)

@@ -1,8 +1,9 @@
-"""The planner of mechanisms that charge each answer: laplace, noisy_max and exponential.
+"""Planner of the mechanisms that charge each answer: laplace, noisy_max and exponential.
 
-Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by adding up, ε0 = ε/c, or by optimal
-composition (Kairouz, Oh & Viswanath 2015). Numbers may have Gaussian noise instead (docs/proofs/composition.md). The errors are exact for the noise on the integers that is shipped; proofs
-are in docs/proofs/laplace.md, docs/proofs/noisy-max.md and docs/proofs/exponential.md.
+Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by basic
+composition, ε0 = ε/c, or by optimal composition (Kairouz, Oh & Viswanath 2015). Numbers may have
+Gaussian noise (docs/proofs/composition.md). Errors are exact for the integer noise; proofs:
+docs/proofs/laplace.md, docs/proofs/noisy-max.md and docs/proofs/exponential.md.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanE
 _Method = Literal["basic", "optimal", "textbook", "gaussian"]
 
 _TWO_NUMBERS = 2
-"""A quotient's two numbers, or two groups of a replaced row: as many as one row moves in an answer about a table."""
+"""Most numbers of an answer about a table that one row changes: a quotient, or two groups."""
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
-    """Every calibration that applies: the notes' own constants, adding up, with δ > 0 optimal composition and Gaussian noise.
+    """Return every calibration that applies.
 
-    ``alpha`` is that of the widest answer that the stream may give: ``dimensions`` numbers, the numbers of all groups of a window, or a
-    choice among ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact one where the grid makes that larger.
+    These are the textbook's constants, basic composition and, if δ > 0, optimal composition and
+    Gaussian noise. ``alpha`` is that of the largest answer: ``dimensions`` numbers, all groups of
+    a window, or a choice among ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact
+    one if a coarse grid makes that larger.
 
     Raises:
-        PlanError: the noise does not fit the grid's integers; the message names the parameter to change.
+        PlanError: the noise does not fit the integers; the message names the parameter to change.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
@@ -63,7 +66,6 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
 def _gaussian(
     spec: StreamSpec, mechanism: Laplace | Histogram, setting: Setting, known: AnswersCalibration
 ) -> tuple[AnswersCalibration, ...]:
-    """The calibration with Gaussian noise, if δ allows it and it fits the grid's integers."""
     moved = _most_moved(mechanism, setting)
     shape = (Moved(known.cutoff, 1, Fraction(1)), Moved(known.cutoff * (moved - 1), 0, Fraction(1)))
     deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
@@ -78,10 +80,11 @@ def _gaussian(
 
 
 def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
-    """(ε0, δ) of the notes for each of ``answers`` equal parts: ε/c, or ε/√(8c ln(1/δ)) where that is more, and sound.
+    """Return the textbook's (ε0, δ) of each of ``answers`` equal parts.
 
-    The latter (Dwork & Roth 2014, Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) is stated for any ε and false for large
-    ones; it is taken only where optimal composition confirms (ε, δ). δ is 0 where it is not used.
+    It is ε/c, or ε/√(8c ln(1/δ)) if that is larger and sound. The latter (Dwork & Roth 2014,
+    Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) is stated for any ε and false for large ones;
+    it is used only if optimal composition confirms (ε, δ). δ is 0 if unused.
     """
     added = optimal_round_epsilon(epsilon, 0.0, answers)
     if delta > 0.0:
@@ -92,10 +95,11 @@ def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, f
 
 
 def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) -> int:
-    """How far one person moves so many numbers of one answer, added up, in steps.
+    """Return the ℓ₁ sensitivity of ``values`` numbers of one answer, in steps.
 
-    Trusted values move all at once. Of disjoint groups one row is in one: adding or removing it moves one count, replacing it
-    may move two. ``sensitivity_steps`` is as many as one person has rows; of a standing stream it is that of the whole answer.
+    One person may change all trusted values. Of disjoint groups, adding or removing a row changes
+    one count, replacing it two. ``sensitivity_steps`` includes the contribution bound; for a
+    standing stream it is that of the whole answer.
     """
     if values == 1 or setting.movement is not None:
         return sensitivity_steps
@@ -105,9 +109,9 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
 
 
 def numbers_moved(values: int, setting: Setting) -> int:
-    """Among how many of so many numbers of one answer what a person moves is spread where its ℓ₂ norm is largest.
+    """Return the number of values that share a person's change when its ℓ₂ norm is largest.
 
-    All rows of a person in one group, or in two where others stand in their place.
+    That is one group with all rows of a person, or two if neighbours replace a row.
     """
     if setting.movement is not None:
         return setting.movement.spread
@@ -117,21 +121,20 @@ def numbers_moved(values: int, setting: Setting) -> int:
 
 
 def _values(mechanism: Laplace | Histogram, setting: Setting) -> int:
-    """How many numbers one answer has at most: a histogram's are those of all groups of a window."""
     return mechanism.dimensions if isinstance(mechanism, Laplace) else setting.universe or 1
 
 
 def _most_moved(mechanism: Laplace | Histogram, setting: Setting) -> int:
-    """How many numbers of one answer a person may move at all."""
+    """Return the most numbers of one answer that a person may change."""
     if setting.movement is not None:
         return setting.movement.numbers
     return max(_TWO_NUMBERS, _values(mechanism, setting), min(setting.groups_steps, MAX_CATEGORIES))
 
 
 def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
-    """The noise of each of an answer's numbers, ``moved`` of which one person moves, by ``sensitivity_steps`` together.
+    """Return the noise of each number of an answer with ℓ₁ sensitivity ``sensitivity_steps``.
 
-    Each as far as the others: their ℓ₂ norm is the ℓ₁ norm over the root of their number.
+    A person changes ``moved`` numbers equally: their ℓ₂ norm is the ℓ₁ norm over √``moved``.
     """
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved)
@@ -139,10 +142,10 @@ def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: i
 
 
 def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int, moved: int = 1) -> float:
-    """The error, in the query's unit, that all ``values`` numbers of one laplace answer keep to.
+    """Return the error bound, in the query's unit, of all numbers of one laplace answer.
 
-    ``sensitivity_steps`` is the answer's own, over all its numbers together, ``moved`` of which one person moves. Answers are independent given their past,
-    so that with probability 1 − β every answer of the stream keeps to its own α, whatever was asked.
+    ``sensitivity_steps`` is its ℓ₁ sensitivity. With probability 1 − β all answers keep to their
+    α.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     far = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
@@ -153,31 +156,31 @@ def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: i
 def choice_alpha(
     calibration: AnswersCalibration, kind: Literal["noisy_max", "exponential"], options: int
 ) -> float:
-    """How far, in the query's unit, the score of a choice among so many may be below the best score.
+    """Bound the distance of the chosen score from the best, in the query's unit.
 
-    With probability 1 − β every choice of the stream keeps to its own α, whatever was asked.
+    With probability 1 − β every choice of the stream keeps to its α.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     rate = choice_rate(calibration)
     if kind == "exponential":
         far = exponential_reach(rate, options, allowed)
     elif calibration.method == "textbook":
-        # A choice errs by more than 2x only if one of the noises is beyond ±x.
+        # A choice errs by more than 2x only if one noise exceeds ±x.
         far = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
     else:
         far = noisy_max_reach(rate, options, allowed)
-    # The best score and the chosen one are rounded each.
+    # Both the best score and the chosen one are rounded.
     return far * calibration.grid + 2.0 * calibration.rounding
 
 
 def choice_rate(calibration: AnswersCalibration) -> float:
-    """ε0/2Δ per step, ε0/Δ for monotone scores."""
+    """Return ε0/2Δ per step, or ε0/Δ for monotone scores."""
     width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return calibration.epsilon_answer / width
 
 
 def promised_answers(calibration: AnswersCalibration) -> int:
-    """How many answers share β."""
+    """Return the number of answers that share β."""
     return min(calibration.cutoff, calibration.expected_queries)
 
 
@@ -186,11 +189,12 @@ def ratio_interval(
     denominator: tuple[float, float],
     bounds: tuple[float, float],
 ) -> tuple[float, float]:
-    """A quotient and its α from two noisy numbers, each given with its own α; ``bounds`` is the quotient's public range.
+    """Return a quotient and its α from two noisy numbers with their α.
 
-    The true quotient is within α of the estimate whenever both numbers are within theirs. Where these leave the whole range open, and
-    their own quotient is none of it, the estimate is the middle of the range, with half of it for α. The two share one answer's ε0
-    half and half: their α is that of ``alpha_for`` at twice the number's own sensitivity and two values.
+    The true quotient, in the public range ``bounds``, is within α whenever both numbers are
+    within theirs. If these leave the whole range open and the noisy quotient is outside it, the
+    estimate is the middle of the range. The two numbers share ε0 equally: their α is that of
+    ``alpha_for`` at twice the sensitivity and two values.
     """
     low, high = bounds
     (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
@@ -201,7 +205,7 @@ def ratio_interval(
             for end in (top - top_alpha, top + top_alpha)
             for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
         ]
-        # An interval beside the range says that one of the numbers is off by more than its α: nothing but the range is sure.
+        # An interval outside the range means an error above α: only the range is certain.
         if min(corners) <= high and max(corners) >= low:
             least, most = max(min(corners), low), min(max(corners), high)
     plain = top / bottom if bottom > 0.0 else low
@@ -246,7 +250,7 @@ def _finished(
         scale = 1.0 / choice_rate(draft)
         _check_scale(scale, setting.grid)
         alpha = choice_alpha(draft, mechanism.kind, MAX_CANDIDATES)
-        # Dwork & Roth 2014, Corollary 3.12; for the noisy maximum a union bound over all noises, of either sign.
+        # Dwork & Roth 2014, Corollary 3.12; a union bound over all noises for the noisy maximum.
         theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
         theorem *= 2.0 if isinstance(mechanism, NoisyMax) else 1.0
     if method == "textbook":

@@ -1,7 +1,7 @@
-"""Which mechanism to take for what is wanted: so many questions of one form, about such a source, at an ε or within an α.
+"""Choice of a mechanism for a number of questions of one form, at an ε or within an α.
 
-Every mechanism that takes the form is planned, and judged by the error that holds for a question of that form. Public
-parameters alone decide.
+Every mechanism that answers the form is planned and ranked by its error on such a question. The
+choice depends on public parameters alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TAKES: Final[dict[str, tuple[Form, ...]]] = {
     "randomized_response": ("category",),
     "running_count": ("running",),
 }
-"""The forms that a mechanism answers well enough to be compared; the simplest first, which is taken of two that do as well."""
+"""The forms that each mechanism answers; simple mechanisms first, which win ties."""
 
 _ONLY: Final[dict[str, str]] = {
     "above_threshold": "answers above or below, no number",
@@ -83,9 +83,10 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A mechanism beside the others: its error at the wanted ε, the ε that the wanted error takes, and why it is where it is.
+    """A ranked mechanism: its error at the wanted ε, the ε for the wanted error, and the reason.
 
-    One that does not apply has neither. With ``alone`` it is over the attributes that are grouped by, and answers about no others.
+    A mechanism that does not apply has neither. With ``alone`` it covers only the grouped
+    attributes.
     """
 
     kind: str
@@ -99,20 +100,19 @@ class Choice:
 
     @property
     def applies(self) -> bool:
-        """Whether it answers such questions about such a source at all."""
+        """True if the mechanism answers such questions about such a source."""
         return self.spec is not None
 
 
 def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
-    """All mechanisms, the one to take first, those that do not apply last; ``say`` is told what is planned.
+    """Return all mechanisms, best first, and those that do not apply last.
 
-    One over a table's attributes stands there twice where groups of some of them are meant: over all, and over these alone.
-    The least α decides at a given ε, the least ε where none is given. Of two that are within a thousandth of each other, the
-    simpler is the one to take.
+    ``say`` is called with each kind before it is planned. With groups, a mechanism over a table's
+    attributes may appear twice: over all attributes and over the grouped ones alone. The least α
+    ranks at a given ε, otherwise the least ε; within a thousandth the simpler mechanism wins.
 
     Raises:
-        PlanError: neither an ε nor an α is given, the α of such a form follows from nothing that is known beforehand, or there are more
-            groups than an answer lists.
+        PlanError: ε and α are both missing, α depends on private facts, or there are too many groups.
     """
     wanted.require_alpha()
     if wanted.form == "groups":
@@ -128,7 +128,7 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
 
 
 def _figure(choice: Choice, wanted: Wanted) -> float:
-    """What decides: infinite where the error that is wanted cannot be had."""
+    """Return the figure that ranks a choice; infinite if the error cannot be reached."""
     figure = choice.alpha if wanted.epsilon is not None else choice.epsilon
     return math.inf if figure is None else figure
 
@@ -196,12 +196,12 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
 
 
 def _charged(wanted: Wanted) -> int:
-    """How many answers are charged where each is: one for each group of a window."""
+    """Count the charged answers, one for each group of a window."""
     return wanted.queries * (wanted.setting.universe or 1) if wanted.form == "running" else wanted.queries
 
 
 def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
-    """The ε that the wanted error takes; None if none does and there is one to be judged by."""
+    """Return the ε for the wanted error, or None if a given ε ranks and no ε suffices."""
     try:
         return needed_epsilon(spec, wanted.setting, alpha, lambda one: form_alpha(one, spec.mechanism, wanted))
     except PlanError:
@@ -211,7 +211,7 @@ def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
 
 
 def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
-    """What ε goes to, in words that tell it from the others."""
+    """Describe the use of ε, to distinguish the choices."""
     gaussian = ", with Gaussian noise" if "gaussian" in {chosen.method, getattr(chosen, "noise", None)} else ""
     answers = _charged(wanted)
     charged = f"each of {answers:,} answers is charged" if answers > 1 else "one answer is charged"

@@ -1,8 +1,8 @@
-"""The planner of streams that answer from an estimate: what to measure first, how many ⊤s to pay for, how to divide ε.
+"""Planner of streams with an estimate: opening measurements, number of ⊤s, division of ε.
 
-Everything follows from public sizes. The noise on comparisons is one-sided, so that a ⊥ is never wrong by more than the
-threshold and its own noise, whatever is asked and how often; how seldom a ⊤ is raised for nothing is where the number of
-questions comes in. Proofs are in docs/proofs/pmw.md. Errors are counts of rows; steps are 1/1024 of one.
+Everything depends on public sizes. Noise on comparisons is one-sided, so that a ⊥ never errs by
+more than the threshold and its noise, for any number of questions; their number affects only the
+rate of false ⊤s. Proofs: docs/proofs/pmw.md. Errors are counts of rows; steps are 1/1024 row.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanError
 
 THRESHOLD_PART = 0.5
-"""The part of β that the threshold may be further off than said with."""
+"""The part of β for the error of the threshold."""
 
 _FALSE_SHARE = 0.2
-"""About so many of the ⊤s may be spent on questions that the estimate answers well."""
+"""Share of the ⊤s that may be spent on questions that the estimate answers well."""
 _WIDE_RARITY = 2.75
-"""Where pairs were measured, the noise of wide sums of their cells is let off but for one question in e^2.75, about 16."""
+"""With measured pairs, noise of wide sums may raise a ⊤ for one question in e^2.75 ≈ 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
     """The public parameters of a stream's comparisons, in rows.
 
-    ``slack`` is the error that the estimate may have on every question. ``wide`` is the standard deviation of the noisiest sums of
-    the opening's cells, where pairs were measured and the threshold goes by that, else None.
+    ``slack`` is the tolerated error of the estimate. ``wide`` is the standard deviation of the
+    noisiest sums of the opening's cells if the threshold depends on it (measured pairs), else
+    None.
     """
 
     updates: int
@@ -48,20 +49,20 @@ class Comparisons:
 
     @property
     def rarity(self) -> float:
-        """ln of how many questions there are for each ⊤ that may be raised for nothing."""
+        """ln of the number of questions per tolerated false ⊤."""
         return math.log(max(2.0, self.queries / (_FALSE_SHARE * self.updates)))
 
     def raised(self, query: float) -> float:
-        """The threshold, in rows: for all questions at the slack, and for the seldom ones that sum many noisy cells."""
+        """Return the threshold in rows, for questions at the slack and for rare wide sums."""
         scale = 2.0 * self.updates / query
         plain = self.slack + scale * self.rarity
         return plain if self.wide is None else max(plain, self.wide + scale * _WIDE_RARITY)
 
     def divided(self, rest: float) -> tuple[float, float, float]:
-        """(ε₁, ε₂) of the part ``rest`` of ε for comparisons, and the error of ⊥s that is then least.
+        """Return (ε₁, ε₂) of the part ``rest`` of ε with the least error of ⊥s, and that error.
 
-        Slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least where ε₁/D = √b/(√a + √b); the larger of two such sums is least at one of
-        these points, or where both are equal.
+        Slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least at ε₁/D = √b/(√a + √b); the maximum of two
+        such sums is least at one of these points, or where both are equal.
         """
         least = -math.log(THRESHOLD_PART * self.beta)
 
@@ -83,37 +84,39 @@ class Comparisons:
 
 
 ROWS_PART, NUMBERS_PART, MEASURED_PART = 0.1, 0.3, 0.1
-"""Parts of β: that the number of rows, what ⊤s tell, or sums of measured cells are further off than said. The threshold has the rest."""
+"""Parts of β for the row count, the numbers on ⊤s and sums of cells; the threshold has the rest."""
 
 Order = Literal[0, 1, 2]
 
 MOST_PAIRS = 15
-"""Pairs of attributes are measured in advance where there are no more of them than that: of six attributes."""
+"""Pairs of attributes are measured in advance if there are at most this many (six attributes)."""
 _MOST_NOISE = 320.0
-"""And where half of the cells of the largest of them, summed, have no more noise, in scales of a marginal that is measured alone:
-else that noise by itself would raise the ⊤s that are paid for."""
+"""Largest noise of half the largest pair's cells, in scales of a marginal measured alone.
+
+More noise would raise the paid ⊤s on its own.
+"""
 
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
-"""Share of ε for the opening where it settles every question."""
+"""Share of ε for an opening that settles every question."""
 _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
-"""How many ⊤s are paid for unless the operator says so: a number, and so many for each attribute."""
+"""Default number of ⊤s: a constant, and a number per attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
-"""The part of a ⊤'s ε that goes to its number, where one is told; the marginal needs less where its pairs are known."""
+"""Part of a ⊤'s ε for its number; the marginal needs less if its pairs are measured."""
 NOISES_OF_SLACK = 3.0
-"""The estimate is let off so many scales of the noise in one measured cell before it counts as wrong."""
+"""Slack in scales of the noise of one measured cell."""
 _WIDE_CELLS = 1 << 11
-"""More cells of a pair than that are mostly empty, and the fit evens out their noise."""
+"""Pairs with more cells are mostly empty, and the fit averages out their noise."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The public parameters of a plan, but for the division of what is ``left`` of ε after rows and opening.
+    """The public parameters of a plan, except the division of ``left``, the rest of ε.
 
-    ``gap`` is the slack that was asked for, in rows. ``known`` is the noise scale of the opening's cells and ``wide`` the standard
-    deviation of the noisiest sums of them, where pairs were measured and the threshold goes by that, else None.
+    ``gap`` is the requested slack in rows. ``known`` is the noise scale of the opening's cells
+    and ``wide`` as in ``Comparisons``.
     """
 
     left: Fraction
@@ -127,7 +130,6 @@ class _Task:
     wide: float = 0.0
 
     def comparisons(self, answer: float) -> Comparisons:
-        """How comparisons are planned beside a part ``answer`` of ε for measuring."""
         measured = self.width * self.updates / ((1.0 - self.number_share) * answer)
         slack = NOISES_OF_SLACK * (measured if self.known is None else self.known)
         return Comparisons(
@@ -141,7 +143,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Parts of ε, and the error that each kind of answer keeps to, in rows."""
+    """Parts of ε, and the error of each kind of answer, in rows."""
 
     threshold: float
     query: float
@@ -155,12 +157,9 @@ class _Division:
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
-    """The one calibration with Laplace noise; pure, whatever δ is allowed.
+    """Return the only calibration with Laplace noise, which is pure for any δ.
 
-    Of several rows a person each has its part of ε: what is private for one row is so for all of them together.
-
-    Raises:
-        PlanError: the source has no attributes, or the noise does not fit; the message names the parameter to change.
+    By group privacy, each of a person's rows has its part of ε.
     """
     if (rows := setting.contribution) > 1:
         of_one = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
@@ -173,7 +172,7 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
         raise TypeError(f"{mechanism.kind} keeps no estimate")
-    # Where nothing but the number of cells is known they are taken for those of one attribute.
+    # If only the number of cells is known, plan for one attribute.
     sizes = setting.sizes or (() if setting.universe is None else (setting.universe,))
     if not sizes:
         raise PlanError("mechanism.kind: an estimate is about a table's cells; open it on a table")
@@ -207,7 +206,7 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration
 
 
 def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
-    """How many attributes the marginals of the opening have."""
+    """Return the number of attributes of the opening's marginals."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
     pairs = len(opening(sizes, 2))
@@ -217,7 +216,7 @@ def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
 
 
 def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
-    """The axes of each marginal that the opening measures; those of more than 2²⁰ cells are left out."""
+    """Return the axes of the opening's marginals, without those of more than 2²⁰ cells."""
     if order == 0:
         return ()
     return tuple(
@@ -228,7 +227,7 @@ def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
-    """The small number of ⊤s that is paid for by default; at most twice the marginals that the opening leaves open."""
+    """Return the default number of ⊤s, at most twice the unmeasured marginals."""
     fixed, each = _UPDATES[order]
     count = len(sizes)
     unsettled = sum(math.comb(count, named) for named in range(order + 1, min(count, 8) + 1))
@@ -236,7 +235,7 @@ def default_updates(sizes: Sequence[int], order: Order) -> int:
 
 
 def rows_reach(calibration: EstimateCalibration) -> int:
-    """How far the noisy number of rows may be off; at least 1 where there is noise, for it is never taken below 1."""
+    """Bound the error of the noisy row count; at least 1, as that is never below 1."""
     if calibration.epsilon_rows == 0.0:
         return 0
     return max(1, two_sided_reach(calibration.epsilon_rows, 1, ROWS_PART * calibration.beta))
@@ -294,7 +293,7 @@ def _finished(
 
 
 def _best_division(task: _Task) -> _Division:
-    """The division of what is left that makes the larger of both errors least: of ⊥s, and of the numbers on ⊤s."""
+    """Return the division of ``left`` that minimises the larger error of ⊥s and numbers."""
     found = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
         bounds=(_LEAST_SHARE, _LARGEST_SHARE),
@@ -305,7 +304,6 @@ def _best_division(task: _Task) -> _Division:
 
 
 def _division(task: _Task, share: float) -> _Division:
-    """With a part ``share`` of what is left for measuring."""
     left = float(task.left)
     answer = share * left
     threshold, query, decisions = task.comparisons(answer).divided(left - answer)
@@ -320,12 +318,12 @@ def _division(task: _Task, share: float) -> _Division:
 
 
 def wide_noises(sizes: Sequence[int]) -> float:
-    """The standard deviation of a sum of half of the cells of the largest measured pair, whose total is known; in noise scales."""
+    """Return the deviation, in noise scales, of a sum of half the largest pair's cells."""
     return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
 
 
 def largest_pair(sizes: Sequence[int]) -> int:
-    """The number of cells of the largest pair that an opening measures."""
+    """Return the number of cells of the largest pair that an opening measures."""
     return max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
 
 

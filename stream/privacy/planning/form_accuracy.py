@@ -1,8 +1,9 @@
-"""How far off answers of one form are, by a plan of the stream that gives them: from public facts alone.
+"""Error of answers of one form under a plan, from public facts alone.
 
-It is what an answer's own ``alpha`` says, wherever that follows from them. A quotient of two private numbers carries an error that falls with the lower
-one: of shares where the number of rows is private, and of means, the error times that number is told. An answer carries as much over its noisy lower
-number, less that number's own error, at most (docs/proofs/laplace.md, docs/proofs/pmw.md).
+It is the answers' ``alpha`` if that follows from public facts. The error of a quotient of two
+private numbers decreases in its denominator: for shares with a private row count, and for means,
+the result is the error times that number. An answer's error is at most this over its noisy
+denominator less the denominator's error (docs/proofs/laplace.md, docs/proofs/pmw.md).
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from stream.privacy.planning.measurement_accuracy import Bounds, marginal_law
 from stream.privacy.planning.noise_layouts import PlanError
 
 Form = QuestionForm | Literal["alarm", "running"]
-"""The forms of a question, ``alarm``: whether a value or a count is above a threshold, and ``running``: the number so far."""
+"""A question's form, ``alarm`` (is a number above a threshold?) or ``running`` (running count)."""
 
 FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm", "running")
 
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """An attribute of integers that is summed: the distance from its least value to its greatest, and how far one row moves its sum.
+    """A summed integer attribute: its range, and the sensitivity of its sum to one row.
 
-    ``centred`` is how far it moves the sum of what the values are above the middle of their range.
+    ``centred`` is the sensitivity of the sum of distances from the middle of the range.
     """
 
     range: int
@@ -52,16 +53,16 @@ class Summed:
 
 
 UNKNOWN_RANGE: Final = Summed(range=1, moves=1, centred=1)
-"""For an attribute of which nothing is known: errors in ranges of it, or of its sum in what one row moves that by."""
+"""For an unknown attribute: errors in ranges, or in sensitivities of its sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``queries`` questions of one form, or windows of one stream, at ``epsilon`` or within ``alpha``; one of the two at least.
+    """``queries`` questions of one form or windows, at ``epsilon`` or within ``alpha``.
 
-    ``fields`` are those of mechanisms that are given beside, each for the mechanisms that have it. ``group_by`` has the places among the
-    setting's sizes of the attributes that groups are of; none for any group-by that can be asked. ``summed`` are the attributes that sums and
-    means are of; none where their ranges are not known.
+    ``fields`` are further fields of mechanisms, each for the mechanisms that have it.
+    ``group_by`` holds the places of the grouped attributes in the setting's sizes; empty for any
+    grouping. ``summed`` are the attributes of sums and means; empty if their ranges are unknown.
     """
 
     form: Form
@@ -78,11 +79,11 @@ class Wanted:
 
     @property
     def shares(self) -> bool:
-        """Whether errors are told as shares of the rows, whose number is public and known."""
+        """True if errors are shares of a public and known row count."""
         return self.form == "fraction" and self.setting.rows_public and self.setting.rows is not None
 
     def of_its_groups(self) -> Wanted | None:
-        """The same of a stream over the attributes that are grouped by alone; None where it has no others, or any may be grouped by."""
+        """Restrict to the grouped attributes; None if that changes nothing."""
         if self.form != "groups" or not 0 < len(self.group_by) < len(self.setting.sizes):
             return None
         sizes = tuple(self.setting.sizes[place] for place in self.group_by)
@@ -90,14 +91,14 @@ class Wanted:
         return replace(self, setting=setting, group_by=tuple(range(len(sizes))))
 
     def require_alpha(self) -> None:
-        """PlanError where an error is wanted that follows from no public fact, or nothing is."""
+        """Raise PlanError without a goal, or if the error needs private facts."""
         if self.epsilon is None and self.alpha is None:
-            raise PlanError("epsilon: give it, or alpha, the error that is wanted")
+            raise PlanError("epsilon: give it, or alpha, the largest allowed error")
         if self.alpha is None:
             return
         if self.form == "mean":
             raise PlanError(
-                "--alpha: a mean's error depends on how many rows it is over; plan the sums and the counts, each with an alpha of its own"
+                "--alpha: a mean's error depends on how many rows it is over; plan the sums and the counts, each with its alpha"
             )
         if self.form == "fraction" and not self.setting.rows_public:
             raise PlanError(
@@ -115,14 +116,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ListedGroups:
-    """``most`` groups that an answer lists, and the most ``cells`` of the table that one of them adds up."""
+    """The largest number of listed groups, and of table cells in one group."""
 
     most: int
     cells: int
 
 
 def groups_of(wanted: Wanted) -> ListedGroups:
-    """The groups that are meant: of all group-bys the finest has the most groups, and the coarsest the most cells in each."""
+    """Return the groups of the finest grouping and the cells of the coarsest one."""
     sizes = wanted.setting.sizes
     if not sizes:
         raise PlanError("--sizes: the groups are not known without; give it, or --source")
@@ -139,14 +140,16 @@ def groups_of(wanted: Wanted) -> ListedGroups:
 
 
 _BOTH = 2
-"""The numbers of a quotient, which share an answer's ε, so that each has twice the noise."""
+"""Numbers of a quotient; they share ε, so that each has twice the noise."""
 
 
 def form_alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """The error of each answer to a question of the form; the largest, if it may be about several attributes.
+    """Return the error of each answer to a question of the form; the largest of several
+    attributes.
 
-    In rows; of a share in shares where the number of rows is public and given; of sums and means in what their attributes are measured in.
-    Groups and means are over all rows. Of windows that are each counted by themselves the number so far adds up all.
+    It is in rows, in shares if the row count is public, or in the attribute's unit for sums and
+    means. Groups and means are over all rows. If windows are counted separately, a running count
+    sums all of them.
     """
     match wanted.form:
         case "fraction":
@@ -168,7 +171,7 @@ def form_alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -
 
 
 def of_rows(alpha: float, wanted: Wanted) -> float:
-    """An error of the form as that of a count which says as much: a constant's is half of the rows."""
+    """Convert an error of the form to the equivalent error of a count."""
     if wanted.form == "fraction":
         return alpha * (wanted.setting.rows or 1) if wanted.shares else alpha
     if wanted.form in {"sum", "mean"}:
@@ -177,7 +180,7 @@ def of_rows(alpha: float, wanted: Wanted) -> float:
 
 
 def _counted(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """A histogram promises its cells, and a count adds cells up: up to all of them, a group those of the attributes that it is not of."""
+    """Return the error of a count, which for a histogram sums up to all cells."""
     if not isinstance(mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
         return promised_alpha(calibration)
     universe = wanted.setting.universe or 1
@@ -190,7 +193,7 @@ def _counted(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> 
 
 
 def _shared(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """The error of a share times the number of rows."""
+    """Return the error of a share times the number of rows."""
     setting = wanted.setting
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration) and not setting.rows_public:
         # (t + r)/(b − r) − t/b = r(1 + t/b)/(b − r), and no share is above 1.
@@ -211,17 +214,16 @@ def _sum(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:
 
 
 def _mean(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:
-    """The error of a mean over all rows times their number."""
     rows, width = wanted.setting.contribution, max(1, summed.range)
     if isinstance(calibration, AnswersCalibration):
         top = alpha_for(calibration, _BOTH * rows * max(1, summed.centred), _BOTH, _BOTH)
         bottom = alpha_for(calibration, _BOTH * rows, _BOTH, _BOTH)
-        # As of a share; the mean is no further from the middle of the range than its larger half.
+        # As for a share; the mean is within half the range of its middle.
         return top + (summed.range - summed.range // 2) * bottom
     told = width * promised_alpha(calibration)
     if not isinstance(calibration, EstimateCalibration):
         return told
-    # What a ⊤ measures for a mean is the marginal of its attribute, two sums over all of whose values are told.
+    # For a mean, a ⊤ measures its attribute's marginal and publishes two sums over all values.
     cells = summed.range + 1 if wanted.summed else max(wanted.setting.sizes or (wanted.setting.universe or 1,))
     fresh = Bounds(calibration).fresh(marginal_law(calibration, numbered=False), _BOTH, cells, whole=False)
     return max(told, 2.0 * width * fresh)

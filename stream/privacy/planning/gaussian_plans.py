@@ -1,7 +1,7 @@
-"""The planner of streams that answer from an estimate and measure with Gaussian noise, where δ > 0 allows that.
+"""Planner of streams with an estimate and Gaussian measurements, for δ > 0.
 
-It starts from the plan with Laplace noise and brings down its promise, and the noise of its opening, by one common factor, the
-least that (ε, δ) pays for. Comparisons are pure, as there. Proofs are in docs/proofs/pmw.md; errors are counts of rows.
+It scales the error bound and the opening's noise of the Laplace plan by the least common factor
+that (ε, δ) pays for. Comparisons are pure. Proofs: docs/proofs/pmw.md; errors are counts of rows.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _MOST_PAIRS = 120
 _LEAST_FACTOR = 1e-2
 _HALVINGS = 16
 _WIDEST = 64.0
-"""Cells measured on a ⊤ have at most so many times the noise of the Laplace plan's, and at least so small a part of it."""
+"""Largest ratio of a ⊤ cell's noise to the Laplace plan's, or its inverse."""
 _LAPLACE_SCALES = math.sqrt(0.5)
-"""The scale of Laplace noise in its own deviations: what slack is reckoned in."""
+"""Scale of Laplace noise per deviation, the unit of slack."""
 _OVERDRAWN = 1e12
 _NEARLY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _GaussianDivision:
-    """ε for comparisons and how they are planned, and the deviations of all noise, in rows."""
+    """ε for comparisons and their plan, and the deviations of all noise, in rows."""
 
     decisions: float
     comparisons: Comparisons
@@ -57,10 +57,10 @@ class _GaussianDivision:
 
 @dataclass(frozen=True, slots=True)
 class _GaussianTask:
-    """The plan with Laplace noise that is to be bettered, its noise's deviations, and what may be spent.
+    """The Laplace plan to improve, the deviations of its noise, and the budget.
 
-    ``gap`` is the slack that was asked for, in rows. ``wide`` is the deviation of the noisiest sums of the opening's cells, in
-    theirs, where the threshold goes by that noise, else None.
+    ``gap`` is the requested slack in rows. ``wide`` is as in ``Comparisons``, in deviations of
+    the opening's noise.
     """
 
     known: EstimateCalibration
@@ -72,7 +72,7 @@ class _GaussianTask:
     wide: float | None = None
 
     def divided(self, factor: float) -> _GaussianDivision:
-        """The best division with the opening's noise and the numbers' errors at so many times those that are known."""
+        """Return the best division with the opening's noise and errors scaled by ``factor``."""
         known = self.known
         failure = each_failure(NUMBERS_PART * known.beta, known.cutoff)
         number = factor * known.alpha * (1.0 - _NEARLY) / normal_reach(failure)
@@ -93,12 +93,12 @@ class _GaussianTask:
                 slack=NOISES_OF_SLACK * _LAPLACE_SCALES * noise if self.gap is None else self.gap,
                 wide=None if self.wide is None else self.wide * start,
             )
-            # What is overdrawn is worse the more it is, so that a search finds its way out.
+            # The penalty grows with the overdraft, to guide the search.
             error = comparisons.divided(left)[2] if left > 0.0 else _OVERDRAWN * (1.0 - left)
             return _GaussianDivision(left, comparisons, start, marginal, number, error)
 
         if self.gap is not None or self.wide is not None:
-            # Nothing that is promised depends on the noise of cells measured on ⊤s.
+            # The error bound does not depend on the noise of cells measured on ⊤s.
             return at(math.log(factor))
         widest = math.log(_WIDEST)
         found = optimize.minimize_scalar(
@@ -110,18 +110,18 @@ class _GaussianTask:
         return at(float(found.x))
 
     def kept(self, factor: float) -> bool:
-        """Whether the promise comes down as much."""
+        """Return True if the error bound decreases by ``factor``."""
         return self.divided(factor).error <= factor * self.known.alpha
 
 
 def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -> tuple[EstimateCalibration, ...]:
-    """The calibration with Gaussian noise, if there is one; ``known`` is that with Laplace noise.
+    """Return the calibration with Gaussian noise, if any; ``known`` has Laplace noise.
 
-    Many measurements cost less than in proportion to their number: where the choice is the planner's, it also tries pairs of
-    more attributes than Laplace noise is spent on, and takes them if sums of their cells are not too noisy.
+    Under Gaussian noise many measurements cost less than proportionally. With ``auto`` it
+    therefore also tries pairs of more attributes, if wide sums of their cells are not too noisy.
     """
     mechanism = spec.mechanism
-    # Of several rows a person the ℓ₂ norm is as large as the ℓ₁ norm, and Laplace noise as good for each measurement.
+    # With several rows per person the ℓ₂ norm may equal the ℓ₁ norm: Laplace noise is as good.
     if spec.delta <= 0.0 or setting.contribution > 1 or not isinstance(mechanism, Pmw):
         return ()
     bases = [known]
@@ -135,7 +135,7 @@ def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -
 
 
 def _quiet(plan: EstimateCalibration, setting: Setting) -> bool:
-    """Whether the threshold lets off the noise of wide sums of measured pairs, which else would raise all ⊤s by itself."""
+    """Return True if the threshold exceeds the noise of wide sums of measured pairs."""
     wide = plan.deviation_start * _LAPLACE_SCALES * math.sqrt(largest_pair(setting.sizes) / 2.0)
     return wide <= plan.threshold * plan.grid
 
@@ -166,7 +166,6 @@ def _bettered(spec: StreamSpec, task: _GaussianTask) -> tuple[EstimateCalibratio
 def _finished(
     spec: StreamSpec, known: EstimateCalibration, division: _GaussianDivision
 ) -> tuple[EstimateCalibration, ...]:
-    """The calibration with exact errors, its noise as wide as (ε, δ) demands."""
     threshold, _, _ = division.comparisons.divided(division.decisions)
     query = rounded_down(Fraction(division.decisions) - Fraction(threshold))
     vector = known.sparse_vector.model_copy(
@@ -192,7 +191,7 @@ def _finished(
 
 
 def _private(draft: EstimateCalibration) -> EstimateCalibration | None:
-    """The draft with all its Gaussian noise widened, so that ε and δ hold; None if nothing of ε is left for it."""
+    """Widen all Gaussian noise so that (ε, δ) holds; None if no ε is left for it."""
     parts = losses(draft)
     left = Fraction(draft.epsilon) - parts.total
     factor = least_multiple(parts.gaussian, left, Fraction(draft.delta))

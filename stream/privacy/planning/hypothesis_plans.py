@@ -1,8 +1,8 @@
-"""The planner of multiplicative weights: how many updates to pay for, and how to divide ε among all that they need.
+"""Planner of multiplicative weights: the number of updates, and the division of ε.
 
-One ⊤ in the sparse vector stands for one update of the hypothesis. If every ⊤ means that the hypothesis is off by more than
-γ (as a fraction of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can ever happen: docs/proofs/pmw-weights.md proves it,
-and everything else that this module relies on. Errors are counts of rows; steps are 1/1024 of one.
+One ⊤ of the sparse vector is one update of the hypothesis. If every ⊤ means an error above γ (as
+a share of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can happen. Proofs:
+docs/proofs/pmw-weights.md. Errors are counts of rows; steps are 1/1024 row.
 """
 
 from __future__ import annotations
@@ -26,26 +26,24 @@ WEIGHT_STEPS = 1024
 """Steps that a row's full weight in a question is divided into."""
 
 RESOLUTION = 2.0**-20
-"""How far, as a fraction of the rows, a hypothesis in integers may be from the one that the update rule defines."""
+"""Largest distance, as a share of the rows, of an integer hypothesis from the exact one."""
 
 ROWS_SHARE = 0.1
-"""Share of β that a noisy number of rows may fail with."""
+"""Share of β for the noisy number of rows."""
 
 TEXTBOOK_ROWS_SHARE = 0.01
-"""Share of ε that the textbook's calibration spends on the number of rows, which the textbook takes to be public."""
+"""The textbook calibration's share of ε for the row count, which the textbook assumes public."""
 
 _LEAST_SPLIT = 1e-4
 _LARGEST_SPLIT = 0.5
 _UPDATES_TOLERANCE = 0.04
-"""In ln c: the error is flat near its minimum, where 4 % of c move it by less than one part in a thousand."""
+"""In ln c: near the minimum 4 % of c change the error by less than 0.1 %."""
 
 _Make = Callable[[PlanInputs], SparseVectorCalibration]
 
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisTask:
-    """The public parameters of a plan."""
-
     epsilon: float
     delta: float
     beta: float
@@ -59,15 +57,15 @@ class _HypothesisTask:
     gap: float | None
 
     def log_universe(self, updates: int) -> float:
-        """ln of how many cells the hypothesis tells apart if it is corrected so often."""
+        """Return ln of the number of cells that the hypothesis distinguishes."""
         return math.log(max(2, self.places(updates)))
 
     def places(self, updates: int) -> int:
-        """How many cells the hypothesis tells apart if it is corrected so often."""
+        """Return the number of cells that the hypothesis distinguishes."""
         return self.universe if self.sparsity is None else places(self.universe, self.sparsity, updates, self.rows)
 
     def problem(self, updates: int, **parameters: Any) -> PlanInputs:
-        """The sparse vector's part: |f(D) − rows·q(p̂)| against a threshold, with a number on each ⊤."""
+        """Return the sparse vector's inputs: |f(D) − rows·q(p̂)| against a threshold."""
         whole: dict[str, Any] = {
             "cutoff": updates,
             "monotone": False,
@@ -83,7 +81,7 @@ class _HypothesisTask:
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisDivision:
-    """What part of ε goes to the noisy number of rows, how accurate numbers need be beside ⊤s, the error that follows."""
+    """Part of ε for the row count, relative accuracy of numbers, and the error."""
 
     rows: float
     answer_ratio: float
@@ -91,12 +89,10 @@ class _HypothesisDivision:
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
-    """Every calibration that applies: the textbook's, one threshold's, and with δ > 0 that of a round for each update.
+    """Return every calibration that applies: textbook, one threshold, and rounds if δ > 0.
 
-    ``alpha`` is in counts, for tables of at most ``rows`` rows. Cost and noise do not depend on the true number.
-
-    Raises:
-        PlanError: nothing fits; the message names the parameter to change.
+    ``alpha`` is in counts, for tables of at most ``rows`` rows. Cost and noise do not depend on
+    the true number.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw | SparsePmw):
@@ -112,7 +108,7 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibratio
 
 
 def textbook_candidate(spec: StreamSpec, setting: Setting) -> HypothesisCalibration:
-    """The textbook's calibration alone; PlanError where it has none."""
+    """Return the textbook's calibration; raise PlanError if there is none."""
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw | SparsePmw):
         raise TypeError(f"{mechanism.kind} keeps no hypothesis")
@@ -121,7 +117,7 @@ def textbook_candidate(spec: StreamSpec, setting: Setting) -> HypothesisCalibrat
 
 
 def _fitting(makers: Sequence[Callable[[], HypothesisCalibration]]) -> tuple[HypothesisCalibration, ...]:
-    """What can be made; the last reason of all where nothing can."""
+    """Return all calibrations that fit; raise the last error if none does."""
     found: list[HypothesisCalibration] = []
     refusal: ValueError | None = None
     for make in makers:
@@ -135,29 +131,30 @@ def _fitting(makers: Sequence[Callable[[], HypothesisCalibration]]) -> tuple[Hyp
 
 
 def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
-    """Among how many cells a sparse hypothesis spreads the rows at first.
+    """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
-    All there are, or so many that a question about cells never named is answered with one row at most, and at any rate
-    those that updates can name and one for all others: the bound on the number of updates holds with the logarithm of
-    as many or more (docs/proofs/sparse-pmw.md, Theorem 1).
+    It is the universe, or enough that a question about unnamed cells is answered with one row at
+    most; at least the cells that updates can name, plus one for the rest. The bound on updates
+    holds with the logarithm of this number or a larger one (docs/proofs/sparse-pmw.md, Theorem
+    1).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
 
 def guaranteed_gap(log_universe: float, updates: int) -> float:
-    """γ: the error, as a fraction of the rows, of which ``updates`` corrections by η = 4γ cannot all be needed."""
+    """Return γ, the error share for which fewer than ``updates`` corrections by η = 4γ occur."""
     return math.sqrt(log_universe / (2.0 * updates))
 
 
 def updates_for(log_universe: float, gap: float) -> int:
-    """c = ⌈ln|X| / (2γ²)⌉: fewer than so many updates happen if each corrects an error above γ by η = 4γ."""
+    """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with η = 4γ."""
     return max(1, math.ceil(log_universe / (2.0 * gap * gap)))
 
 
 def rows_reach(calibration: HypothesisCalibration) -> int:
-    """How far the noisy number of rows may be off, with the probability that the plan allows it to fail with.
+    """Bound the error of the noisy row count at its part of β.
 
-    At least 1 where there is noise, because the noisy number is never taken to be below 1.
+    At least 1 with noise, because the noisy number is never below 1.
     """
     if calibration.epsilon_rows == 0.0:
         return 0
@@ -165,15 +162,14 @@ def rows_reach(calibration: HypothesisCalibration) -> int:
 
 
 def rows_rate(calibration: HypothesisCalibration) -> Fraction:
-    """The rate of the noise on the number of rows, of which one person has as many as fit into what a person moves an answer by."""
+    """Return the rate of the noise on the row count; its sensitivity is the contribution bound."""
     return Fraction(calibration.epsilon_rows) / (calibration.sensitivity_steps // WEIGHT_STEPS)
 
 
 def hypothesis_reach(calibration: HypothesisCalibration) -> float:
-    """How far the hypothesis's answer may be off, in counts, from what the ideal hypothesis gives for the true rows.
+    """Bound the error, in counts, of the hypothesis's answer from the ideal one's.
 
-    The number of rows may be noisy, the hypothesis is held in integers, and its answer is rounded to a step; there is a
-    step more for the rounding of thresholds.
+    It covers a noisy row count, the integer hypothesis, and the rounding of answer and threshold.
     """
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
@@ -206,7 +202,6 @@ def _task(spec: StreamSpec, mechanism: Pmw | SparsePmw, setting: Setting) -> _Hy
 
 
 def _calibrated(task: _HypothesisTask, make: _Make) -> HypothesisCalibration:
-    """The number of updates, unless it or the gap is given, and the division of ε that leave the least error."""
     updates = task.updates
     if updates is None:
         updates = _best_updates(task, make) if task.gap is None else _affordable(updates_for, task)
@@ -218,10 +213,9 @@ def _calibrated(task: _HypothesisTask, make: _Make) -> HypothesisCalibration:
 
 
 def _affordable(updates_of: Callable[[float, float], int], task: _HypothesisTask) -> int:
-    """The updates that a given gap needs."""
     gap = task.gap or 1.0
     updates = updates_of(math.log(max(2, task.universe)), gap)
-    # Fewer updates name fewer cells, which need fewer updates: downwards from enough there is always enough.
+    # Fewer updates name fewer cells, which need fewer updates: each step down is still enough.
     while (fewer := updates_of(task.log_universe(updates), gap)) < updates:
         updates = fewer
     if updates > MAX_ANSWERS:
@@ -251,11 +245,11 @@ def _best_updates(task: _HypothesisTask, make: _Make) -> int:
 
 
 def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _HypothesisDivision:
-    """The division of ε with the least error, all noise scales being in proportion to 1/ε up to a step of the grid.
+    """Return the division of ε with the least error, with noise scales proportional to 1/ε.
 
-    With A and B the errors of ⊤/⊥ and of numbers at all of ε, a part r for the rows and a part f of the rest for the
-    numbers, the error is 2A/((1−f)(1−r)) + max(γ·rows + R/r, B/(f(1−r))): either the numbers are just accurate enough to
-    tell the sign of an error above γ, or the sum of their error and that of ⊤/⊥ is least.
+    With A and B the errors of decisions and of numbers at all of ε, a part r for the rows and a
+    part f of the rest for the numbers, the error is 2A/((1−f)(1−r)) + max(γ·rows + R/r,
+    B/(f(1−r))): either the numbers just show the sign of an error above γ, or the sum is least.
     """
     vector = make(task.problem(updates))
     each = vector.epsilon_threshold + vector.epsilon_query
@@ -283,10 +277,10 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _Hypothe
 
 
 def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
-    """Dwork & Roth 2014, Algorithm 6: c = 4 ln|X|/γ², η = γ/2, and NumericSparse with its union bounds.
+    """Dwork & Roth 2014, Algorithm 6: c = 4 ln|X|/γ², η = γ/2, and NumericSparse.
 
-    γ is the least for which NumericSparse keeps to γ·rows with the c that belongs to it; the error is then 3γ·rows
-    (their Theorem 4.14), and what a noisy number of rows adds.
+    γ is the least for which NumericSparse keeps to γ·rows with its c; the error is then 3γ·rows
+    (their Theorem 4.14) plus that of a noisy row count.
     """
     epsilon_rows, rest = _without_rows(task, 0.0 if task.rows_public else TEXTBOOK_ROWS_SHARE)
 
@@ -318,7 +312,7 @@ def _stated_updates(log_universe: float, gap: float) -> int:
 
 
 def _without_rows(task: _HypothesisTask, part: float) -> tuple[float, float]:
-    """ε of the noisy number of rows, and what is left of ε, exactly."""
+    """Return ε of the noisy row count, and the exact rest of ε."""
     epsilon_rows = task.epsilon * part
     return epsilon_rows, rounded_down(Fraction(task.epsilon) - Fraction(epsilon_rows))
 
@@ -332,7 +326,7 @@ def _finished(
     epsilon_rows: float,
     updates: int,
 ) -> HypothesisCalibration:
-    """The threshold above which a ⊤ means an error above γ and a right sign, and the error that follows."""
+    """Set the threshold, above which a ⊤ shows an error above γ with its sign, and the error."""
     draft = HypothesisCalibration(
         method=method,
         sparse_vector=vector,

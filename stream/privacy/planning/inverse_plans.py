@@ -1,8 +1,8 @@
-"""The planners turned round: what epsilon, how many charged answers or how many rows a wanted error takes.
+"""Inverse planners: the ε, charged answers or rows that a requested error requires.
 
-Each calculator searches among plans, so that it knows exactly what a stream would be promised and holds for every mechanism.
-What it returns does keep to the error; what is better by more than ``TOLERANCE`` does not. Formulas that the answers
-come from are in ``docs/calculators.md``.
+Each searches among plans, so that it matches the plan's error bound for every mechanism. The
+result keeps to the error; one better by more than ``TOLERANCE`` does not. Formulas:
+``docs/calculators.md``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates
 
 FIELDS: Final = ("cutoff", "answers", "updates")
-"""The names that it has: ⊤s or measurements, noisy answers, updates of a hypothesis."""
+"""Field names of the cutoff: ⊤s or measurements, noisy answers, updates."""
 ANSWERED: Final = frozenset({"cutoff", "answers"})
-"""Those that count single answers."""
+"""The fields that count single answers."""
 
 
 def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | None:
-    """The field of a kind of mechanism and its model; None if the mechanism is charged once.
+    """Return the cutoff's field of a kind of mechanism; None if it is charged once.
 
-    A histogram over a table is charged once, whatever it is asked; a ``standing`` one is charged for each window.
+    A histogram over a table is charged once, a ``standing`` one for each window.
     """
     if kind == "histogram" and not standing:
         return None
@@ -45,18 +45,18 @@ def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | 
 
 
 TOLERANCE = 1e-3
-"""How far, relatively, an answer may be from the best; errors themselves are optimised no finer."""
+"""Relative distance of a result from the best; errors are optimised no finer."""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1000.0
 LARGEST_ROWS = 10**12
 
 _FIRST_ROWS = 10_000
 _FAR = math.log(64.0)
-"""How far off an error counts that is infinite, or 0: the next guess is 64 times away."""
+"""Distance of an error that is infinite or 0: the next guess is 64 times away."""
 
 
 def promised_alpha(calibration: Calibration) -> float:
-    """The error that everything a stream publishes keeps to: decisions, and numbers where there are any."""
+    """Return the error bound of all that a stream publishes, decisions and numbers."""
     if isinstance(calibration, SparseVectorCalibration):
         return max(calibration.alpha, calibration.answer_alpha)
     return calibration.alpha
@@ -65,10 +65,10 @@ def promised_alpha(calibration: Calibration) -> float:
 def needed_epsilon(
     spec: StreamSpec, setting: Setting, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
 ) -> float:
-    """The least ε, within ``TOLERANCE``, at which the stream is promised an error of at most ``alpha``.
+    """Return the least ε, within ``TOLERANCE``, with an error of at most ``alpha``.
 
-    ``spec.epsilon`` is only where the search begins; all else of the specification stands. ``alpha`` is in the unit of
-    the promise: that of the query, or a share for randomized response. ``measure`` is which error of a calibration is meant.
+    The search starts at ``spec.epsilon``. ``alpha`` is in the query's unit, or a share for
+    randomized response; ``measure`` returns the relevant error of a calibration.
 
     Raises:
         PlanError: no ε up to 1000 will do, or the specification has no plan at all.
@@ -90,10 +90,10 @@ def needed_epsilon(
 
 
 def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
-    """How many charged answers, within ``TOLERANCE``, the stream may give with an error of at most ``alpha``.
+    """Return the most charged answers, within ``TOLERANCE``, with an error of at most ``alpha``.
 
-    These are the ⊤s of above_threshold and numeric_sparse, the answers of laplace, noisy_max and exponential; at most
-    ``MAX_ANSWERS``. What the specification says of their number is not looked at.
+    These are ⊤s of above_threshold and numeric_sparse, answers of laplace, noisy_max and
+    exponential; at most ``MAX_ANSWERS``. The specification's own number is ignored.
 
     Raises:
         PlanError: a single answer has a larger error, or the mechanism does not charge single answers.
@@ -116,10 +116,11 @@ def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
 
 
 def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> int:
-    """How many rows, within ``TOLERANCE``, make the error at most ``alpha_fraction`` of them.
+    """Return the least rows, within ``TOLERANCE``, with an error share of at most
+    ``alpha_fraction``.
 
-    For mechanisms whose errors are counts of rows; for randomized response, whose error is a share already, the rows are
-    the stream's events. ``setting.rows`` is not looked at.
+    For mechanisms whose errors are counts of rows; for randomized response, whose error is a
+    share, the rows are the stream's events. ``setting.rows`` is ignored.
 
     Raises:
         PlanError: no number of rows up to 10^12 will do, or the specification has no plan at all.
@@ -144,13 +145,12 @@ def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> in
 
 
 def require_alpha(alpha: float) -> None:
-    """PlanError for what is no error to aim at."""
+    """Raise PlanError unless ``alpha`` is a positive finite number."""
     if not 0.0 < alpha < math.inf:
         raise PlanError(f"alpha: {alpha:g} is no error to aim at; give a positive finite number")
 
 
 def _error(spec: StreamSpec, setting: Setting, measure: Callable[[Calibration], float] = promised_alpha) -> float:
-    """The promised error, infinite where no plan fits."""
     try:
         return measure(plans.choose(spec, setting))
     except PlanError:
@@ -169,7 +169,7 @@ def _with_cutoff(spec: StreamSpec, cutoff: int) -> StreamSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Whether a point is past the boundary, and how far off its error is, as a logarithm."""
+    """A point of the search: is it past the boundary, and at which log distance?"""
 
     past: bool
     distance: float
@@ -182,10 +182,10 @@ def _distance(error: float, alpha: float) -> float:
 def _boundary(
     probe: Callable[[float], _Probe], start: float, bounds: tuple[float, float], *, whole: bool
 ) -> tuple[float, float] | None:
-    """Two neighbouring points, within ``TOLERANCE``, of which only the second is past the boundary.
+    """Return two neighbouring points, of which only the second is past the boundary.
 
-    None if no point is; the least point twice if all are. Errors are near powers of what is sought, so that the next
-    point is guessed on a line through the last two in logarithms; every third one halves what is left.
+    None if no point is; the least point twice if all are. Errors are nearly powers of the
+    parameter, so the next point is extrapolated in logarithms; every third one bisects.
     """
     least, largest = bounds
     below: float | None = None
@@ -208,7 +208,7 @@ def _boundary(
             measured = (before[1] - signed) / (math.log(point) - before[0])
             slope = min(max(measured, 0.1), 4.0)
         before = (math.log(point), signed)
-        # A little further than the line says, so that the next point lies on the other side.
+        # Overshoot slightly, so that the next point lies on the other side.
         guess = point * math.exp(signed / slope + math.copysign(0.4 * TOLERANCE, signed))
         low, high = below or least, above or largest
         if below is not None and above is not None and (turn % 3 == 0 or not low < guess < high):
@@ -219,11 +219,11 @@ def _boundary(
 
 
 POINTS: Final = 25
-"""Points of a curve where nobody asks for another number of them."""
+"""Default number of points of a curve."""
 
 
 class Against(StrEnum):
-    """What a curve varies."""
+    """The parameter that a curve varies."""
 
     EPSILON = "epsilon"
     CUTOFF = "cutoff"
@@ -231,17 +231,17 @@ class Against(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanPoint:
-    """What could be had at one ε or one cutoff; nothing where no calibration fits."""
+    """The calibrations at one ε or one cutoff; empty if none fits."""
 
     value: float
     calibrations: tuple[Calibration, ...]
 
 
 def curve(spec: StreamSpec, setting: Setting, against: Against, points: int = POINTS) -> Iterator[PlanPoint]:
-    """Every calibration at each of about so many places around the specification, which is one of them.
+    """Yield the calibrations at ``points`` places around the specification, which is one.
 
-    ε goes from a tenth to ten times the given one, a cutoff from 1 to ten times it. Each place is planned when it is asked
-    for: whoever has had enough stops.
+    ε varies from a tenth to ten times the given one, a cutoff from 1 to ten times it. Places are
+    planned lazily.
 
     Raises:
         PlanError: the mechanism is charged once, and has no cutoff to vary.
@@ -255,7 +255,7 @@ def curve(spec: StreamSpec, setting: Setting, against: Against, points: int = PO
 
 
 def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list[tuple[float, StreamSpec]]:
-    """The specification at the places of a curve, in order."""
+    """Return the specifications at the places of a curve, in order."""
     if against is Against.EPSILON:
         arm = np.geomspace(1.0, 10.0, points // 2 + 1)[1:].tolist()
         values = [

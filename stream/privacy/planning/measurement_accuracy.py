@@ -1,7 +1,8 @@
-"""How far answers that were read off measured marginals may be off, by the law of their noise alone.
+"""Error bounds of answers from measured marginals, by the law of their noise alone.
 
-The bounds hold for whoever asks, also one who knows the noise: for every single cell at once, for every range of values of a
-marginal's attributes at once, and for sums of any cells by adding up the bound of single cells. Errors are counts of rows.
+The bounds hold for adaptive questions, even if the noise is known: for all single cells and all
+ranges of a marginal's attributes at once, and for sums of cells by adding their bounds. Errors
+are counts of rows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.estimate_plans import MEASURED_PART, NUMBERS_PART
 
 _HOPELESS = 1.5
-"""A sum whose standard deviation is beyond the promise already, by such a margin in the tail, is not looked at closer."""
+"""Sums whose deviation exceeds the promise by this factor are not computed exactly."""
 
 
 class Bounds:
-    """The error bounds of one stream; together they fail with no more than their parts of β."""
+    """The error bounds of one stream; together they fail with at most their parts of β."""
 
     def __init__(self, calibration: EstimateCalibration) -> None:
         self._calibration = calibration
@@ -29,15 +30,15 @@ class Bounds:
         self._promise = calibration.sparse_vector.alpha
 
     def number(self) -> float:
-        """The error of every number told on a ⊤, in units of what one person moves it by."""
+        """Return the error of all numbers on ⊤s, in units of their sensitivity."""
         return self._number
 
     def cells(
         self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
     ) -> float:
-        """The error of sums of ``summed`` cells of one marginal, all of them at once; infinite if beyond the promise.
+        """Bound all sums of ``summed`` cells of one marginal; infinite beyond the promise.
 
-        A marginal that had so many ⊤s' ``charges`` has as much of β.
+        A marginal with the charge of ``charges`` ⊤s has their part of β.
         """
         if summed == 0:
             return 0.0
@@ -52,25 +53,24 @@ class Bounds:
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
     def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
-        """The error of numbers read off a marginal that their own ⊤ measured, in units of what one person moves them by.
+        """Bound numbers from a marginal that their own ⊤ measured, per unit of sensitivity.
 
-        Each adds up ``summed`` of its cells at most, in full where they are ``whole``.
-
-        The marginal's noise is independent of the question, so that no other sum needs to be reckoned with.
+        Each sums at most ``summed`` cells, with full weight if ``whole``. The marginal's noise is
+        independent of the question: no other sums need a bound.
         """
         beta = NUMBERS_PART * self._calibration.beta / self._calibration.cutoff
         return sum_alpha(law, summed, numbers, beta, whole=whole)
 
 
 def opening_law(calibration: EstimateCalibration) -> Symmetric:
-    """The noise of each cell that is measured with the first answer."""
+    """Return the noise of each cell of the opening."""
     if calibration.noise == "gaussian":
         return gaussian(Fraction(calibration.deviation_start) ** 2)
     return sampler("two_sided", Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity)
 
 
 def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:
-    """The noise of each cell of the marginal that a ⊤ measures, with a number beside it or without."""
+    """Return the noise of each cell of a ⊤'s marginal, with a number or without."""
     if calibration.noise == "gaussian":
         precision = 1 / Fraction(calibration.deviation_answer) ** 2
         if numbered:
@@ -83,7 +83,7 @@ def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetr
 
 
 def number_law(calibration: EstimateCalibration, width: int) -> Symmetric:
-    """The noise of a number told on a ⊤, which one person moves by ``width`` steps."""
+    """Return the noise of a number on a ⊤ with a sensitivity of ``width`` steps."""
     if calibration.noise == "gaussian":
         return gaussian(Fraction(calibration.deviation_number) ** 2 * width**2)
     return sampler("two_sided", Fraction(calibration.epsilon_number) / width)

@@ -1,8 +1,8 @@
-"""The layouts of noise that the planner chooses from, each as a calibration with its exact error filled in.
+"""Noise layouts of the planner, each as a calibration with its exact error.
 
-Their privacy is proved in ``docs/proofs/above-threshold.md`` and ``docs/proofs/numeric-sparse.md``. Budgets are split with
-ε1 + ε2 + ε3 <= ε, or c rounds of ε1 + ε2 + ε3 <= ε (``tops_epsilon`` says where ε2 and ε3 count for less), in
-rational arithmetic on the doubles themselves.
+Privacy: ``docs/proofs/above-threshold.md`` and ``docs/proofs/numeric-sparse.md``. Budgets are
+split with ε1 + ε2 + ε3 <= ε, or c rounds of that (less for monotone queries, see
+``tops_epsilon``), in rational arithmetic on the doubles.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How ε is divided: the fraction ``answers`` on fresh numbers, and of the rest the fraction ``threshold`` on ρ."""
+    """The division of ε: a share ``answers`` for fresh numbers, of the rest ``threshold`` for ρ."""
 
     threshold: float
     answers: float = 0.0
 
 
 LayoutFor = Callable[[Split], RunLayout]
-"""The layout that divides ε so."""
+"""Returns the layout of a division of ε."""
 
 COARSEST_SCALE = 4096
-"""Noise scale in steps from which on the grid no longer shows in the choice of split and shift."""
+"""Noise scale in steps above which the grid does not affect split and shift."""
 
 _BLOCKS = 192
 _RESOLUTION = 4096
@@ -51,18 +51,19 @@ _EXTREME_LOGIT = 20.0
 
 
 def stated_split(width: int) -> float:
-    """The threshold's fraction of ε1 + ε2 in the split 1 : width^(2/3) of Lyu, Su & Li 2017, Section 4.2.
+    """Return the threshold's share in the split 1 : width^(2/3).
 
-    ``width`` is 2c in general and c for monotone queries.
+    From Lyu, Su & Li 2017, Section 4.2; ``width`` is 2c in general and c for monotone queries.
     """
     return 1.0 / (1.0 + math.pow(width, 2.0 / 3.0))
 
 
 def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tuple[Split, int]:
-    """The split of ε (three significant digits) and the shift that minimise α.
+    """Return the split of ε (three significant digits) and the shift that minimise α.
 
-    Alternates between the least α at fixed (split, shift) and the least failure probability at fixed α; near the
-    optimum the two have the same minimiser. The noise of the layouts should span ``COARSEST_SCALE`` steps or more.
+    Alternates between the least α at fixed (split, shift) and the least failure probability at
+    fixed α; near the optimum the two have the same minimiser. The noise of the layouts should span
+    ``COARSEST_SCALE`` steps or more.
     """
     logits = [_logit(start.threshold)] + ([_logit(start.answers)] if start.answers > 0.0 else [])
     layout = layout_for(start)
@@ -76,7 +77,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tu
 
 
 def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
-    """Where to begin: the numbers' share at which, each alone, decisions and numbers would have the same error."""
+    """Start at the numbers' share with equal errors of decisions and numbers."""
     halves = layout_for(Split(threshold, 0.5))
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
@@ -86,7 +87,7 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
 
 
 def best_answers(layout_for: LayoutFor, start: Split, beta: float) -> Split:
-    """The numbers' share (three significant digits) that minimises α where the rest of the split and the shift 0 are given."""
+    """Return the numbers' share (three digits) with the least α, at shift 0."""
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, answers=_fraction(logit)))
@@ -112,7 +113,7 @@ def _fraction(logit: float) -> float:
 
 
 def _first_shift(layout: RunLayout, beta: float) -> float:
-    # Half of the failures for the largest of k query noises, half for what makes a high query fail.
+    # Half of the failures for the largest of k query noises, half for failures of a high query.
     low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
     if layout.one_sided:
         rounds = layout.tops if layout.fresh else 1
@@ -130,7 +131,6 @@ def _least_failure(
     *,
     first: bool,
 ) -> list[float]:
-    """The shift and the split's logits with the least failure at ``alpha``."""
     shift, *logits = start
     tail = negligible(layout_for(_split_at(logits)), beta)
 
@@ -154,23 +154,23 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> Split:
 
 
 HEADROOM = 64
-"""How many noise scales must fit ``LARGEST_NOISE``: noise beyond them has probability e^−64, below 2^−92."""
+"""Noise scales that must fit ``LARGEST_NOISE``; the tail e^−64 is below 2^−92."""
 
 LARGEST_NOISE = 2**52
-"""Noise is drawn in at most 52 binary digits, so that f + ν and T + ρ + s stay well inside 64 bits."""
+"""Noise has at most 52 binary digits, so that f + ν and T + ρ + s fit 64 bits."""
 
 _COARSE_SCALE = 64.0
 
 
 class PlanError(ValueError):
-    """No calibration fits the parameters; the message says which one to change."""
+    """No calibration fits the parameters; the message names the one to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What a plan depends on, and nothing else: no name and no threshold.
+    """The inputs of a plan.
 
-    Fresh numbers may be off by ``answer_ratio`` times the α of the decisions.
+    The error of fresh numbers may be ``answer_ratio`` times the α of decisions.
     """
 
     cutoff: int
@@ -186,12 +186,14 @@ class PlanInputs:
 
 
 def textbook(problem: PlanInputs) -> SparseVectorCalibration:
-    """Two-sided noise of scales σ and 2σ, a new threshold after each ⊤ (Kamath lecture 9, Figure 2).
+    """Two-sided noise of scales σ and 2σ, a new threshold after each ⊤ (Kamath lecture 9, Figure
+    2).
 
-    σ = 2c/ε, or √(32 c ln(1/δ))/ε where that is smaller and where optimal composition confirms (ε, δ). ``alpha`` is
-    that of Theorems 2 and 4, 4σ(ln k + ln(2c/β))Δ, or the exact one where a coarse grid makes that larger. A promise
-    of monotone queries is not used. Fresh numbers take 1/9 of ε, or 1/(√512 + 1) of it with ln(2/δ) in σ, and α is
-    4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3 and Theorem 3.28).
+    σ = 2c/ε, or √(32 c ln(1/δ))/ε if that is smaller and optimal composition confirms (ε, δ).
+    ``alpha`` is that of Theorems 2 and 4, 4σ(ln k + ln(2c/β))Δ, or the exact one if a coarse grid
+    makes that larger. Monotonicity is not used. Fresh numbers take 1/9 of ε, or 1/(√512 + 1) of it
+    with ln(2/δ) in σ, and α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3 and Theorem
+    3.28).
     """
     cutoff, fresh = problem.cutoff, problem.numbers == "fresh"
     per_round, delta, answers = optimal_round_epsilon(problem.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
@@ -211,7 +213,9 @@ def textbook(problem: PlanInputs) -> SparseVectorCalibration:
 
 
 def two_sided(problem: PlanInputs) -> SparseVectorCalibration:
-    """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, no shift; the best share for fresh numbers."""
+    """One threshold, two-sided noise, split of Lyu, Su & Li 2017, no shift; best share for
+    numbers.
+    """
     split = Split(stated_split(_width(problem, fresh=False)))
     if problem.numbers == "fresh":
         refinement = _refinement(problem, problem.epsilon)
@@ -221,21 +225,21 @@ def two_sided(problem: PlanInputs) -> SparseVectorCalibration:
 
 
 def two_sided_shifted(problem: PlanInputs) -> SparseVectorCalibration:
-    """One threshold, two-sided noise, the split of Lyu, Su & Li 2017, the best shift."""
+    """One threshold, two-sided noise, split of Lyu, Su & Li 2017, best shift."""
     return _optimised(
         problem, "two_sided_shifted", problem.epsilon, threshold=stated_split(_width(problem, fresh=False))
     )
 
 
 def one_sided(problem: PlanInputs) -> SparseVectorCalibration:
-    """One threshold, one-sided noise, the best split and shift."""
+    """One threshold, one-sided noise, best split and shift."""
     return _optimised(problem, "one_sided", problem.epsilon)
 
 
 def one_sided_rounds(problem: PlanInputs) -> SparseVectorCalibration:
-    """A new round of cutoff 1 for each ⊤, one-sided noise, the best split and shift.
+    """A round of cutoff 1 for each ⊤, one-sided noise, best split and shift.
 
-    ε0 per round is the largest that optimal composition allows (Kairouz, Oh & Viswanath 2015).
+    ε0 per round is the largest of optimal composition (Kairouz, Oh & Viswanath 2015).
     """
     per_round = optimal_round_epsilon(problem.epsilon, problem.delta, problem.cutoff)
     return _optimised(problem, "one_sided_rounds", per_round, delta=problem.delta)
@@ -249,7 +253,6 @@ def _optimised(
     delta: float = 0.0,
     threshold: float | None = None,
 ) -> SparseVectorCalibration:
-    """The best shift, and the best split as well, but for the threshold's fraction where one is given."""
     width = _width(problem, fresh=_is_fresh(method))
     refinement = _refinement(problem, epsilon)
     layout_for = _layouts(problem, method, epsilon, refinement, threshold=threshold)
@@ -265,7 +268,7 @@ def _optimised(
 
 
 def _start(problem: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
-    """Where the search for a split begins; refused at once if no noise could fit."""
+    """Return the start of the split search; refuse at once if no noise could fit."""
     start = Split(threshold)
     decisions = layout_for(start)
     _check_scale(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
@@ -273,14 +276,13 @@ def _start(problem: PlanInputs, layout_for: LayoutFor, threshold: float, refinem
 
 
 def _refinement(problem: PlanInputs, epsilon: float) -> int:
-    # Split and shift are sought on a grid too fine to matter, so that a coarse one cannot mislead the search.
+    # Search split and shift on a fine grid, so that a coarse one cannot mislead the search.
     return max(1, math.ceil(COARSEST_SCALE * epsilon / problem.sensitivity_steps))
 
 
 def _layouts(
     problem: PlanInputs, method: Method, epsilon: float, refinement: int, *, threshold: float | None = None
 ) -> LayoutFor:
-    """The layouts among which a method's split is sought, on a grid finer by ``refinement``."""
     fresh = _is_fresh(method)
     width = _width(problem, fresh=fresh)
     fine_steps = problem.sensitivity_steps * refinement
@@ -314,7 +316,6 @@ def _finished(
     *,
     delta: float = 0.0,
 ) -> SparseVectorCalibration:
-    """The calibration with budget parts (ε1, ε2, ε3), its exact errors filled in."""
     draft = SparseVectorCalibration(
         method=method,
         noise="one_sided" if _is_one_sided(method) else "two_sided",
@@ -351,7 +352,7 @@ def _check_scale(problem: PlanInputs, rate: float) -> None:
 
 
 def _gain(problem: PlanInputs, split: Split) -> float:
-    """How many times ε the parts may add up to: more than once where they are never lost together."""
+    """Return the sum of the parts over ε: above 1 if they are never lost together."""
     if not (problem.monotone and problem.numbers == "fresh"):
         return 1.0
     threshold = (1.0 - split.answers) * split.threshold
@@ -360,7 +361,7 @@ def _gain(problem: PlanInputs, split: Split) -> float:
 
 
 def _divided(problem: PlanInputs, epsilon: float, split: Split) -> tuple[float, float, float]:
-    """(ε1, ε2, ε3) with ε1 + ``tops_epsilon`` <= ε exactly."""
+    """Return (ε1, ε2, ε3) with ε1 + ``tops_epsilon`` <= ε exactly."""
     whole = epsilon * _gain(problem, split)
     answers = whole * split.answers
     threshold = whole * (1.0 - split.answers) * split.threshold
@@ -372,7 +373,7 @@ def _divided(problem: PlanInputs, epsilon: float, split: Split) -> tuple[float, 
 
 
 def _width(problem: PlanInputs, *, fresh: bool) -> int:
-    """The query noise's scale in units of Δ/ε2: 2c, or c for monotone queries."""
+    """Return the query noise's scale in units of Δ/ε2: 2c, or c for monotone queries."""
     tops = 1 if fresh else problem.cutoff
     return tops if problem.monotone else 2 * tops
 

@@ -1,6 +1,6 @@
-"""Plans: the calibrations that a stream could have, and the one that it gets, whatever its mechanism.
+"""Plans: the possible calibrations of a stream, and the choice among them.
 
-Everything is chosen from public parameters: the stream's specification and the public facts of its source.
+They depend on public parameters alone: the stream's specification and the source's public facts.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from stream.privacy.planning.promises import vacuous
 
 
 class Parameters(TypedDict):
-    """The public parameters of a plan. The sensitivity is in steps of ``grid``, ``grid`` in the query's unit.
+    """The public parameters of a plan, with the sensitivity in steps of ``grid``.
 
-    Fresh numbers are planned to be off by at most ``answer_ratio`` (1 if not given) times the α of ⊤ and ⊥.
+    The error of fresh numbers is at most ``answer_ratio`` (default 1) times the α of decisions.
     """
 
     epsilon: float
@@ -70,7 +70,7 @@ class Parameters(TypedDict):
 
 @lru_cache(maxsize=4096)
 def sensitivity_steps(sensitivity: float, grid: float) -> int:
-    """⌈sensitivity / grid⌉, exact for the two as decimals: each double is the shortest that gives it.
+    """Return ⌈sensitivity / grid⌉, exact for the shortest decimals of both doubles.
 
     Raises:
         PlanError: one of them is not a positive finite number, or the quotient exceeds 2^60.
@@ -86,10 +86,10 @@ def sensitivity_steps(sensitivity: float, grid: float) -> int:
 def split_candidates(
     mechanism: AboveThreshold | NumericSparse, **parameters: Unpack[Parameters]
 ) -> tuple[SparseVectorCalibration, ...]:
-    """Every calibration that applies, the simplest first.
+    """Return every calibration that applies, the simplest first.
 
-    All but ``one_sided_rounds``, which needs δ > 0, are pure (and say δ = 0), except the textbook's where its own
-    constant for δ > 0 is both better and sound. One whose noise is too wide for the grid's integers is left out.
+    All are pure (δ = 0) except ``one_sided_rounds``, and the textbook's if its constant for δ > 0
+    is better and sound. Calibrations whose noise is too wide for the grid's integers are omitted.
 
     Raises:
         PlanError: none fits; the message names the parameter to change.
@@ -120,11 +120,11 @@ def _split_candidates(problem: PlanInputs) -> tuple[SparseVectorCalibration, ...
 
 
 TIE = 1.001
-"""Errors within this ratio of the least count as equal, for splits are optimised no finer; the simplest is taken."""
+"""Errors within this ratio of the least are equal, as splits are optimised no finer."""
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
-    """Every calibration that applies, the simplest first.
+    """Return every calibration that applies, the simplest first.
 
     Raises:
         PlanError: none fits; the message names the parameter to change.
@@ -133,7 +133,7 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
 
 
 def choose(spec: StreamSpec, setting: Setting) -> Calibration:
-    """The candidate with the least error, or the textbook's own where the stream asks for it.
+    """Return the candidate with the least error, or the textbook's if the stream requests it.
 
     Streams that differ only in names and thresholds share one computation.
 
@@ -144,7 +144,7 @@ def choose(spec: StreamSpec, setting: Setting) -> Calibration:
 
 
 def rank(calibration: Calibration) -> float:
-    """What a calibration is chosen by: its exact error, which for a textbook's is not the one that it promises."""
+    """Return the exact error by which candidates are ranked."""
     if isinstance(calibration, SparseVectorCalibration) and calibration.method == "textbook":
         return exact_alpha(calibration) + 2.0 * calibration.rounding
     if isinstance(calibration, SparseVectorCalibration):
@@ -153,7 +153,7 @@ def rank(calibration: Calibration) -> float:
 
 
 def name_of(calibration: Calibration) -> str:
-    """A calibration's method, with what else tells it from the other candidates: its noise, or the sparse vector inside."""
+    """Return a calibration's method, with its noise or sparse vector if that distinguishes it."""
     if isinstance(calibration, EstimateCalibration) and calibration.noise != "laplace":
         return f"{calibration.method}, {calibration.noise}"
     if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":
@@ -170,11 +170,11 @@ def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
                 return one
         raise PlanError("calibration: the textbook has none for this mechanism and these parameters; use 'best'")
     if isinstance(spec.mechanism, Pmw) and not spec.mechanism.worst_case:
-        # Another rule altogether, whose promise is a constant's where rows are few; it is there for those who ask for it.
+        # A different algorithm, vacuous for few rows: used only on request.
         found = tuple(one for one in found if one.method != "textbook")
     acceptable = TIE * min(rank(one) for one in found)
     near = [one for one in found if rank(one) <= acceptable]
-    # The textbook's stands first as the simplest; where another does as well there is no reason to show the old name.
+    # The textbook's is first as the simplest; prefer an equal one with a newer name.
     return next((one for one in near if one.method != "textbook"), near[0])
 
 
@@ -216,7 +216,6 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # 
 
 
 def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
-    """The textbook's calibration of multiplicative weights, where it has one for so many cells."""
     try:
         return (hypothesis_plans.textbook_candidate(spec, setting),)
     except PlanError:
@@ -226,15 +225,14 @@ def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibratio
 
 
 def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> SparseVectorCalibration:
-    """Value and threshold are rounded each; a number is off by what its value was rounded by."""
-    told = {"rounding": rounding, "alpha": calibration.alpha + 2.0 * rounding}
+    errors = {"rounding": rounding, "alpha": calibration.alpha + 2.0 * rounding}
     if calibration.numbers != "none":
-        told["answer_alpha"] = calibration.answer_alpha + rounding
-    return calibration.model_copy(update=told)
+        errors["answer_alpha"] = calibration.answer_alpha + rounding
+    return calibration.model_copy(update=errors)
 
 
 def _anonymous(spec: StreamSpec) -> StreamSpec:
-    """The specification without what no plan depends on (of a standing query its setting tells), and with ε and δ at or below the decimals that were asked for."""
+    """Drop fields on which no plan depends, and round ε and δ down to affordable values."""
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})

@@ -1,9 +1,9 @@
-"""What a question costs that says how accurate its answer must be.
+"""Price of a question with a requested error.
 
-Its noise has ``share`` parts of the ε of one ordinary charged answer, the least whose noise keeps to the error with the part
-of β that is in proportion to it. A stream's grant pays for so many parts, whatever they are spent on: where δ = 0 losses add
-up in each transcript, so that adding up is a filter. All that decides is public. The proofs are in docs/proofs/laplace.md
-and docs/proofs/pmw.md.
+Its noise has ``share`` parts of an ordinary charge's ε: the least with which it keeps to the
+error at a proportional part of β. A grant pays for a fixed number of parts in any mix: with δ =
+0, losses add up in each transcript, so that the sum is a valid filter. Prices depend on public
+values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The noise has ``share`` parts of an ordinary charge and keeps to ``reach`` steps; ``parts`` are charged."""
+    """Noise with ``share`` parts of a charge keeps to ``reach`` steps; ``parts`` are charged."""
 
     share: int
     parts: int
@@ -34,14 +34,15 @@ class Price:
 
 
 def takes_alpha(calibration: Calibration) -> bool:
-    """Whether answers of a stream may be charged otherwise than its ordinary ones: where charges add up in each transcript."""
+    """Return True if answers may have separate prices, because charges add up."""
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
 
 
 def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
-    """Whether a stream's independent answers may be priced by their ε alone, so that nothing is known of their squares.
+    """Return True if independent answers may be priced by their ε alone.
 
-    An error may be asked of counts of a table. Where the source itself counts by ``zcdp``, `answer_price` sees to the squares.
+    Then nothing is known of the sum of squares. It concerns counts of a table; for sources under
+    ``zcdp``, `answer_price` bounds the squares.
     """
     return (
         isinstance(source, TableSource)
@@ -52,23 +53,23 @@ def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -
 
 
 def epsilon_of(calibration: Calibration, parts: int) -> float:
-    """The ε of so many parts, as it is shown."""
+    """Return the displayed ε of ``parts``, rounded up."""
     units = math.ceil(losses(calibration).each * Fraction(parts, PARTS) * EPSILON_UNITS)
     return units / EPSILON_UNITS
 
 
 def epsilon_left(calibration: Calibration, parts: int) -> float:
-    """The ε of so many parts that are left, as it is shown: never more than there is."""
+    """Return the displayed ε of the remaining ``parts``, rounded down."""
     return math.floor(losses(calibration).each * Fraction(parts, PARTS) * EPSILON_UNITS) / EPSILON_UNITS
 
 
 def shown_price(calibration: Calibration, parts: int) -> float | None:
-    """The ε of so many parts, as it is shown; None of Gaussian noise, which has no ε of its own."""
+    """Return the displayed ε of ``parts``; None for Gaussian noise, which has none."""
     return None if parts and has_gaussian_charges(calibration) else epsilon_of(calibration, parts)
 
 
 def has_gaussian_charges(calibration: Calibration) -> bool:
-    """Whether a stream's charged answers have Gaussian noise."""
+    """Return True if a stream's charged answers have Gaussian noise."""
     match calibration:
         case AnswersCalibration():
             return calibration.method == "gaussian"
@@ -79,10 +80,10 @@ def has_gaussian_charges(calibration: Calibration) -> bool:
 
 
 def parts_within(calibration: Calibration, max_price: float | str) -> int:
-    """The most parts that an answer may be charged at a ``max_price``, an ε or a percentage.
+    """Return the most parts of an answer at a ``max_price``, an ε or a percentage.
 
-    A percentage is of the ε that the stream was opened with, as it adds up, or of the charges where these have none; so no
-    extension changes what a question is answered.
+    A percentage is of the opened stream's ε (basic composition), or of its charges under Gaussian
+    noise; extensions do not change it.
     """
     each, total = losses(calibration).each, losses(calibration).total
     if has_gaussian_charges(calibration):
@@ -94,17 +95,17 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
 
 
 def rate_of(calibration: Calibration, share: int, width: int) -> Fraction:
-    """The rate of the noise of numbers that one person moves by ``width`` steps together, or one row where each has its part of ε."""
+    """Return the noise rate at ``share`` parts, for ℓ₁ sensitivity ``width`` per row."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
     return losses(calibration).each / rows * Fraction(share, PARTS) / width
 
 
 @lru_cache(maxsize=1 << 14)
 def answer_price(calibration: AnswersCalibration, accountant: str, width: int, values: int, steps: int) -> Price:
-    """The price of ``values`` numbers of a laplace stream, all within ±``steps``; one person moves them by ``width`` together.
+    """Return the price of ``values`` laplace numbers within ±``steps``.
 
-    Each answer fails with a probability that leaves 1 − β over as many charges as the promise is for. Under ``zcdp`` an answer
-    of f ordinary charges has f² times their ρ: charged is the larger of f and f², so that the grant's ε and ρ both hold.
+    Their ℓ₁ sensitivity is ``width``. Under ``zcdp`` an answer of f ordinary charges has f² times
+    their ρ and is charged max(f, f²), so that ε and ρ of the grant both hold.
     """
     promised, log_kept = promised_answers(calibration), math.log1p(-calibration.beta)
 
@@ -118,10 +119,10 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
 
 @lru_cache(maxsize=1 << 14)
 def estimate_price(calibration: EstimateCalibration, width: int, values: int, steps: int) -> Price:
-    """The price of ``values`` numbers told by a stream with an estimate, all within ±``steps``; one row moves them by ``width``.
+    """Return the price of ``values`` numbers of a stream with an estimate, within ±``steps``.
 
-    β for numbers is divided among charges, whether ⊤s or these. The whole stream, ⊤s and numbers, is one pure mechanism, so
-    that its ρ is that of its ε whatever the charges are.
+    β for numbers is divided among all charges. The whole stream is one pure mechanism, so that
+    its ρ is that of its ε for any charges.
     """
 
     def failure(charges: float) -> float:
@@ -132,7 +133,7 @@ def estimate_price(calibration: EstimateCalibration, width: int, values: int, st
 
 
 def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) -> Price | None:
-    """The price of one count of a table's rows within ``alpha`` that nothing is known of; None where no alpha is taken."""
+    """Return the price of one count within ``alpha``; None if no alpha is accepted."""
     if not takes_alpha(calibration):
         return None
     if isinstance(calibration, EstimateCalibration):
@@ -143,21 +144,22 @@ def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) ->
 
 
 def numbers_failure(calibration: EstimateCalibration, charges: float) -> float:
-    """How likely what one answer tells may be off by more than it says, for so many ⊤s' charges."""
+    """Return the failure probability of one answer's numbers at a price of ``charges`` ⊤s."""
     return NUMBERS_PART * calibration.beta * min(1.0, charges / calibration.cutoff)
 
 
 def _least(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
-    """The least share whose noise keeps to ``steps``, and what it does keep to. ``rate`` is that of a whole charge.
+    """Return the least share whose noise keeps to ``steps``, and its reach.
 
-    More of ε and more of β both bring the reach down, so that halving finds it.
+    ``rate`` is that of a whole charge. The reach decreases in the share, so that bisection
+    applies.
     """
 
     def reach(share: int) -> int:
         charges = share / PARTS
         return two_sided_reach(rate * charges, values, failure(charges))
 
-    # Noise that is so wide that it does not fit 52 binary digits is never drawn.
+    # Noise that does not fit 52 binary digits is never drawn.
     low = math.ceil(HEADROOM * PARTS / (rate * LARGEST_NOISE))
     if reach(max(1, low)) <= steps:
         return max(1, low), reach(max(1, low))

@@ -1,7 +1,6 @@
-"""What a stream's α bounds, in one set of words for the command line, the monitor's page and the documents.
+"""Texts of a stream's error bounds, shared by command line, monitor page and documents.
 
-An answer's own ``alpha`` bounds the error of each of its numbers. What is said of a stream before it answers is here: of
-what, over how many, with which probability. Whatever is told of accuracy is told from these parts.
+They state the bounded quantity, the number of answers and the probability.
 """
 
 from __future__ import annotations
@@ -37,15 +36,14 @@ from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
-"""What is said of a promise that a constant answer would keep."""
+"""Warning about a promise that a constant answer would keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One bound of a stream: ``before`` α ``after``, with a probability ``over`` so many, and what else there is to say.
-    ``warning`` is empty, or ``VACUOUS``.
+    """One bound of a stream: ``before`` α ``after``, its probability and remarks.
 
-    All promises of a stream hold together with the same ``probability``.
+    ``warning`` is empty or ``VACUOUS``. All promises hold together with the same ``probability``.
     """
 
     before: str
@@ -57,23 +55,24 @@ class Promise:
     warning: str
 
     def __str__(self) -> str:
-        """The promise as a sentence, without its full stop."""
-        told = f"{self.before}{bound(self.alpha, grouped=True)}{self.after} with probability {self.probability:g} {self.over}"
-        return "; ".join(part for part in (told, self.remark, self.warning) if part)
+        """Return the promise as a sentence without a full stop."""
+        text = f"{self.before}{bound(self.alpha, grouped=True)}{self.after} with probability {self.probability:g} {self.over}"
+        return "; ".join(part for part in (text, self.remark, self.warning) if part)
 
 
 def promises(
     spec: StreamSpec, calibration: Calibration, extensions: Extensions = (), counted: str = ""
 ) -> tuple[Promise, ...]:
-    """What a stream promises of its accuracy, from its public definition alone.
+    """Return the error bounds of a stream, from its public definition alone.
 
-    Extensions change nothing for the charged answers that it was opened with; those that were added may fail as well. ``counted``
-    says how many rows of one person count, where the source bounds them (``rows_counted``); streams about people count all people.
+    Extensions do not change the bounds of the opening's charged answers; the added ones may fail
+    as well. ``counted`` describes the contribution bound in rows, if any; streams about people
+    count everyone.
     """
     found = _opened(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
         found = tuple(_remarked(one, counted) for one in found)
-    # Where fewer answers are promised than are paid for, extensions come after all of them.
+    # If fewer answers are promised than paid for, extensions follow all of them.
     beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
     if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
         return found
@@ -112,7 +111,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             return decided, number
         case Laplace(dimensions=dimensions):
             several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
-            table = "on a table: each count, and what moves by more carries an alpha of its own"
+            table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
             remark = "" if spec.standing is not None else table
             return (_promise(calibration, f"each number{several} is within ±", "", _charged(calibration), remark),)
         case NoisyMax() | Exponential():
@@ -126,7 +125,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             over = _first(promised_answers(calibration), "window")
             return (_promise(calibration, "each number of a window is within ±", "", over),)
         case Histogram():
-            remark = "sums of cells carry an alpha of their own"
+            remark = "sums of cells carry their own alpha"
             return (
                 _promise(calibration, "each cell is within ±", "", "over all cells, however often asked", remark),
             )
@@ -154,16 +153,16 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
 
 
 def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
-    """Whether a constant would keep a promise about a table of so many rows, a public number; half of the rows, say.
+    """Return True if a constant, such as half of the public row count, keeps the promise.
 
-    A share's range is 1. A decision or a choice is never further off than the number of rows.
+    A share's range is 1. The error of a decision or a choice is at most the number of rows.
     """
     least = least_vacuous(spec, rows)
     return least is not None and calibration.alpha >= least
 
 
 def least_vacuous(spec: StreamSpec, rows: int | None) -> float | None:
-    """The least α that a constant keeps to; None where the number of rows is not public, or sums may be asked for."""
+    """Return the least α that a constant keeps; None for private row counts or sums."""
     if isinstance(spec.mechanism, RandomizedResponse):
         return 0.5
     sums: tuple[str, ...] = getattr(spec.mechanism, "sums", ())
@@ -193,7 +192,6 @@ def _remarked(promise: Promise, remark: str) -> Promise:
 
 
 def _charged(calibration: Calibration) -> str:
-    """Over the answers that share β, where each is charged."""
     if not isinstance(calibration, AnswersCalibration):
         raise TypeError(f"a {calibration.kind} calibration does not charge each answer")
     return _first(promised_answers(calibration), "answer")

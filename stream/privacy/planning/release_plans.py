@@ -1,8 +1,9 @@
-"""The planner of mechanisms that release something of a table once: histogram, lazy_histogram, sparse_project.
+"""Planner of mechanisms with one release: histogram, lazy_histogram, sparse_project.
 
-A histogram is one part, with Laplace or, where δ > 0 makes that better, Gaussian noise; a projection has one part per row. Parts are together (ε, δ)-private by adding up or by optimal
-composition (Kairouz, Oh & Viswanath 2015). Proofs are in docs/proofs/histogram.md, docs/proofs/lazy-histogram.md and
-docs/proofs/sparse-project.md.
+A histogram is one part, with Laplace noise or, if δ > 0 makes that better, Gaussian noise; a
+projection has one part per row. Parts are (ε, δ)-private together by basic or optimal composition
+(Kairouz, Oh & Viswanath 2015). Proofs: docs/proofs/histogram.md, docs/proofs/lazy-histogram.md
+and docs/proofs/sparse-project.md.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _LEADING_CONSTANT = 4 * 64**2
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
-    """Every calibration that applies, the simplest first, and the notes' own last.
+    """Return every calibration that applies, the simplest first and the textbook's last.
 
-    ``alpha`` is, for a histogram, the error of every single cell for ever; for the other releases that of a question of
-    ``sparsity`` cells. The textbook's is its theorem's, or the exact one where that is larger. A projection's is that of its
-    noise alone (``noise_only``) where the number of rows is private, else for the worst table of so many rows.
+    ``alpha`` is the error of every cell of a histogram, or of a question of ``sparsity`` cells.
+    The textbook's is its theorem's, or the exact one if that is larger. A projection's covers its
+    noise alone (``noise_only``) if the row count is private, else the worst table.
 
     Raises:
         PlanError: the histogram is too large, or the source has no cells; the message names the parameter to change.
@@ -53,9 +54,10 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
 
 
 def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> int:
-    """How many rows of the projection the accuracy theorem of Blum & Roth 2011 asks for, as Tutunov states it.
+    """Return the projection rows of the accuracy theorem of Blum & Roth 2011 (Tutunov).
 
-    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²), τ = β/4k. About 10¹⁶ at n = 1000 and m = 100; privacy needs none of it.
+    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²), τ = β/4k. About 10¹⁶ at n = 1000 and m = 100;
+    privacy needs none of it.
     """
     root = math.sqrt(sparsity)
     polynomial = 0.5 * root**3 + 0.5 * rows**4 / root + root * rows**2
@@ -75,7 +77,7 @@ def _histogram(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
 
 def _lazy_histogram(spec: StreamSpec, setting: Setting, sparsity: int) -> tuple[ReleaseCalibration, ...]:
     _universe(setting)
-    # The same theorem for all cells that are ever named; a question adds up to ``sparsity`` of them.
+    # The same theorem for all named cells; a question sums up to ``sparsity`` of them.
     named = sparsity * spec.expected_queries
     return _one_release(spec, setting, lambda draft: lazy_alpha(draft, sparsity), named, sparsity)
 
@@ -90,13 +92,13 @@ def _sparse_project(
     ]
     if spec.delta > 0.0 and parts > 1:
         found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, parts), spec.delta))
-    # Noise of scale 1/σ, σ = ε/√(8 ln(1/δ)), on a matrix of ±1/√T is ε/√(8 T ln(1/δ)) a row on one of ±1.
+    # Scale 1/σ, σ = ε/√(8 ln(1/δ)), for entries ±1/√T equals ε/√(8 T ln(1/δ)) a row for ±1.
     found.append(("textbook", *stated_epsilon(spec.epsilon, spec.delta, parts)))
     result = []
     for method, epsilon_part, delta in found:
         draft = _draft(spec, setting, method, parts, epsilon_part, delta)
         if setting.rows is None:
-            # What other cells add depends on the table alone, and comes with each answer.
+            # The error from other cells depends on the table and is given with each answer.
             known = {"alpha": noise_alpha(draft, mechanism.sparsity), "noise_only": True}
         else:
             known = {"alpha": projection_alpha(draft, mechanism.sparsity, float(setting.rows))}
@@ -111,7 +113,7 @@ def _one_release(
     cells: int,
     summed: int,
 ) -> tuple[ReleaseCalibration, ...]:
-    """The calibrations of a release of which one person moves one cell or two; the theorem's α is for ``summed`` of ``cells``."""
+    """Return the calibrations of a release; the theorem's α is for ``summed`` of ``cells``."""
     basic = _draft(spec, setting, "basic", 1, spec.epsilon, 0.0)
     theorem = summed * math.log(cells / basic.beta) * basic.sensitivity_steps / basic.epsilon
     found = [basic.model_copy(update={"alpha": alpha(basic)})]
@@ -140,7 +142,7 @@ def _draft(
         epsilon=spec.epsilon,
         delta=delta,
         grid=1.0,
-        # A row more or less moves one cell, or each row of a projection, by 1; a replaced row is one less and one more.
+        # One row changes one cell, or each projection row, by 1; replacing it counts twice.
         sensitivity_steps=setting.groups_steps,
         cutoff=0,
         expected_queries=spec.expected_queries,

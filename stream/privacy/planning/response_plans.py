@@ -1,7 +1,7 @@
-"""Randomized response: its exact probabilities, its planner, and the unbiased estimator of shares.
+"""Randomized response: exact probabilities, planner, and unbiased estimates of shares.
 
-Each event is one person's category out of k; the answer is that category with probability e^ε/(e^ε + k − 1), else one of
-the others, each as likely. Proofs are in docs/proofs/randomized-response.md.
+Each event is one person's category out of k; the answer is that category with probability
+e^ε/(e^ε + k − 1), otherwise another one, uniformly. Proofs: docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from stream.privacy.composition.pure_rounds import optimal_round_epsilon
 from stream.privacy.planning.answer_plans import stated_epsilon
 
 RESPONSE_BITS = 128
-"""Probabilities are out of 2^128, as the uniform words that are compared with them."""
+"""Probabilities are out of 2^128, as the uniform words."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """The law of one answer: ``epsilon`` is the event's, exact; ``categories`` is k."""
+    """The law of one answer with the event's exact ε and k categories."""
 
     epsilon: Fraction
     categories: int
 
     @cached_property
     def other(self) -> int:
-        """How likely each category is that is not the person's own, out of 2^128.
+        """Probability of each other category, out of 2^128.
 
-        1/(e^ε + k − 1) rounded up: then P(own)/P(other) = 2^128/other − (k − 1) ≤ e^ε holds exactly.
+        1/(e^ε + k − 1) rounded up: then P(own)/P(other) = 2^128/other − (k − 1) ≤ e^ε holds
+        exactly.
         """
         with localcontext(prec=80):
-            # e^ε is rounded down by more than the quotient and ``exp`` are off, hence the probability up.
+            # Rounding e^ε down by more than all errors rounds the probability up.
             power = (Decimal(self.epsilon.numerator) / Decimal(self.epsilon.denominator)).exp()
             below = power * (1 - Decimal(10) ** -60)
             exact = Decimal(1 << RESPONSE_BITS) / (below + self.categories - 1)
@@ -46,7 +47,7 @@ class Response:
 
     @property
     def own(self) -> int:
-        """How likely the person's own category is, out of 2^128."""
+        """Probability of the person's category, out of 2^128."""
         return (1 << RESPONSE_BITS) - (self.categories - 1) * self.other
 
     @property
@@ -56,19 +57,19 @@ class Response:
 
     @property
     def slope(self) -> float:
-        """How much more likely the own category is than another: p − q, which an answer keeps of the truth."""
+        """p − q, the difference of the two probabilities."""
         return (self.own - self.other) / (1 << RESPONSE_BITS)
 
 
 @lru_cache(maxsize=4096)
 def response(epsilon: Fraction, categories: int) -> Response:
-    """The law of an answer; the same object for the same parameters."""
+    """Return the law of an answer; equal parameters share one object."""
     return Response(epsilon, categories)
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatedShare:
-    """The estimated share of one category: unbiased, hence possibly below 0 or above 1; the interval is within [0, 1]."""
+    """One category's unbiased estimate, possibly outside [0, 1], and its interval within [0, 1]."""
 
     category: str
     answers: int
@@ -79,14 +80,15 @@ class EstimatedShare:
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
-    """Every calibration that applies: the notes' own, adding up a person's events, and with δ > 0 optimal composition.
+    """Return every calibration that applies: textbook, basic, and with δ > 0 optimal composition.
 
-    The stream's (ε, δ) protects a person with up to ``contributions`` events; each event gets ε0 of it. ``alpha`` bounds
-    the error of every category's estimated share after ``expected_queries`` events; the textbook's is Hoeffding's.
+    The stream's (ε, δ) protects a person with up to ``contributions`` events of ε0 each.
+    ``alpha`` bounds the error of every category's share after ``expected_queries`` events; the
+    textbook's by Hoeffding.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, RandomizedResponse):
-        raise TypeError(f"{mechanism.kind} is no randomized response")
+        raise TypeError(f"{mechanism.kind} is not randomized response")
     parts, categories = setting.contributions, len(mechanism.categories)
     stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, parts)
     found = [
@@ -100,15 +102,16 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
 
 
 def hoeffding_alpha(law: Response, events: int, beta: float) -> float:
-    """The error of all shares that Hoeffding's inequality allows after so many events: √(ln(2k/β)/2n) / (p − q)."""
+    """Return Hoeffding's error bound of all shares: √(ln(2k/β)/2n) / (p − q)."""
     return math.sqrt(math.log(2.0 * law.categories / beta) / (2.0 * events)) / law.slope
 
 
 def share_alpha(law: Response, events: int, beta: float) -> float:
-    """The error of all shares that the Chernoff bound allows after so many events, whatever the true shares.
+    """Return the Chernoff error bound of all shares, for any true shares.
 
-    The count of a category is a sum of independent trials with mean nθ, θ between q and p; each of its two tails beyond
-    t·n is at most e^{−n·KL(θ ± t ‖ θ)} (Hoeffding 1963, Theorem 1). The worst θ and the least t are found by bisection.
+    The count of a category is a sum of independent trials with mean nθ, θ between q and p; each of
+    its two tails beyond t·n is at most e^{−n·KL(θ ± t ‖ θ)} (Hoeffding 1963, Theorem 1). The worst
+    θ and the least t are found by bisection.
     """
     own, other = law.rates
     allowed = math.log(2.0 * law.categories / beta) / events
@@ -134,9 +137,10 @@ def estimate_shares(
 ) -> tuple[EstimatedShare, ...]:
     """Unbiased shares of all categories from how often each was answered.
 
-    π̂ = (y/n − q)/(p − q). With probability 1 − ``beta`` all intervals hold the shares among those who answered, and also
-    those of a population that they were drawn from independently: Clopper-Pearson, β/k for each category.
-    ``deviation`` is the estimate's standard deviation over the noise, at the estimated share.
+    π̂ = (y/n − q)/(p − q). With probability 1 − ``beta`` all intervals hold the shares among those
+    who answered, and also those of a population that they were drawn from independently:
+    Clopper-Pearson, β/k for each category. ``deviation`` is the estimate's standard deviation over
+    the noise, at the estimated share.
 
     Raises:
         ValueError: there are no answers, or not one count for each category.
@@ -170,7 +174,8 @@ def estimate_shares(
 def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, float]:
     """Clopper and Pearson's interval for the mean of independent trials, β at most 1/2.
 
-    It is made for trials of equal probability, and holds as often for unequal ones (Hoeffding 1956, Theorem 4).
+    It is made for trials of equal probability, and holds as often for unequal ones (Hoeffding
+    1956, Theorem 4).
     """
     return float(at_least(successes, trials, 0.5 * beta)), float(at_most(successes, trials, 0.5 * beta))
 
@@ -201,9 +206,10 @@ def _finished(
 
 
 def _least_divergence(low: float, high: float, step: float) -> float:
-    """min KL(θ + step ‖ θ) over θ in [low, high] with θ + step in [0, 1], rounded down; infinite if there is none.
+    """Return min KL(θ + step ‖ θ) over θ, rounded down; infinite if there is none.
 
-    Relative entropy is convex in both arguments together, hence in θ.
+    θ and θ + step are in [low, high] and [0, 1]. Relative entropy is jointly convex, and so convex
+    in θ.
     """
     low, high = max(low, -step), min(high, 1.0 - step)
     if low > high:
@@ -220,7 +226,6 @@ def _least_divergence(low: float, high: float, step: float) -> float:
 
 
 def _divergence(theta: float, step: float) -> float:
-    """KL(θ + step ‖ θ) of two coins, θ strictly between 0 and 1, without cancellation where they are close."""
     total = 0.0
     for weight, change in ((theta, step), (1.0 - theta, -step)):
         if weight + change > 0.0:
@@ -229,12 +234,12 @@ def _divergence(theta: float, step: float) -> float:
 
 
 class EstimateError(ValueError):
-    """There is nothing to estimate; the message says what is missing."""
+    """There is nothing to estimate; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Unbiased shares of all categories; with probability 1 − ``beta`` every interval holds the true share."""
+    """Unbiased shares of all categories; all intervals hold with probability 1 − ``beta``."""
 
     stream: str
     events: int
@@ -243,14 +248,14 @@ class Estimate:
 
 
 def shares_of(grant: GrantRecord, answers: Iterable[Answer], beta: float | None = None) -> Estimate:
-    """The shares behind a stream's answers, as far as they have been collected.
+    """Return the shares behind a stream's collected answers.
 
-    Answers of other streams, and those that are halted or rejected, are passed over; one that comes twice counts once.
-    The intervals hold the shares among those whose answers are here, and of a population that they were drawn from
-    independently. ``beta`` is the stream's own where it is not given.
+    Answers of other streams and halted or rejected ones are ignored; duplicates count once. The
+    intervals hold for the people behind these answers, and for a population that they were drawn
+    from independently. ``beta`` defaults to the stream's.
 
     Raises:
-        EstimateError: the stream is no randomized response, two answers contradict each other, or there is none.
+        EstimateError: not randomized response, contradictory answers, or no answers.
     """
     mechanism, calibration, stream = grant.spec.mechanism, grant.calibration, grant.spec.stream
     if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):

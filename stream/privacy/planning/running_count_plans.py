@@ -1,6 +1,7 @@
-"""The planner of running_count: which tree of sums, and how wide their noise, keeps running counts nearest to the truth.
+"""Planner of running_count: the tree of sums and the width of their noise.
 
-All sums of all groups are one release, of which every answer is made: it is charged once. Proofs are in docs/proofs/running-count.md.
+All sums of all groups are one release, which is charged once and from which every answer is
+computed. Proofs: docs/proofs/running-count.md.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanE
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[RunningCountCalibration, ...]:
-    """Every calibration that applies: the dyadic tree of the papers, the best tree with Laplace noise and, with δ > 0, with Gaussian.
+    """Return every calibration: the papers' dyadic tree, and the best tree per noise law.
 
-    ``alpha`` bounds the errors of all answers together; the textbook's is its theorem's, or the exact one where that is larger.
+    ``alpha`` bounds the errors of all answers together; the textbook's is its theorem's, or the
+    exact one if that is larger.
 
     Raises:
-        PlanError: the noise does not fit whole numbers of 52 binary digits; the message names the parameter to change.
+        PlanError: the noise does not fit the integers; the message names the parameter to change.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, RunningCount):
-        raise TypeError(f"{mechanism.kind} counts nothing from window to window")
+        raise TypeError(f"{mechanism.kind} is not a running count")
     trees = _trees(mechanism.steps)
     drafts = [_draft(spec, setting, "basic", tree) for tree in trees]
     narrowest = min(_scale(draft) for draft in drafts)
@@ -45,12 +47,12 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[RunningCountCalibrat
 
 
 def tree_of(calibration: RunningCountCalibration) -> CountingTree:
-    """The tree whose nodes have the noise."""
+    """Return the tree whose nodes have the noise."""
     return CountingTree(calibration.steps, calibration.levels, calibration.tree)
 
 
 def node_law(calibration: RunningCountCalibration) -> Symmetric:
-    """The law of each node's noise."""
+    """Return the law of each node's noise."""
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2)
     return sampler(
@@ -60,9 +62,10 @@ def node_law(calibration: RunningCountCalibration) -> Symmetric:
 
 @lru_cache(maxsize=4096)
 def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
-    """The error of an answer that adds up so many nodes.
+    """Return the error of an answer that sums ``nodes`` nodes.
 
-    With probability 1 − β every answer of the horizon, of every group, keeps to its own; exact but for adding up their failures.
+    With probability 1 − β every answer of the horizon and of every group keeps to its α; exact
+    except for the union bound.
     """
     each = calibration.beta / calibration.expected_queries
     return sum_alpha(node_law(calibration), nodes, 1, each, whole=True) * calibration.grid
@@ -94,7 +97,6 @@ def _draft(
 
 
 def _moved(setting: Setting) -> Movement:
-    """How far one person moves the counts of all windows and groups."""
     if setting.horizon is not None:
         return setting.horizon
     people = 2 if setting.neighbors == "replace" else 1
@@ -103,7 +105,7 @@ def _moved(setting: Setting) -> Movement:
 
 
 def _trees(steps: int) -> list[CountingTree]:
-    """The trees with the fewest nodes an answer for so many levels, as far as an answer's nodes fit one question."""
+    """Return the trees with the fewest nodes per answer for each number of levels."""
     trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
     return [tree for tree in trees if tree.most <= MAX_CANDIDATES]
 
@@ -113,7 +115,6 @@ def _finished(draft: RunningCountCalibration) -> RunningCountCalibration:
 
 
 def _textbook(spec: StreamSpec, setting: Setting, steps: int) -> tuple[RunningCountCalibration, ...]:
-    """The calibration of the papers, if its noise fits."""
     draft = _draft(spec, setting, "textbook", dyadic(steps))
     if not _fits(_scale(draft)):
         return ()
@@ -124,10 +125,9 @@ def _textbook(spec: StreamSpec, setting: Setting, steps: int) -> tuple[RunningCo
 def _gaussian(
     spec: StreamSpec, setting: Setting, trees: list[CountingTree]
 ) -> tuple[RunningCountCalibration, ...]:
-    """The calibration with Gaussian noise, if δ allows it and it fits."""
     if spec.delta <= 0.0:
         return ()
-    # An answer's deviation is in proportion to the root of both: levels widen the noise, nodes add it up.
+    # An answer's deviation is proportional to √(levels·nodes).
     tree = min(trees, key=lambda one: one.levels * one.most)
     draft = _draft(spec, setting, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
     deviation = least_multiple(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
@@ -137,9 +137,10 @@ def _gaussian(
 
 
 def _theorem(calibration: RunningCountCalibration) -> float:
-    """The error that Chan, Shi and Song 2011 (Lemma 2.8) give each answer, for all of them: b·√(8 ln(2/γ))·max(√m, √ln(2/γ)).
+    """Return the error bound of Chan, Shi and Song 2011 (Lemma 2.8) for all answers.
 
-    b is the scale of a node's noise, m = ⌊log₂ T⌋ + 1 and γ = β over the number of answers.
+    It is b·√(8 ln(2/γ))·max(√m, √ln(2/γ)) with the scale b of a node's noise, m = ⌊log₂ T⌋ + 1
+    and γ = β over the number of answers.
     """
     scale = _scale(calibration)
     failing = math.log(2.0 * calibration.expected_queries / calibration.beta)
@@ -147,7 +148,7 @@ def _theorem(calibration: RunningCountCalibration) -> float:
 
 
 def _scale(calibration: RunningCountCalibration) -> float:
-    """1/λ of a node's Laplace noise."""
+    """The scale 1/λ of a node's Laplace noise."""
     return calibration.levels * calibration.sensitivity_steps / calibration.epsilon
 
 

@@ -148,14 +148,14 @@ def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_
     [wide] = driver.ask_many([{"id": "q", "stream": "histogram", "where": "TRUE"}])
     [promise] = promises(grant.spec, grant.calibration)
     assert (wide.alpha or 0.0) > promise.alpha
-    assert promise.remark == "sums of cells carry an alpha of their own"
+    assert promise.remark == "sums of cells carry their own alpha"
     driver, grant = opened("laplace")
     grouped, summed = driver.ask_many(
         [{"id": "q", "stream": "laplace", "group_by": ["sex"]}, {"id": "q", "stream": "laplace", "sum": "age"}]
     )
     [promise] = promises(grant.spec, grant.calibration)
     assert min(grouped.alpha or 0.0, summed.alpha or 0.0) > promise.alpha
-    assert "carries an alpha of its own" in promise.remark
+    assert "carry their own alpha" in promise.remark
 
 
 @pytest.mark.parametrize("kind", sorted(CASES))

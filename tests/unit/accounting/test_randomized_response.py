@@ -72,7 +72,7 @@ def test_composition_pays_where_a_person_sends_many_events() -> None:
 
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
-    with pytest.raises(TypeError, match="laplace is no randomized response"):
+    with pytest.raises(TypeError, match="laplace is not randomized response"):
         candidates(parse_spec("laplace"), Setting())
 
 
