@@ -1,1 +1,1 @@
-"""The engine: fenced, restored, exactly-once processing of input partitions."""
+"""Fenced, restored, exactly-once processing of input partitions."""

@@ -1,4 +1,4 @@
-"""What has come for a partition becomes answers, batch by batch, each in one transaction."""
+"""Processes a partition's records in batches, each batch in one transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.engine.restore import readable, tell_of_unread
+from stream.engine.restore import readable, report_unread
 from stream.engine.session import Equipment, PartitionSession
 from stream.engine.task_status import InputPlace, PartitionHealth, TaskStep
 from stream.kafka.client.adapter import Fetched
@@ -18,19 +18,19 @@ from stream.processing.protocol import InputRefusedError, Outputs, TableMissedEr
 from stream.tracing import batch_span
 
 TABLES_WAIT = 5.0
-"""Longest wait, in seconds, for a control event that may be on its way when a query names an unknown stream."""
+"""Longest wait, in seconds, for the control event of an unknown stream."""
 TABLES_WAIT_MS = 50
-"""Longest wait of one fetch of it, in milliseconds."""
+"""Longest wait of one fetch of control events, in milliseconds."""
 
 Result = TypeVar("Result")
 
 
 class InputWentBackError(RuntimeError):
-    """An input topic was recreated or cut while it was being read."""
+    """An input topic was recreated or truncated while it was read."""
 
 
 class ProcessingError(RuntimeError):
-    """The processor failed at a record, or at a batch that begins with it; the cause says how."""
+    """The processor failed at a record, or at a batch that begins with it (see the cause)."""
 
     def __init__(self, place: InputPlace) -> None:
         super().__init__(str(place))
@@ -38,10 +38,11 @@ class ProcessingError(RuntimeError):
 
 
 class BatchLoop:
-    """Answers the records of one partition, over all lives of its state.
+    """Processes the records of one partition, across its sessions.
 
-    Processors refuse what is wrong with a record. Any other error is a fault of Sotto or of its surroundings: it fails the
-    task, which tries again from the last commit, so that no valid question is refused and none behind it is taken in.
+    Processors refuse invalid records. Any other error is a fault of Sotto or of its environment. It
+    fails the task, which retries from the last commit, so that no valid question is refused or
+    skipped.
     """
 
     def __init__(
@@ -52,7 +53,6 @@ class BatchLoop:
         step: TaskStep,
         health: PartitionHealth,
     ) -> None:
-        """Take the event that tells the partition's task to stop, and where it says what it does and how it gets on."""
         self._partition = partition
         self._role = equipment.role
         self._offsets = equipment.offsets
@@ -61,103 +61,103 @@ class BatchLoop:
         self._step = step
         self._health = health
         self._failed: dict[TopicPartition, int] = {}
-        """The last offset of the batches that failed. Their records are taken one by one, so that the log names the one that fails."""
+        """Last offset of failed batches, whose records are retried singly to log the failing one."""
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
 
-    async def take(self, life: PartitionSession, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
-        """Take what has come of some topics, or what comes next within a wait."""
+    async def take(self, session: PartitionSession, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
+        """Return fetched records of some topics, after a wait if there are none yet."""
         self._step.enter("waiting")
-        return await life.arrivals.take(sources, wait_ms)
+        return await session.arrivals.take(sources, wait_ms)
 
     async def follow(
-        self, life: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Take in what a table says anew."""
-        if news := self._news(life, table, records):
+        """Apply new records of a table."""
+        if news := self._news(session, table, records):
             self._step.enter("working")
             await self.commit(
-                life, await asyncio.to_thread(life.processor.follow, readable(news, self._metrics.unread))
+                session, await asyncio.to_thread(session.processor.follow, readable(news, self._metrics.unread))
             )
-            life.positions[table] = news[-1].offset + 1
-            # All streams may lack something: to look at a million takes as long as a batch.
-            await asyncio.to_thread(life.refusals.tell, life.processor)
+            session.positions[table] = news[-1].offset + 1
+            # One check of a million streams takes as long as a batch.
+            await asyncio.to_thread(session.refusals.report, session.processor)
 
     async def answer(
-        self, life: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Answer a batch step by step, each in a transaction of its own; between two, hear what control says.
+        """Answer records in portions, one transaction each, and read control events between two.
 
-        An order to stop leaves the rest to the successor, or to the next seek.
+        After an order to stop, the remaining records are left to the next owner or the next seek.
         """
-        records = self._news(life, source, records)
-        tables = [TopicPartition(topic, self._partition) for topic in life.processor.tables]
+        records = self._news(session, source, records)
+        tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
         while records:
-            count = await self._portion(life, source, records)
-            await self._answer_portion(life, source, records[:count])
+            count = await self._portion(session, source, records)
+            await self._answer_portion(session, source, records[:count])
             if records := records[count:]:
-                for table, news in (await self.take(life, tables, 0)).items():
-                    await self.follow(life, table, news)
+                for table, news in (await self.take(session, tables, 0)).items():
+                    await self.follow(session, table, news)
                 if self._stopping.is_set():
                     return
 
-    async def commit(self, life: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
-        """Commit what is due of these outputs and of those that waited."""
-        if (due := life.gathering.due(outputs, time.monotonic(), idle=idle)) is not None:
+    async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
+        """Commit these outputs and the buffered ones as far as they are due."""
+        if (due := session.gathering.due(outputs, time.monotonic(), idle=idle)) is not None:
             self._step.enter("writing")
-            await life.writer.commit(*due)
+            await session.writer.commit(*due)
 
     def _news(
         self,
-        life: PartitionSession,
+        session: PartitionSession,
         source: TopicPartition,
         records: Sequence[ConsumerRecord],
     ) -> Sequence[ConsumerRecord]:
-        """Records not seen yet: aiokafka may have started fetching from an older offset before our seek."""
+        """Drop records before the position, which aiokafka may have fetched before the seek."""
         if not records:
             return records
-        position = life.positions[source]
+        position = session.positions[source]
         if records[0].offset >= position:
-            life.sought.discard(source)
+            session.sought.discard(source)
             return records
-        if source not in life.sought:
+        if source not in session.sought:
             raise InputWentBackError(f"{source.topic} went back from offset {position} to {records[0].offset}")
         return [record for record in records if record.offset >= position]
 
     async def _portion(
-        self, life: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> int:
-        """Return how many records the next transaction takes: one by one up to the end of a batch that failed."""
+        """Return the number of records of the next transaction: 1 within a batch that failed."""
         if records[0].offset <= self._failed.get(source, -1):
             return 1
         self._failed.pop(source, None)
-        return await self._in_time(life, life.processor.portion, records)
+        return await self._in_time(session, session.processor.portion, records)
 
     async def _answer_portion(
-        self, life: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
         began = time.monotonic()
-        tell_of_unread(records, self._metrics.unread)
+        report_unread(records, self._metrics.unread)
         place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self._partition}
         with batch_span(f"{self._role.name} answers", records, place):
-            await self._finish(life, source, await self._process(life, records), records[-1].offset + 1)
+            await self._finish(session, source, await self._process(session, records), records[-1].offset + 1)
         self._metrics.events.inc(len(records))
         self._metrics.batch_seconds.observe(time.monotonic() - began)
 
-    async def _process(self, life: PartitionSession, records: Sequence[ConsumerRecord]) -> Outputs:
-        if await self._in_time(life, life.processor.needs_tables, records):
-            await self._follow_to_end(life)
-        return await self._in_time(life, life.processor.process, records)
+    async def _process(self, session: PartitionSession, records: Sequence[ConsumerRecord]) -> Outputs:
+        if await self._in_time(session, session.processor.needs_tables, records):
+            await self._follow_to_end(session)
+        return await self._in_time(session, session.processor.process, records)
 
     async def _in_time(
         self,
-        life: PartitionSession,
+        session: PartitionSession,
         step: Callable[[Sequence[ConsumerRecord]], Result],
         records: Sequence[ConsumerRecord],
     ) -> Result:
-        """Take a step of the processor, beside the heartbeats if it may take longer than they can wait."""
+        """Run a step of the processor, in a thread if it may delay heartbeats."""
         self._step.enter("working")
         try:
-            return await asyncio.to_thread(step, records) if life.processor.heavy else step(records)
+            return await asyncio.to_thread(step, records) if session.processor.heavy else step(records)
         except (TableMissedError, InputRefusedError):
             raise
         except Exception as error:
@@ -167,27 +167,28 @@ class BatchLoop:
             raise ProcessingError(InputPlace(source, records[0].offset)) from error
 
     async def _finish(
-        self, life: PartitionSession, source: TopicPartition, outputs: Outputs, following: int
+        self, session: PartitionSession, source: TopicPartition, outputs: Outputs, following: int
     ) -> None:
-        life.offsets.reach(source, following)
-        await self.commit(life, outputs)
+        session.offsets.reach(source, following)
+        await self.commit(session, outputs)
         self._metrics.busy.inc(outputs.busy)
-        life.positions[source] = following
-        self._health.went_on(source, following)
+        session.positions[source] = following
+        self._health.record_commit(source, following)
 
-    async def _follow_to_end(self, life: PartitionSession) -> None:
-        """Catch up with the tables' high watermark before a query is told that its stream is unknown.
+    async def _follow_to_end(self, session: PartitionSession) -> None:
+        """Read the tables up to their high watermarks before a stream counts as unknown.
 
-        An asker that saw its stream granted may ask before the commit marker has reached the control partition.
+        A client may ask right after its stream is granted, before the commit marker reaches the
+        control topic.
         """
-        tables = [TopicPartition(topic, self._partition) for topic in life.processor.tables]
+        tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
         self._step.enter("waiting")
         ends = await self._offsets.end_offsets(tables)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
-            behind = [table for table in tables if not await life.arrivals.has_reached(table, ends[table])]
+            behind = [table for table in tables if not await session.arrivals.has_reached(table, ends[table])]
             if not behind:
                 return
-            fetched = await self.take(life, behind, TABLES_WAIT_MS)
+            fetched = await self.take(session, behind, TABLES_WAIT_MS)
             for table, records in fetched.items():
-                await self.follow(life, table, records)
+                await self.follow(session, table, records)

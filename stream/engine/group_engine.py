@@ -32,18 +32,18 @@ from stream.settings import Settings
 
 
 class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is not typed
-    """Kafka's ranges over the first so many partitions of each topic, and over what is beyond them by itself.
+    """Assigns ranges of the first ``known`` partitions, and of the others separately.
 
-    By ranges over all of it a topic that was given more partitions would part with its tables: one member had a partition of the
-    one, and another that of the other. It goes by Kafka's own name, for members of an earlier version know that alone.
+    With ranges over all partitions, a topic with added partitions would be separated from its
+    tables: their partitions of one number would go to different members. The assignor keeps the
+    name of Kafka's range assignor, because members of earlier versions support no other.
     """
 
     def __init__(self, known: int) -> None:
-        """Take how many partitions all topics have."""
         self._known = known
 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-        """The partitions of each member."""
+        """Return the assignment of each member."""
         parts = [
             RangePartitionAssignor.assign(_View(cluster, numbers), members)
             for numbers in (range(self._known), range(self._known, 1 << 31))
@@ -59,29 +59,27 @@ class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is 
 
 
 class _View:
-    """A cluster of which some partitions are seen."""
-
     def __init__(self, cluster: Any, numbers: range) -> None:
         self._cluster = cluster
         self._numbers = numbers
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """The numbers of a topic's partitions."""
         found = self._cluster.partitions_for_topic(topic)
         return None if found is None else {number for number in found if number in self._numbers}
 
 
 POLL_INTERVAL_MS: Final = math.inf
-"""aiokafka makes a consumer leave its group when nobody has fetched for so long: never.
+"""aiokafka's limit between two fetches of a group member: none.
 
-A spare has nothing to fetch, and a batch takes as long as it takes. ``Supervision`` knows what each task does, and Kafka
-whether the process is a member.
+A spare member fetches nothing, and a batch may take any time. ``Supervision`` watches the tasks and
+the membership instead.
 """
 
 METADATA_MS: Final = 5_000
-"""A group learns within so long that a topic is there again, or has more partitions: aiokafka's own five minutes are too long for either.
+"""Age limit of a group's metadata; aiokafka's five minutes are too long.
 
-While a topic is away its partitions are given to no member, and nobody reads it.
+While a topic is missing, its partitions are assigned to no member. The limit bounds the delay until
+a group notices that the topic is back or has more partitions.
 """
 
 _EXPLAINED = (KafkaError, MembershipLostError, StalledError)
@@ -90,12 +88,12 @@ log = get_logger("engine")
 
 
 class Engine:
-    """Runs a role's processor on the partitions that the group gives to this process, until cancelled or stopped.
+    """Runs a role's processor on the partitions that the group assigns to this process.
 
-    All input and table topics of a role have equal partition counts; the assignor gives the same numbers of each to the same
-    member. What a topic was given beyond that while the engine runs is refused, for no other topic has anything for it.
+    The input and table topics of a role have equal partition counts, and the assignor assigns equal
+    numbers to one member. Partitions added to a single topic while the engine runs are refused.
 
-    Whoever runs is a member of the group or says that it is not: in its log, its figures and at /readyz.
+    A process that is not a member of its group reports so in its log, its metrics and at /readyz.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class Engine:
         stamps: Stamps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the role's input and table topics, how many partitions each has, whether warm copies of them may be kept, and what helps against more."""
+        """``copies`` allows standbys; ``remedy`` is the advice for refused partitions."""
         self.role = role
         self._settings = settings
         self._topics = list(topics)
@@ -129,32 +127,32 @@ class Engine:
         self._stopping = asyncio.Event()
         self._parking = 0
         self.refused: set[int] = set()
-        """Partitions that were assigned, and are beyond those that its topics have in common."""
+        """Assigned partitions beyond the count that all topics have in common."""
         self.refusal = ""
-        """Why, and what to do."""
+        """Reason and remedy for the refused partitions."""
         self.broken: Exception | None = None
-        """Why a rebalance could not be followed."""
+        """The error of a failed rebalance."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called when ``run`` is about to raise: what hangs may hang its clearing up as well."""
+        """Called before ``run`` raises, because the cleanup may hang too."""
 
     def stop(self) -> None:
-        """Finish the batches in hand, leave the group, and return from ``run``."""
+        """Finish the current batches, leave the group and return from ``run``."""
         self._stopping.set()
 
     def processors(self) -> list[Processor]:
-        """The live state of each partition that is at work."""
-        return [life.processor for one in self._partitions.values() if (life := one.life) is not None]
+        """Return the processor of each partition that has a session."""
+        return [session.processor for one in self._partitions.values() if (session := one.session) is not None]
 
     def unread(self) -> int:
-        """Input records of its partitions that are not taken in yet."""
+        """Return the number of unprocessed input records in the assigned partitions."""
         return sum(self._partitions[number].unread for number in self._tasks)
 
     async def run(self) -> None:
-        """Join the group and work, as soon as Kafka is there.
+        """Join the group as soon as Kafka is reachable, and run tasks until stopped.
 
         Raises:
-            MembershipLostError: the group was lost, and did not come back.
-            RefusedTimeError: a time of the settings is beyond the brokers' bounds.
+            MembershipLostError: this process lost its group membership and did not regain it.
+            RefusedTimeError: a time in the settings is outside the brokers' bounds.
             StalledError: a partition's task hangs, or was cancelled.
         """
         settings = self._settings
@@ -208,13 +206,13 @@ class Engine:
         log.info("left", role=self.role.name)
 
     async def _supervise(self, membership: Membership) -> None:
-        """Wait for the order to stop; what must not go on takes the process down, for others to take over."""
+        """Wait for the order to stop; raise if a task dies, so that other processes take over."""
         supervision = Supervision(self.role.name, membership, self.health)
         stopping = asyncio.create_task(self._stopping.wait())
         watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                # Those that have stopped for a rebalance are in view until all have.
+                # Tasks that stopped for a rebalance stay visible until all have stopped.
                 tasks = [task for task in self._tasks.values() if not task.done()]
                 await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
                 if watching.done():
@@ -222,8 +220,8 @@ class Engine:
                 for partition, task in list(self._tasks.items()):
                     if task.cancelled():
                         raise StalledError(
-                            f"partition {partition}'s task was cancelled from within; this process ends so that its "
-                            "supervisor starts it again"
+                            f"partition {partition}'s task was cancelled from within; this process ends, and its "
+                            "supervisor must restart it"
                         )
                     if task.done() and (error := task.exception()):
                         log.error("partition task died", partition=partition, error=type(error).__name__)
@@ -235,7 +233,7 @@ class Engine:
             stopping.cancel()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            self.health.tell(f"this {self.role.name} leaves")
+            self.health.tell(f"this {self.role.name} is leaving its group")
 
     def _fail(self, error: Exception) -> None:
         # An unforeseen error's message might quote private data.
@@ -244,9 +242,10 @@ class Engine:
         self.on_failure()
 
     async def park(self, partitions: Iterable[int]) -> None:
-        """Stop tasks at their next batch boundary, keeping their state for a quick return; over when all have stopped.
+        """Stop tasks at their next batch boundary and keep their state.
 
-        Until then they are at work: a rebalance in the middle of leaving must neither go on nor drop their state.
+        A task counts as running until all have stopped, so that a rebalance during shutdown neither
+        resumes it nor drops its state.
         """
         leaving = [partition for partition in partitions if partition in self._tasks]
         for partition in leaving:
@@ -266,21 +265,24 @@ class Engine:
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 
     def sift(self, assigned: Iterable[TopicPartition]) -> set[int]:
-        """The partitions to work on, of those that are assigned; the others are refused, and said so of."""
+        """Return the assigned partitions to work on, and refuse the others."""
         beyond = sorted(source for source in assigned if source.partition >= self._known)
         self.refused = {source.partition for source in beyond}
         self.refusal = ""
         if beyond:
             named = ", ".join(f"{source.partition} of {source.topic}" for source in beyond)
-            self.refusal = f"partitions beyond the {self._known} that all its topics had when this {self.role.name} began: {named}; {self._remedy}"
+            self.refusal = (
+                f"partitions beyond the {self._known} that all its topics had when this {self.role.name} began: "
+                f"{named}; {self._remedy}"
+            )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)
         return {source.partition for source in assigned} - self.refused
 
     async def take(self, partitions: set[int], equipment: Equipment) -> None:
-        """Start or resume the partitions assigned, and drop those that went elsewhere."""
+        """Start or resume the assigned partitions and drop all others."""
         await self.discard(set(self._partitions) - partitions)
         if self._stopping.is_set():
-            return  # A rebalance came between the order to stop and leaving the group.
+            return  # a rebalance during shutdown
         for number in sorted(partitions):
             partition = self._partitions.get(number)
             if partition is None:
@@ -297,18 +299,18 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
         self._equipment = equipment
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
-        with self._told():
+        with self._record_error():
             await self._engine.park({source.partition for source in revoked})
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
-        with self._told():
-            # Nothing is read before the task has fenced, restored and sought.
+        with self._record_error():
+            # Fetching starts after the task has fenced, restored and sought.
             self._equipment.consumer.pause(*assigned)
             await self._engine.take(self._engine.sift(assigned), self._equipment)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """aiokafka goes on after an error here, as a member whose partitions nobody works on."""
+    def _record_error(self) -> Iterator[None]:
+        """Keep the error for the engine: aiokafka would stay in the group without running tasks."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What a service says of itself to whoever supervises it: /livez, /readyz and /metrics on one port."""
+"""Health of a service for its supervisor: /livez, /readyz and /metrics on one port."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _OPTIONS: Final[dict[Purpose, tuple[str, str]]] = {"metrics": ("", ""), "monitor
 
 
 class ListenError(RuntimeError):
-    """A service cannot listen where it was told to; the message names the setting and says what to do."""
+    """A service cannot listen on its address; the message names the setting and a remedy."""
 
 
 @contextmanager
-def told_where(purpose: Purpose, host: str, port: int) -> Iterator[None]:
-    """Raise ListenError in place of what the system says of an address."""
+def explain_listen_errors(purpose: Purpose, host: str, port: int) -> Iterator[None]:
+    """Turn an OSError of an address into a ListenError."""
     try:
         yield
     except OSError as error:
-        raise ListenError(_told(error, purpose, host, port)) from None
+        raise ListenError(_listen_error(error, purpose, host, port)) from None
 
 
 def require_free(purpose: Purpose, host: str, port: int) -> None:
-    """ListenError unless this process could listen there: whoever does so later, in a library, reports it out of reach."""
-    with told_where(purpose, host, port):
+    """Raise ListenError if the address is in use; libraries only log that."""
+    with explain_listen_errors(purpose, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,15 +49,15 @@ def require_free(purpose: Purpose, host: str, port: int) -> None:
             probe.listen()
 
 
-def _told(error: OSError, purpose: Purpose, host: str, port: int) -> str:
+def _listen_error(error: OSError, purpose: Purpose, host: str, port: int) -> str:
     of_host, of_port = _OPTIONS[purpose]
     if error.errno == errno.EADDRINUSE:
         return (
-            f"{variable(f'{purpose}_port')}{of_port}: port {port} of {host} is in use; give another one, or end what "
-            "listens there"
+            f"{variable(f'{purpose}_port')}{of_port}: port {port} of {host} is in use; give another one, or "
+            "stop the process that listens there"
         )
     if error.errno == errno.EACCES:
-        return f"{variable(f'{purpose}_port')}{of_port}: this user may not open port {port}; give one from 1024 on"
+        return f"{variable(f'{purpose}_port')}{of_port}: this user may not open port {port}; use one from 1024 on"
     return (
         f"{variable(f'{purpose}_host')}{of_host}: cannot listen on '{host}' ({error.strerror}); give an address of "
         "this machine"
@@ -65,11 +65,11 @@ def _told(error: OSError, purpose: Purpose, host: str, port: int) -> str:
 
 
 HUNG_SECONDS: Final = 60.0
-"""A service whose event loop has not come round for so long is not alive."""
+"""A service is not alive if its event loop has been blocked for this time."""
 REQUEST_SECONDS: Final = 10.0
-"""A connection that has taken so long over its request and answer is cut off."""
+"""A connection is closed if its request and answer take longer."""
 MOST_REQUESTS: Final = 32
-"""Connections at a time, each with a thread: beyond that the oldest one is cut off, so that a probe always gets in."""
+"""Most connections at once; a further one closes the oldest, so that probes get in."""
 
 Respond = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -77,7 +77,7 @@ log = get_logger("health")
 
 
 class Probes:
-    """Whether a service is ready, and its figures. Written by its event loop, read by the server's threads."""
+    """Readiness and metrics, written by the event loop and read by the server's threads."""
 
     def __init__(self, registry: CollectorRegistry, ready: Gauge) -> None:
         self._registry = registry
@@ -87,32 +87,32 @@ class Probes:
 
     @property
     def lack(self) -> str:
-        """What the service lacks to be ready; empty if it is."""
+        """Reason why the service is not ready; empty if it is."""
         return self._lack
 
     def tell(self, lack: str) -> None:
-        """Say what is lacking now."""
+        """Set the reason why the service is not ready; empty if it is."""
         self._lack = lack
         self._ready.set(not lack)
 
     async def beat(self) -> NoReturn:
-        """Show until cancelled that the event loop comes round."""
+        """Record until cancelled that the event loop runs."""
         while True:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)
 
     def answer(self, path: str) -> tuple[str, str]:
-        """Status and text of a probe."""
+        """Return status and text of a probe."""
         silent = time.monotonic() - self._beat
-        hung = f"the event loop has not come round for {silent:.0f} s" if silent > HUNG_SECONDS else ""
+        hung = f"the event loop has been blocked for {silent:.0f} s" if silent > HUNG_SECONDS else ""
         lack = hung if path == "/livez" else hung or self._lack
         return ("503 Service Unavailable", lack) if lack else ("200 OK", "ok")
 
     def serve(self, host: str, port: int) -> None:
-        """Offer probes and figures at an address, in threads of their own; port 0 offers nothing.
+        """Serve probes and metrics at an address, in threads; port 0 serves nothing.
 
         Raises:
-            ListenError: the port cannot be had.
+            ListenError: the port is not available.
         """
         if not port:
             return
@@ -130,7 +130,7 @@ class Probes:
             start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
             return [f"{text}\n".encode()]
 
-        with told_where("metrics", host, port):
+        with explain_listen_errors("metrics", host, port):
             family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             server_class: type[WSGIServer] = type("_Server", (_ProbeServer,), {"address_family": family})
             server = make_server(host, port, respond, server_class, _Quiet)
@@ -138,7 +138,7 @@ class Probes:
 
 
 class ServiceHealth(Probes):
-    """The probes of a service that runs engines, with their figures."""
+    """Health of a service that runs engines, with their metrics."""
 
     def __init__(self, role: ServiceName) -> None:
         self.metrics = Metrics(role)
@@ -146,17 +146,17 @@ class ServiceHealth(Probes):
         super().__init__(self.metrics.registry, self.metrics.ready)
 
     def part(self, name: str) -> EngineHealth:
-        """A part of the service that may lack something by itself; the whole lacks what any of them does."""
+        """Return the health of one engine; the service is ready if all its engines are."""
         return EngineHealth(self, name)
 
     def drop(self, name: str) -> None:
-        """Forget a part."""
+        """Remove a part."""
         self._lacks.pop(name, None)
         self.metrics.drop(name)
         self._tell_of_parts()
 
     def tell_of(self, name: str, lack: str) -> None:
-        """Say what a part lacks now."""
+        """Set the reason why a part is not ready."""
         self._lacks[name] = lack
         self._tell_of_parts()
 
@@ -165,17 +165,17 @@ class ServiceHealth(Probes):
 
 
 class EngineHealth:
-    """What one of several engines of a service says of itself."""
+    """Health of one of several engines in a service."""
 
     def __init__(self, whole: ServiceHealth, name: str) -> None:
         self.metrics = whole.metrics.part(name)
-        self.lack = "has not begun yet"
+        self.lack = "has not started yet"
         self._whole = whole
         self._name = name
         whole.tell_of(name, self.lack)
 
     def tell(self, lack: str) -> None:
-        """Say what is lacking now."""
+        """Set the reason why the service is not ready; empty if it is."""
         self.lack = lack
         self._whole.tell_of(self._name, lack)
 
@@ -194,7 +194,6 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """What is done twice a second."""
         for request, begun in tuple(self._begun.items()):
             if time.monotonic() - begun > REQUEST_SECONDS:
                 self._cut_off(request)
@@ -204,13 +203,13 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say that a connection broke, and not whose it was."""
+        """Log a broken connection without its peer."""
         del request, client_address
         log.info("probe cut short", error=type(sys.exc_info()[1]).__name__)
 
     def _cut_off(self, request: Any) -> None:
         self._begun.pop(request, None)
-        # Whoever reads from it finds its end, and its thread ends.
+        # The reading thread sees the end of the stream and ends.
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
@@ -219,8 +218,7 @@ class _Quiet(WSGIRequestHandler):
     server_version, sys_version = SERVER_NAME, ""
 
     def version_string(self) -> str:
-        """The name of the server, without versions."""
         return SERVER_NAME
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: probes come every few seconds, and whatever a request contains has no place in a log."""
+        """Log nothing: probes are frequent, and a request may contain anything."""

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 OFFSETS_INTERVAL = 0.2
-"""Seconds between two commits of a partition's offsets, which a restore does not need, where nobody waits for them."""
+"""Seconds between two commits of a partition's offsets, which a restore does not need."""
 BUSY_INTERVAL = 1.0
-"""And in transactions that have what others wait for: offsets take two more requests."""
+"""The same for transactions that others wait for: offsets take two more requests."""
 
 log = get_logger("engine")
 
 
 class StateLostError(RuntimeError):
-    """The changelog is older than what was answered, and what it lacks cannot be answered again."""
+    """The changelog lacks answers that cannot be computed again."""
 
     def __init__(self, changelog: str, source: TopicPartition, reached: int, committed: int) -> None:
         super().__init__(
-            f"{changelog} reaches offset {reached} of {source.topic}, which was answered up to {committed}; bring back "
-            f"a newer copy of {changelog}, or go on as the manual says for topics that are lost"
+            f"{changelog} reaches offset {reached} of {source.topic}, which was answered up to {committed}; restore a "
+            f"newer copy of {changelog}, or follow the manual's steps for lost topics"
         )
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What Kafka holds of an input, and up to where the group has committed it; 0 where that is unknown."""
+    """Offsets of an input: the range that Kafka holds, and the committed one, 0 if unknown."""
 
     source: TopicPartition
     beginning: int
@@ -48,22 +48,24 @@ class Extent:
     committed: int
 
     def gone(self, reached: int) -> int:
-        """How many records at most were deleted before they were read: markers of transactions, which nobody reads, take up offsets too.
+        """Return an upper bound for the records deleted before they were read.
 
-        A state at 0 has read nothing yet, and takes the topic as it finds it.
+        It is a bound because transaction markers take up offsets too. A state at 0 has read nothing
+        yet, so that nothing counts as deleted.
         """
         return self.beginning - reached if 0 < reached < self.beginning <= self.end else 0
 
 
 def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: bool) -> int:
-    """Give the next offset to read of an input.
+    """Return the next offset to read of an input.
 
-    ``reached`` is the word of the changelog and goes before the committed offset, which expires and can be reset. Where
-    the committed offset is ahead of it, events were answered that the state knows nothing of: the changelog was lost or
-    set back. If they are ``repeatable`` they are answered once more, byte for byte, and bring it up to date.
+    ``reached`` comes from the changelog and takes precedence over the committed offset, which
+    expires and can be reset. If the committed offset is higher, the changelog was lost or set back,
+    and the state lacks answered events. If they are ``repeatable``, they are answered again with
+    the same bytes.
 
     Raises:
-        StateLostError: they are not, or some of them are gone.
+        StateLostError: they are not repeatable, or some of them were deleted.
     """
     source, beginning, end, committed = extent.source, extent.beginning, extent.end, extent.committed
     if reached < committed:
@@ -82,17 +84,17 @@ def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: boo
                 at_most=gone,
             )
         return position
-    # The topic was recreated or cut. Streams that answered beyond its end halt rather than answer again.
+    # The topic was recreated or truncated. Streams that answered beyond its end halt.
     log.error("input went back", topic=source.topic, position=position, end=end)
     return beginning
 
 
 class GroupOffsets:
-    """Input positions on their way to the group's committed offsets.
+    """Input positions that are due for the group's committed offsets.
 
-    The changelog has the positions, in the transaction of the outputs. Committed offsets tell others how far behind a
-    partition is, and the next restore whether the changelog was set back: now and then is enough, and a transaction
-    without offsets takes a request less, or two by Kafka's first protocol.
+    The changelog has the positions in the transaction of the outputs. Committed offsets only show
+    the lag, and let a restore detect a changelog that was set back. They are committed rarely,
+    because a transaction without offsets takes one or two requests less.
     """
 
     def __init__(self) -> None:
@@ -100,13 +102,13 @@ class GroupOffsets:
         self._last = -math.inf
 
     def reach(self, source: TopicPartition, offset: int) -> None:
-        """Say that everything before an offset is answered, in this transaction or earlier ones."""
+        """Note that everything before an offset is answered."""
         self._reached[source] = offset
 
     def due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
-        """The offsets to commit in a transaction at ``now``, in seconds of any clock; none is due twice.
+        """Return the offsets to commit in a transaction at ``now``; each is due once.
 
-        ``waited_for`` says that the transaction has what others read at once.
+        ``waited_for`` marks a transaction whose outputs others read at once.
         """
         if not self._reached or now < self._last + (BUSY_INTERVAL if waited_for else OFFSETS_INTERVAL):
             return {}
@@ -116,15 +118,16 @@ class GroupOffsets:
 
 
 GATHERED_BYTES: Final = 1_000_000
-"""What waits is committed once it has grown to this."""
+"""Buffered outputs are committed at this size."""
 
 
 class OutputBuffer:
-    """Outputs of one life that are not committed yet.
+    """Outputs of one session that are not committed yet.
 
-    A transaction costs requests and a marker in each topic, and whoever comes behind it waits. So what is for nobody but the changelog may wait for
-    ``patience`` seconds; whatever is committed is committed with all that came before it. The changelog is compacted: of each of
-    its keys the latest is written. A crash takes back what waits, with the positions that belong to it.
+    A transaction costs requests and a marker in each topic. Changelog-only writes therefore wait up
+    to ``patience`` seconds for the next visible transaction; each commit includes all earlier
+    outputs. The changelog is compacted, so that only the latest value of a key is written. A crash
+    loses the buffer together with its positions.
     """
 
     def __init__(self, changelog: TopicPartition, offsets: GroupOffsets, patience: float) -> None:
@@ -136,14 +139,14 @@ class OutputBuffer:
         self._since = 0.0
 
     def seconds_left(self, now: float) -> float | None:
-        """How long what waits may wait yet, at ``now`` of any clock that does not go back; None if nothing does."""
+        """Return the seconds until the buffer must be committed, or None if it is empty."""
         return max(0.0, self._since + self._patience - now) if self._waiting else None
 
     def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
-        """Take outputs, and give what to commit now with the offsets that are due.
+        """Add outputs, and return those to commit now with the offsets that are due.
 
-        Offsets get a transaction of their own only if the partition is ``idle``: right behind another one it would wait for the
-        markers of that, and what comes next for its own.
+        Offsets get their own transaction only in an ``idle`` partition: otherwise it would wait for
+        the markers of the transaction before, and the next one for its markers.
         """
         waited_for = bool(outputs)
         if self._patience > 0:
@@ -155,11 +158,10 @@ class OutputBuffer:
         return (outputs, offsets) if outputs or offsets else None
 
     def _gathered(self, outputs: Outputs, now: float, *, at_once: bool) -> Outputs:
-        """These outputs and all that waited, or nothing if all of them may wait."""
-        told = Outputs(busy=outputs.busy)
+        ready = Outputs(busy=outputs.busy)
         for topic, partition, messages in outputs:
             if (topic, partition) != self._place:
-                told.extend(topic, partition, messages)
+                ready.extend(topic, partition, messages)
                 continue
             if not self._waiting:
                 self._since, self._bytes = now, 0
@@ -168,30 +170,31 @@ class OutputBuffer:
                 self._bytes += len(message[1] or b"")
         left = self.seconds_left(now)
         if left is not None and (at_once or left == 0.0 or self._bytes >= GATHERED_BYTES):
-            told.extend(*self._place, list(self._waiting.values()))
+            ready.extend(*self._place, list(self._waiting.values()))
             self._waiting = {}
-        return told
+        return ready
 
 
 INTERVAL: Final = 1.0
-"""Seconds between two questions while nothing comes."""
+"""Seconds between two requests for topic ids in an idle partition."""
 PAUSE: Final = 0.1
-"""Seconds before Kafka is asked again after an error."""
+"""Seconds before a retry after an error."""
 
 
 class InputRecreatedError(RuntimeError):
-    """An input topic was deleted and created again while it was being read; the next restore decides what becomes of that."""
+    """An input topic was recreated while it was read; the next restore handles it."""
 
     def __init__(self, topic: str, before: str, now: str) -> None:
         super().__init__(f"{topic} was deleted and created again: its id was {before}, and is {now}")
 
 
 class TopicIds:
-    """The ids of a partition's inputs, as they are when its state comes to life and afterwards.
+    """The ids of a partition's input topics, compared with those that its state has read.
 
-    Kafka is asked after each fetch, while what came is worked on, and nothing is written before it has answered: what was fetched by then
-    came from the topics that were compared. ``seconds`` is how long an answer is waited for; ``recreated`` counts topics that turn out to
-    be others. Between entering and leaving the context it may have a question under way.
+    Kafka is asked after each fetch, in parallel to the processing, and nothing is written before
+    the answer. So the fetched records come from the compared topics. ``seconds`` bounds the wait
+    for an answer; ``recreated`` counts recreated topics. The context cancels an outstanding request
+    when it is left.
     """
 
     def __init__(self, consumer: Consumer, seconds: float, recreated: Counter) -> None:
@@ -208,17 +211,18 @@ class TopicIds:
     async def __aexit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._drop()
-        elif self._asking is not None:  # the error on its way says more
+        elif self._asking is not None:  # the current error says more
             self._asking.cancel()
             self._asking = None
 
     async def compare(self, processor: Processor, source: TopicPartition, reached: int) -> bool:
-        """Compare an input with what a restored state has read of it, up to an offset; give whether it is another topic.
+        """Return whether a restored state has read another topic of this name.
 
-        It comes before any other question about the input: what is learned later is of the same topic or of one that is noticed then.
+        This is the first request about the input: later ones are about the same topic, or a change
+        is noticed.
 
         Raises:
-            InputRefusedError: it is another topic, and the processor cannot take it from its beginning.
+            InputRefusedError: another topic, which the processor cannot read from its beginning.
         """
         now = await self._ask(source)
         if not now:
@@ -235,31 +239,31 @@ class TopicIds:
         return is_another
 
     def ask(self, *, needed: bool) -> None:
-        """Ask for the ids at this moment; where it is not ``needed`` for what is written next, only now and then.
+        """Request the topic ids; rarely, unless the next write ``needed`` them.
 
         Raises:
-            InputRecreatedError: the last answer was that a topic has been deleted and created again.
+            InputRecreatedError: the last answer showed that a topic was deleted and created again.
         """
         now = time.monotonic()
         if not needed and now - self._asked < INTERVAL:
             if self._asking is not None and self._asking.done():
-                self._drop()  # what an idle round writes asks by itself
+                self._drop()  # ``confirm`` asks for the writes of an idle round
             return
         self._asked = now
         self._drop()
         self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-        self._asking.add_done_callback(_seen)
+        self._asking.add_done_callback(_consume_exception)
 
     async def confirm(self) -> None:
-        """Wait for the answer to the last question.
+        """Wait for the answer to the last request.
 
         Raises:
-            InputRecreatedError: a topic has been deleted and created again.
-            KafkaError: Kafka does not say.
+            InputRecreatedError: a topic was deleted and created again.
+            KafkaError: Kafka does not answer.
         """
         if self._asking is None:
             self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-            self._asking.add_done_callback(_seen)
+            self._asking.add_done_callback(_consume_exception)
         await self._asking
 
     def _drop(self) -> None:
@@ -285,7 +289,7 @@ class TopicIds:
                 await asyncio.sleep(PAUSE)
 
 
-def _seen(task: asyncio.Task[None]) -> None:
-    """Whoever needs the answer waits for it; asyncio does not report an error that nobody needs."""
+def _consume_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from reporting an error that ``confirm`` did not need."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""One input partition: one life of its state after another, and in each what its clock and its input ask for."""
+"""The task of one input partition: opens sessions, reads input and runs timed work."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from stream.log import get_logger
 from stream.processing.protocol import InputRefusedError, LaterVersionError, Outputs, TableMissedError, Timed
 
 IDLE_MS = 200
-"""Longest wait for input before the clock's turn, in milliseconds."""
+"""Longest wait for input before timed work, in milliseconds."""
 END_SECONDS = 0.5
-"""A partition asks for the end of its input at most so often."""
+"""Least seconds between two requests of a partition for the end of its input."""
 GATHERING_SECONDS = 0.05
-"""So long what is kept by the clock lets events gather, after fewer than ``FEW_EVENTS``."""
+"""Pause of a timed processor after fewer than ``FEW_EVENTS``, to batch events."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
-"""So long after the end of a window the event that closes it may still come: nothing is let gather meanwhile."""
+"""No such pause this close to a window's end, whose closing event may follow."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between tries after failures in a row."""
+"""Seconds before a retry, by the number of failures in a row."""
 KAFKA_BACKOFF_SECONDS = 5.0
-"""Longest pause after an error of Kafka's, which is over as soon as the brokers are back."""
+"""Longest pause after an error of Kafka, which ends as soon as the brokers are back."""
 CALM_SECONDS = 30.0
-"""A partition without input is well again after so long without a failure; with input, once a batch is committed."""
+"""Seconds without failures after which a partition without input has recovered."""
 
 log = get_logger("engine")
 
@@ -55,18 +55,18 @@ _EXPLAINED = (
     LaterVersionError,
     InputRefusedError,
 )
-"""Errors whose messages may be logged: they quote nothing private."""
+"""Errors whose messages may be logged, because they quote no private data."""
 
 
 class PartitionTask:
-    """Runs one partition until told to stop. State lives in memory only between a fence and the next failure."""
+    """Runs one partition until stopped; each failure drops its state."""
 
     def __init__(self, partition: int, equipment: Equipment) -> None:
         self.partition = partition
         self.step = TaskStep()
         self.health = PartitionHealth()
         self._disturbed = 0.0
-        """When the last failure was, or the start after it, on the monotonic clock."""
+        """Time of the last failure or restart, on the monotonic clock."""
         self._role = equipment.role
         self._settings = equipment.settings
         self._consumer = equipment.consumer
@@ -74,45 +74,45 @@ class PartitionTask:
         self._metrics = equipment.metrics
         self._clock = equipment.clock
         self._turns = equipment.turns
-        self._life: PartitionSession | None = None
+        self._session: PartitionSession | None = None
         self._stopping = asyncio.Event()
-        self._lives = SessionOpener(partition, equipment, self._stopping, self.step)
+        self._opener = SessionOpener(partition, equipment, self._stopping, self.step)
         self._answering = BatchLoop(partition, equipment, self._stopping, self.step, self.health)
         self._log = log.bind(role=self._role.name, partition=partition, **self._role.labels)
 
     @property
-    def life(self) -> PartitionSession | None:
-        """What is in memory."""
-        return self._life
+    def session(self) -> PartitionSession | None:
+        """The session, if one is open."""
+        return self._session
 
     @property
     def unread(self) -> int:
-        """Input records that are not taken in yet, as of the last fetch; 0 before there is anything to say."""
-        if (life := self._life) is None:
+        """Return the number of unprocessed input records as of the last fetch; 0 if unknown."""
+        if (session := self._session) is None:
             return 0
-        inputs = [TopicPartition(topic, self.partition) for topic in life.processor.inputs]
+        inputs = [TopicPartition(topic, self.partition) for topic in session.processor.inputs]
         try:
-            return sum(max(0, (self._consumer.highwater(one) or 0) - life.positions[one]) for one in inputs)
+            return sum(max(0, (self._consumer.highwater(one) or 0) - session.positions[one]) for one in inputs)
         except (AssertionError, IllegalStateError):  # the group is taking the partition away
             return 0
 
     def resume(self) -> asyncio.Task[None]:
-        """Start, or go on after ``stop`` with what is in memory: if another owner came between, its fence tells."""
+        """Start, or resume the open session; its writer fails if another owner came between."""
         self._stopping.clear()
         self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
-        task.add_done_callback(_seen)
+        task.add_done_callback(_consume_exception)
         return task
 
     def stop(self) -> None:
-        """Ask for an end at the next batch boundary."""
+        """Stop at the next batch boundary."""
         self._stopping.set()
 
     async def close(self) -> None:
-        """Drop what is in memory."""
-        life, self._life = self._life, None
-        if life is not None:
-            await life.writer.close()
+        """Close the session and drop its state."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.writer.close()
 
     async def _run(self) -> None:
         try:
@@ -123,15 +123,15 @@ class PartitionTask:
     async def _live(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._life is None:
-                    self._life = await self._lives.begin()
+                if self._session is None:
+                    self._session = await self._opener.open_session()
                     self._disturbed = time.monotonic()
-                self._seek(self._life)
-                async with self._life.arrivals, self._life.topic_ids:
+                self._seek(self._session)
+                async with self._session.arrivals, self._session.topic_ids:
                     with suppress(Stopped):
-                        await self._loop(self._life)
-                if self._life.gathering.seconds_left(time.monotonic()) is not None:
-                    await self._answering.commit(self._life, Outputs(), idle=True)
+                        await self._loop(self._session)
+                if self._session.gathering.seconds_left(time.monotonic()) is not None:
+                    await self._answering.commit(self._session, Outputs(), idle=True)
             except asyncio.CancelledError:
                 await self.close()
                 raise
@@ -139,7 +139,7 @@ class PartitionTask:
                 return
             except RefusedTimeError:
                 raise  # it would be refused again
-            except Exception as error:  # noqa: BLE001  (whatever it is, the answer is to drop the state and fence)
+            except Exception as error:  # noqa: BLE001  (any failure: drop the state and fence)
                 await self._recover(error)
 
     async def _recover(self, error: Exception) -> None:
@@ -154,7 +154,7 @@ class PartitionTask:
             reason = str(cause)[:300]
             detail: Any = reason
         else:
-            # An unforeseen error's message might quote private data: where it was raised is all that is logged of it.
+            # An unforeseen error's message might quote private data: only its location is logged.
             frames = traceback.extract_tb(cause.__traceback__)[-3:]
             detail = [f"{frame.filename}:{frame.lineno}" for frame in frames]
             reason = f"{name} in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else name
@@ -172,7 +172,7 @@ class PartitionTask:
             await self.close()
         except KafkaError as closing:
             self._log.warning("writer did not close cleanly", error=type(closing).__name__)
-        # Fenced means that somebody else may own the partition: let a heartbeat find out before fencing back.
+        # The partition may have another owner: a heartbeat must show that before the next fence.
         pause = BACKOFF[min(self.health.failures, len(BACKOFF)) - 1]
         if isinstance(error, ProducerFenced):
             pause = 2 * self._settings.heartbeat_ms / 1000
@@ -184,73 +184,75 @@ class PartitionTask:
         except TimeoutError:
             pass
 
-    def _seek(self, life: PartitionSession) -> None:
-        for source, offset in life.positions.items():
+    def _seek(self, session: PartitionSession) -> None:
+        for source, offset in session.positions.items():
             self._consumer.seek(source, offset)
-        life.sought = set(life.positions)
-        self._consumer.resume(*life.positions)
+        session.sought = set(session.positions)
+        self._consumer.resume(*session.positions)
 
-    async def _loop(self, life: PartitionSession) -> None:
-        processor = life.processor
+    async def _loop(self, session: PartitionSession) -> None:
+        processor = session.processor
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
         tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
-        # Whether an object has all of a protocol takes longer to find out than many a round.
+        # An isinstance check of a protocol is slow: once per session, not per round.
         timed = processor if isinstance(processor, Timed) else None
         if timed is not None:
-            # What control has told is taken in before anything is read, and by itself.
+            # Control events are applied before any input is read.
             await self._answering.commit(
-                life, await asyncio.to_thread(processor.idle, time.monotonic()), idle=True
+                session, await asyncio.to_thread(processor.idle, time.monotonic()), idle=True
             )
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
-            fetched = await self._answering.take(life, [*tables, *inputs], self._wait_ms(life, timed))
-            life.topic_ids.ask(needed=bool(fetched))
+            fetched = await self._answering.take(session, [*tables, *inputs], self._wait_ms(session, timed))
+            session.topic_ids.ask(needed=bool(fetched))
             if fetched:
-                self._turns.begin(self.partition, time.monotonic())
+                self._turns.start_step(self.partition, time.monotonic())
             for table in tables:
-                await self._answering.follow(life, table, fetched.get(table, ()))
+                await self._answering.follow(session, table, fetched.get(table, ()))
             for source in inputs:
-                await self._answering.answer(life, source, fetched.get(source, ()))
+                await self._answering.answer(session, source, fetched.get(source, ()))
             if timed is not None:
-                await self._keep_time(life, timed, inputs, idle=not fetched)
+                await self._keep_time(session, timed, inputs, idle=not fetched)
                 await self._let_gather(timed, fetched)
             else:
-                await self._answering.commit(life, processor.idle(time.monotonic()), idle=not fetched)
+                await self._answering.commit(session, processor.idle(time.monotonic()), idle=not fetched)
             if time.monotonic() - self._disturbed > CALM_SECONDS:
                 self.health.recover()
 
-    def _wait_ms(self, life: PartitionSession, timed: Timed | None) -> int:
-        """How long to wait for input: until something is due by the clock, or what waits for its transaction."""
-        left = life.gathering.seconds_left(time.monotonic())
+    def _wait_ms(self, session: PartitionSession, timed: Timed | None) -> int:
+        left = session.gathering.seconds_left(time.monotonic())
         wait = IDLE_MS if left is None else min(IDLE_MS, math.ceil(1000 * left))
-        if timed is not None and (due := timed.due_at) is not None and due > life.told:
+        if timed is not None and (due := timed.due_at) is not None and due > session.end_requested:
             wait = min(wait, max(0, math.ceil(1000 * (due - self._clock()))))
         return wait
 
     async def _keep_time(
-        self, life: PartitionSession, processor: Timed, inputs: Sequence[TopicPartition], *, idle: bool
+        self, session: PartitionSession, processor: Timed, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
-        """Do what is due by the clock; where nothing has come, the clock is told that there was nothing up to now.
+        """Do timed work; without input, advance the processor's clock to now.
 
-        The moment is taken before the end is asked for, and the end is that of whatever was written: an event in a
-        transaction that is open may have been stamped long ago.
+        The time is read before the end is requested, and the end includes open transactions,
+        because their events may have earlier timestamps.
         """
         moment = self._clock()
-        if idle and (moment - life.told >= END_SECONDS or _is_due(processor.due_at, life.told, moment)):
-            life.told = moment
+        if idle and (
+            moment - session.end_requested >= END_SECONDS
+            or _is_due(processor.due_at, session.end_requested, moment)
+        ):
+            session.end_requested = moment
             ends = await self._offsets.end_offsets(inputs)
-            if all([await life.arrivals.has_reached(source, ends[source]) for source in inputs]):
+            if all([await session.arrivals.has_reached(source, ends[source]) for source in inputs]):
                 processor.reached_end(moment)
         while idle or processor.behind:
             self.step.enter("working")
-            outputs = await asyncio.to_thread(life.processor.idle, time.monotonic())
-            await self._answering.commit(life, outputs, idle=idle)
+            outputs = await asyncio.to_thread(session.processor.idle, time.monotonic())
+            await self._answering.commit(session, outputs, idle=idle)
             if not processor.behind or self._stopping.is_set():
                 return
 
     async def _let_gather(self, processor: Timed, fetched: Fetched) -> None:
-        """Let events gather after a few, since a step of a feed costs as much for one as for hundreds; but not where a window ends."""
+        """Pause after a few events, because a step costs as much for one as for hundreds."""
         if not 0 < sum(map(len, fetched.values())) < FEW_EVENTS:
             return
         pause = GATHERING_SECONDS
@@ -263,12 +265,11 @@ class PartitionTask:
                     await self._stopping.wait()
 
 
-def _seen(task: asyncio.Task[None]) -> None:
-    """An engine ends with the first error of its tasks; asyncio is not to report the others, in words that nobody has checked."""
+def _consume_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging an error: the engine raises the first one of its tasks."""
     if not task.cancelled():
         task.exception()
 
 
 def _is_due(due: float | None, told: float, moment: float) -> bool:
-    """Whether something has become due by a moment since the end of the input was last asked for."""
     return due is not None and told < due <= moment

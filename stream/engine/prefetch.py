@@ -1,4 +1,4 @@
-"""What comes for a partition's task, taken from the client while the task works on what came before."""
+"""Fetches a task's next records while the task processes the current ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ WAIT_MS: Final = 200
 """Longest wait of one call to the client, in milliseconds."""
 
 OVERDUE_SECONDS: Final = 5.0
-"""A call that takes so much longer is held by the client, as during a rebalance: whoever takes waits with it, and is seen to."""
+"""A call that is late by this time is blocked in the client, for example by a rebalance."""
 
 
 @dataclass(slots=True)
 class _HeldRecords:
-    """Fetches of one topic, each with its size, and how many records and bytes they are."""
-
     fetches: deque[tuple[Sequence[ConsumerRecord], int]] = field(default_factory=deque)
     records: int = 0
     size: int = 0
@@ -39,7 +37,6 @@ class _HeldRecords:
         self.size += size
 
     def next(self, most: int) -> Sequence[ConsumerRecord]:
-        """Those at the front that make one batch."""
         parts = [self._first()]
         count = len(parts[0])
         while self.fetches and (count := count + len(self.fetches[0][0])) <= most:
@@ -56,11 +53,11 @@ class _HeldRecords:
 
 
 class Prefetch:
-    """Fetches of some topics that nobody has taken yet; between entering and leaving the context more of them come.
+    """Buffers fetched records of some topics; fetches run while the context is entered.
 
-    aiokafka asks a broker for more only when all that it has from there is taken, or has lain for a tenth of a second. A task that
-    writes what it has answered would hold up the others of its process, and all would write one after the other instead of at
-    once.
+    aiokafka fetches from a broker again only after all its records are taken, or after 0.1 s.
+    Without the buffer, a task that writes would delay the other tasks of its process, and all would
+    write in sequence.
     """
 
     def __init__(
@@ -72,10 +69,10 @@ class Prefetch:
         *,
         ahead: bool,
     ) -> None:
-        """Take the client, what to fetch, the event that orders an end, and whether to fetch ahead of who takes.
+        """``stopping`` ends all waits; ``ahead`` fetches before records are requested.
 
-        Who lets its input gather fetches nothing ahead: fewer fetches, with more in each, cost everybody less. Of each topic
-        as many records are kept as make a batch, or as many bytes as a fetch has, and one fetch more.
+        Processors that wait for more input do not fetch ahead: fewer, larger fetches cost less. The
+        buffer of each topic is limited to one batch, or the bytes of one fetch, plus one fetch.
         """
         self._consumer = consumer
         self._sources = sources
@@ -90,7 +87,7 @@ class Prefetch:
         self._filling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[Any] | None = None
         self._asked = math.inf
-        """When the client was asked for what is not there yet."""
+        """When the current call to the client began."""
 
     async def __aenter__(self) -> Self:
         self._held.clear()
@@ -102,20 +99,20 @@ class Prefetch:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Forget what was not taken: it is fetched again after the next seek."""
+        """Discard buffered records: they are fetched again after the next seek."""
         tasks = [task for task in (self._filling, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def take(self, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
-        """What has come of some topics, or what comes next within a wait.
+        """Return records of some topics, after a wait if there are none yet.
 
-        aiokafka holds whoever waits for records until a rebalance is over, and the rebalance waits for the task to stop: an
-        order to stop ends the wait.
+        During a rebalance aiokafka blocks fetches, and the rebalance waits for the task to stop.
+        Therefore an order to stop ends the wait.
 
         Raises:
-            Stopped: the task was told to stop.
+            Stopped: the task was ordered to stop.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_ms / 1000
@@ -136,7 +133,7 @@ class Prefetch:
         raise Stopped
 
     async def has_reached(self, source: TopicPartition, end: int) -> bool:
-        """Whether all before an offset is taken."""
+        """Return whether all records before an offset are taken."""
         at = await self._consumer.position(source)
         return at >= end and not self._held[source].fetches
 
@@ -161,7 +158,6 @@ class Prefetch:
         return kept.records >= self._most or kept.size >= self._most_bytes
 
     async def _arrival(self, seconds: float) -> None:
-        """Wait until something has come, or there is an order to stop."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._arrived.wait()

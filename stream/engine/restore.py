@@ -1,4 +1,4 @@
-"""Reading compacted topics from their beginning to what is committed now."""
+"""Reads compacted topics from the beginning to the last stable offset."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ log = get_logger("unread")
 
 
 class UnreadableChangelogError(RuntimeError):
-    """A changelog holds what cannot be read: nobody knows what its partition has answered."""
+    """A changelog has unreadable records, so that the state of its partition is unknown."""
 
     def __init__(self, source: TopicPartition, offset: int) -> None:
         super().__init__(
-            f"{source.topic}, partition {source.partition}: what ends at offset {offset} cannot be read; somebody else than "
-            f"the service has written there: take the right away and bring back a copy of {source.topic}"
+            f"{source.topic}, partition {source.partition}: the record before offset {offset} is unreadable; another "
+            f"client has written there: revoke its right to write and restore a copy of {source.topic}"
         )
 
 
-def tell_of_unread(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> int:
-    """Count those of a batch that could not be read, and log the first of them; nothing of what they hold."""
+def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> int:
+    """Count the unreadable records of a batch, and log the first one's position."""
     if getattr(records, "all_are_read", False):
         return 0
     found = [record for record in records if isinstance(record.value, Unread)]
@@ -55,21 +55,21 @@ def tell_of_unread(records: Sequence[ConsumerRecord], counter: Counter | None = 
 
 
 def readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> Sequence[ConsumerRecord]:
-    """Those that could be read. The log tells of the others."""
-    if not tell_of_unread(records, counter):
+    """Return the readable records, and log the others."""
+    if not report_unread(records, counter):
         return records
     return [record for record in records if not isinstance(record.value, Unread)]
 
 
 READ_TIMEOUT_MS = 50
-"""Longest wait, in milliseconds, for records that may never come: at a topic's end there may be markers alone."""
+"""Longest wait in milliseconds for records: at a topic's end there may be only markers."""
 
 FETCH_BYTES = 16 * 1024 * 1024
-"""Most that one fetch brings of all partitions together."""
+"""Most bytes of one fetch over all partitions."""
 
 
 def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
-    """A consumer outside any group that sees committed records only."""
+    """Return a consumer outside any group that sees only committed records."""
     options: dict[str, Any] = {
         **connection(settings),
         "group_id": None,
@@ -83,13 +83,13 @@ def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> An
 
 
 async def require_visible(consumer: AIOKafkaConsumer, topic: str) -> None:
-    """Raise TopicAuthorizationFailedError if Kafka hides the topic: to read it, aiokafka would wait for ever."""
+    """Raise if Kafka hides the topic; aiokafka would wait forever for it."""
     if topic not in await consumer.topics():
         raise TopicAuthorizationFailedError({topic})
 
 
 class TopicWentBackError(RuntimeError):
-    """A topic ends before the offset to go on from: it was recreated or cut."""
+    """A topic ends before the next offset: it was recreated or truncated."""
 
 
 async def read_to_end(
@@ -100,16 +100,15 @@ async def read_to_end(
     *,
     whole: bool = False,
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
-    """Every committed record of a partition up to its last stable offset at the time of the call.
+    """Yield committed records up to the last stable offset at the time of the call.
 
-    What cannot be read is passed over, and logged; of a changelog, which must be read ``whole``, nothing may be.
-
-    It starts at the beginning, or at the offset ``start``. It ends by position, not by count: aborted transactions and
-    control records take up offsets, at the very tail too.
+    It starts at the beginning, or at the offset ``start``. It ends by position, not by count:
+    aborted transactions and control records take up offsets too. Unreadable records are logged and
+    skipped, except in a changelog, which must be read ``whole``.
 
     Raises:
         TopicWentBackError: the partition ends before ``start``.
-        UnreadableChangelogError: not all can be read, and it must be read ``whole``.
+        UnreadableChangelogError: a record of a ``whole`` partition is unreadable.
     """
     consumer.assign([partition])
     if start is None:
@@ -118,7 +117,7 @@ async def read_to_end(
         consumer.seek(partition, start)
     end = (await consumer.end_offsets([partition]))[partition]
     if start is not None and end < start:
-        raise TopicWentBackError(f"{partition.topic} ends at offset {end} and was read to {start}")
+        raise TopicWentBackError(f"{partition.topic} ends at offset {end} but was read to offset {start}")
     while await consumer.position(partition) < end:
         fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=max_records)
         if records := fetched.get(partition):

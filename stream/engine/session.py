@@ -1,4 +1,4 @@
-"""How a partition's state comes to life: fence whoever had it, then restore what is committed."""
+"""Opens partition sessions: fences the previous owner and restores the state."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = get_logger("engine")
 
 
 class Refusals:
-    """What one life of a partition has told of: each lack is one line, however many streams it stops."""
+    """The reasons logged in one session, each one once for all its streams."""
 
     def __init__(self, role: str, partition: int) -> None:
         self._log = log.bind(role=role, partition=partition)
         self._told: set[str] = set()
 
-    def tell(self, processor: Processor) -> None:
-        """Warn of what is lacking and has not been told yet, with the number of streams that are not answered for it."""
+    def report(self, processor: Processor) -> None:
+        """Log each new reason with the number of streams that are not answered for it."""
         if not isinstance(processor, Refusing):
             return
         for reason, streams in processor.refusals().items():
@@ -43,13 +43,14 @@ class Refusals:
 
 
 INTERVAL = 2.0
-"""Seconds between two reports of one restore."""
+"""Seconds between two progress reports of a restore."""
 
 
 class RestoreReport:
-    """One restore: ``records`` read so far, of at most ``total`` offsets.
+    """Progress of one restore: ``records`` read so far, of at most ``total`` offsets.
 
-    Reports go out by the partition's own writer, in transactions of their own: whoever has been fenced cannot report.
+    The partition's own writer sends the reports, in separate transactions: a fenced task cannot
+    report.
     """
 
     def __init__(self, topic: str, role: ServiceName, partition: int, member: str) -> None:
@@ -63,17 +64,17 @@ class RestoreReport:
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds since the restore began."""
         return time.monotonic() - self._began
 
     async def progress(self, writer: Writer) -> None:
-        """Say how far it is, if it is time to."""
+        """Report the progress if a report is due."""
         if time.monotonic() - self._reported >= INTERVAL:
             self._reported = time.monotonic()
             await self._write(writer, "restoring")
 
     async def ready(self, writer: Writer) -> None:
-        """Say that it is over."""
+        """Report the end of the restore."""
         await self._write(writer, "ready")
 
     async def _write(self, writer: Writer, phase: Literal["restoring", "ready"]) -> None:
@@ -93,28 +94,29 @@ class RestoreReport:
 
 
 TURN_SECONDS: Final = 0.002
-"""So long a partition waits for each of the others that are at work: twice what a small step takes."""
+"""Pause of a partition for each other active one: twice the time of a small step."""
 AT_WORK_SECONDS: Final = 0.05
-"""A partition is at work if it has begun a step within so long."""
+"""A partition is active if its last step began within this time."""
 
 
 class PartitionTurns:
-    """When each partition of a process has last begun a step.
+    """When each partition of a process last began a step.
 
-    A step costs about as much for one record as for a hundred. Partitions that took each record as it came would keep the processor, and the
-    broker's, busy with small steps, and all would wait for it. So each lets the others have a turn before it begins the
-    next; what comes meanwhile is taken together. One that is alone, or asked less often than that, never waits.
+    A step costs about as much for one record as for a hundred. If each partition processed each
+    record alone, small steps would keep the process and the broker busy. So each partition lets the
+    others take a turn before its next step, and its records gather meanwhile. A single or slow
+    partition never waits.
     """
 
     def __init__(self) -> None:
         self._begun: dict[int, float] = {}
 
-    def begin(self, partition: int, now: float) -> None:
-        """Note that a partition begins a step, at ``now`` of any clock that does not go back, in seconds."""
+    def start_step(self, partition: int, now: float) -> None:
+        """Note that a partition begins a step at ``now``, in seconds of a monotonic clock."""
         self._begun[partition] = now
 
     def wait(self, partition: int, now: float) -> float:
-        """Seconds until a partition should begin its next step."""
+        """Return the seconds until a partition should begin its next step."""
         if (begun := self._begun.get(partition)) is None:
             return 0.0
         others = sum(now - last < AT_WORK_SECONDS for last in self._begun.values()) - 1
@@ -127,7 +129,7 @@ RESTORE_WAIT_MS = 10
 
 @dataclass
 class StandbyCopy:
-    """A processor in the middle of its restore, and the offsets up to which it has taken its topics in."""
+    """A partly restored processor, and the offsets up to which it has read its topics."""
 
     processor: Processor
     positions: dict[TopicPartition, int] = field(default_factory=dict)
@@ -135,7 +137,7 @@ class StandbyCopy:
 
 @dataclass
 class PartitionSession:
-    """What lasts from one fence to the next failure."""
+    """The work on one partition, from a fence to the next failure."""
 
     processor: Processor
     writer: Writer
@@ -146,17 +148,18 @@ class PartitionSession:
     refusals: Refusals
     topic_ids: TopicIds
     sought: set[TopicPartition] = field(default_factory=set)
-    """Partitions from which nothing has come since the seek."""
-    told: float = 0.0
-    """When the end of the input was last asked for."""
+    """Partitions without records since the seek."""
+    end_requested: float = 0.0
+    """When the end of the input was last requested."""
 
 
 @dataclass(frozen=True)
 class Equipment:
-    """What all partitions of one engine share.
+    """Objects that all partitions of one engine share.
 
-    ``consumer`` is the group's, ``offsets`` an uncommitted reader that is asked for high watermarks; ``inherit`` gives a
-    warm copy of a partition where there is one, and is asked after the fence.
+    ``consumer`` is the group's member; ``offsets`` is a read-uncommitted consumer for high
+    watermarks; ``inherit`` returns a partition's standby copy, if there is one, and is called after
+    the fence.
     """
 
     role: EngineRole
@@ -168,15 +171,15 @@ class Equipment:
     inherit: Callable[[int], StandbyCopy | None] = lambda _: None
     stamps: Stamps = field(default_factory=Stamps)
     clock: Callable[[], float] = time.time
-    """Seconds since 1970, as this process has them."""
+    """Seconds since 1970 on this machine's clock."""
     turns: PartitionTurns = field(default_factory=PartitionTurns)
 
 
 class SessionOpener:
-    """Begins the lives of one partition's state in this process."""
+    """Opens the sessions of one partition in this process."""
 
     def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: TaskStep) -> None:
-        """Take the event that tells the partition's task to stop, and where it says what it does."""
+        """``stopping`` ends the opening; ``step`` shows its progress."""
         self._step = step
         self._partition = partition
         self._equipment = equipment
@@ -185,13 +188,14 @@ class SessionOpener:
         self._consumer = equipment.consumer
         self._stopping = stopping
 
-    async def begin(self) -> PartitionSession:
-        """Fence the predecessor, then rebuild the state from the changelog up to the last stable offset.
+    async def open_session(self) -> PartitionSession:
+        """Fence the predecessor, then restore the state up to the last stable offset.
 
-        An order to stop ends it wherever it is: nothing has been given to anybody, and whoever begins next fences again.
+        An order to stop may end it at any point: nothing has been shared, and the next owner fences
+        again.
 
         Raises:
-            Stopped: told to stop before it was done.
+            Stopped: the order to stop came before the end.
         """
         return await unless_stopped(self._stopping, self._begin())
 
@@ -229,7 +233,7 @@ class SessionOpener:
             warm=copy is not None,
         )
         refusals = Refusals(role.name, self._partition)
-        await asyncio.to_thread(refusals.tell, processor)
+        await asyncio.to_thread(refusals.report, processor)
         changelog = TopicPartition(processor.changelog, self._partition)
         sources, ahead = list(positions), not isinstance(processor, Timed)
         return PartitionSession(
@@ -251,9 +255,9 @@ class SessionOpener:
         writer: Writer,
         topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
-        """Take in what is committed and not ``read`` yet: the fence is up, so that nothing more will come."""
+        """Read the committed records that are not ``read`` yet; the fence excludes further ones."""
         positions: dict[TopicPartition, int] = {}
-        # A fetch at one topic's end holds the next topic's up for as long as the broker lets it wait for news.
+        # A long wait at one topic's end would delay the fetch of the next topic.
         consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
         await consumer.start()
         try:
@@ -274,8 +278,8 @@ class SessionOpener:
         finally:
             await consumer.stop()
         del positions[TopicPartition(processor.changelog, self._partition)]
-        # Definitions may load tables, which takes seconds: heartbeats must go on. Nothing stops a thread: after an order to
-        # stop it goes on with a processor that nobody has any more.
+        # Loading tables may take seconds, and heartbeats must continue. After an order to stop, the
+        # thread continues on a discarded processor.
         reached = await asyncio.to_thread(processor.restored)
         offsets = GroupOffsets()
         for topic in processor.inputs:

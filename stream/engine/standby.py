@@ -1,8 +1,8 @@
-"""Warm copies of partitions that another worker owns: whoever inherits one has only the last moments left to read.
+"""Warm copies of other workers' partitions, for a short restore.
 
-A copy is a processor in the middle of a restore. It has taken in committed records only, in their order and without a
-gap, up to a position in each topic; to go on from there after the fence is the restore that begins at offset 0, with
-most of it done beforehand. A copy that lags costs time when it is inherited, nothing else; one that fails is dropped.
+A copy is a partly restored processor: it has applied all committed records, in order, up to a
+position in each topic. After the fence, the restore continues from there. A copy that lags only
+costs time when it is inherited; a copy that fails is dropped.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from stream.log import get_logger
 from stream.settings import Settings
 
 SETTLING: Final = 3.0
-"""Seconds after an assignment before copies begin: rebalances come in storms, and own partitions go first."""
+"""Seconds before copies start: rebalances come in series, and own partitions go first."""
 INTERVAL: Final = 0.5
-"""Seconds between two looks for news."""
+"""Seconds between two fetches."""
 PACE: Final = 50_000
-"""Records a second that all copies together take in at most: about a quarter of a core is theirs."""
+"""Most records per second of all copies together: about a quarter of a core."""
 RETRY: Final = 15.0
-"""Seconds before a copy that failed is begun anew."""
+"""Seconds before a failed copy is restarted."""
 
 log = get_logger("standby")
 
 
 class Standby:
-    """Keeps copies of up to ``settings.standby_partitions`` partitions of a role that has ``partitions`` in all.
+    """Keeps copies of up to ``settings.standby_partitions`` of a role's ``partitions``.
 
-    Each copy holds the partition's streams (see docs/scaling.md for how much that is) and at most the records that a
-    processor collects before it takes them in.
+    Each copy holds the partition's streams (for sizes see docs/scaling.md) and the records that a
+    processor collects before it applies them.
     """
 
     def __init__(self, role: EngineRole, settings: Settings, partitions: int, clients: Clients = KAFKA) -> None:
@@ -51,7 +51,7 @@ class Standby:
         self._turn = asyncio.Lock()
 
     def follow(self, owned: Collection[int]) -> None:
-        """Keep copies of what this worker may inherit, now that it owns these; drop all others."""
+        """Copy the partitions that an owner of ``owned`` may inherit, and drop all other copies."""
         wanted = neighbours(owned, self._partitions, self._settings.standby_partitions)
         for partition in self._tasks.keys() - wanted - set(owned):
             self._drop(partition)
@@ -59,7 +59,7 @@ class Standby:
             self._tasks[partition] = asyncio.create_task(self._keep(partition), name=f"standby-{partition}")
 
     def take(self, partition: int) -> StandbyCopy | None:
-        """Hand over a partition's copy to whoever has fenced its owner: nothing is added to it any more."""
+        """Return a partition's copy and stop updating it; call it after the fence."""
         copy = self._copies.get(partition)
         self._drop(partition)
         return copy
@@ -86,13 +86,13 @@ class Standby:
             try:
                 async with reader(self._settings, self._clients) as consumer:
                     await self._tail(partition, consumer)
-            except Exception as error:  # noqa: BLE001  (whatever it is, a full restore does without a copy)
+            except Exception as error:  # noqa: BLE001  (any failure: a full restore needs no copy)
                 self._copies.pop(partition, None)
                 log.warning("standby starts over", partition=partition, error=type(error).__name__)
             pause = RETRY
 
     async def _tail(self, partition: int, consumer: Consumer) -> None:
-        """Take in a partition's tables and changelog from the beginning, and then whatever comes."""
+        """Apply a partition's tables and changelog from the beginning, then all new records."""
         processor, taken = self._role.make(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)
         sources = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
@@ -101,13 +101,13 @@ class Standby:
                 limit, position = self._settings.batch_events, copy.positions.get(source)
                 whole = source.topic == processor.changelog
                 async for records in read_to_end(consumer, source, limit, position, whole=whole):
-                    # Nobody can take the copy between these two lines.
+                    # No await between these two lines: the copy cannot be taken here.
                     processor.restore(records)
                     copy.positions[source] = records[-1].offset + 1
                     taken += len(records)
                     async with self._turn:
                         await asyncio.sleep(len(records) / PACE)
-                # Past the markers behind the last record.
+                # Include the markers after the last record.
                 copy.positions[source] = await consumer.position(source)
                 consumer.pause(source)
             if rounds == 0:
@@ -116,10 +116,10 @@ class Standby:
 
 
 def neighbours(owned: Collection[int], partitions: int, limit: int) -> set[int]:
-    """The partitions nearest to those owned, so many at most.
+    """Return the partitions nearest to those owned, at most ``limit``.
 
-    The group gives each member a range of partitions. When a member comes or goes the ranges shift, and what a member
-    gets borders on what it has.
+    The group assigns ranges. When a member joins or leaves, the ranges shift, so that a member
+    inherits partitions next to its own.
     """
     others = [number for number in range(partitions) if number not in owned]
     others.sort(key=lambda number: (min((abs(number - own) for own in owned), default=0), number))

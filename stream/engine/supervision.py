@@ -1,4 +1,4 @@
-"""An engine looks after itself: what its tasks do, whether it is a member, and what it says of that."""
+"""Supervises an engine: the steps of its tasks, its group membership and its readiness."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from stream.log import get_logger
 from stream.settings import Settings, variable
 
 INTERVAL: Final = 2.0
-"""Seconds between two questions."""
+"""Seconds between two requests for the group's members."""
 REJOIN_SECONDS: Final = 60.0
-"""A process that Kafka does not list for so long, while it answers, has lost its group for good."""
+"""Seconds of absence from the group, while Kafka answers, until membership is lost."""
 
 membership_log = get_logger("membership")
 
 
 class MembershipLostError(RuntimeError):
-    """This process is in its group no more, for good: another has its name, or the client library has not brought it back."""
+    """Membership is lost for good: another process has the name, or rejoining failed."""
 
 
 class Membership:
-    """Asks Kafka again and again whether ``consumer`` is in the group of its role.
+    """Polls Kafka for whether ``consumer`` is in the group of its role.
 
-    ``held_up`` says whether a batch in hand keeps the process from joining again: for so long it is not a member, and
-    says so, but is not lost.
+    ``held_up`` returns whether a running batch delays rejoining: the process then reports that it
+    is not a member, but the membership is not lost.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Membership:
         held_up: Callable[[], bool],
     ) -> None:
         self.joined = False
-        """Whether Kafka has listed this process at the last answer, which is no older than a session."""
+        """Whether Kafka listed this process in its last answer, which is at most a session old."""
         self.absence = "has not joined its group yet"
-        """Why it is not a member, while it is none."""
+        """Why this process is not a member; empty if it is one."""
         self.contact: float | None = None
-        """Since when Kafka has answered every question, on the monotonic clock; None while it does not."""
+        """Start of Kafka's uninterrupted answers on the monotonic clock; None without answers."""
         self._name = settings.instance
         self._role = role
         self._consumer = consumer
@@ -66,26 +66,26 @@ class Membership:
         self._away: float | None = None
 
     def require_place(self) -> None:
-        """Make sure that the group has not turned this process away for good.
+        """Raise if the group has excluded this process for good.
 
         Raises:
-            MembershipLostError: another process has joined under its name, and has the partitions.
-            RefusedTimeError: the group takes no member with its session.
+            MembershipLostError: another process has joined with its name and has its partitions.
+            RefusedTimeError: the group does not accept its session timeout.
         """
         if self._consumer.session_refused:
             raise refused_session(self._session_ms)
         if self._consumer.displaced:
             raise MembershipLostError(
-                f"another process has joined group {self._role.group} under the name {self._name}, and has its partitions; "
-                f"give each process of a role a name of its own ({variable('instance')}), or none"
+                f"another process has joined group {self._role.group} under the name {self._name} and has its "
+                f"partitions; give each process of a role its own {variable('instance')}, or set none"
             )
 
     async def watch(self) -> NoReturn:
-        """Ask until cancelled.
+        """Poll until cancelled.
 
         Raises:
-            MembershipLostError: Kafka answers and has not listed this process for ``REJOIN_SECONDS``.
-            GroupAuthorizationFailedError: this principal may not be in the group.
+            MembershipLostError: Kafka has not listed this process for ``REJOIN_SECONDS``.
+            GroupAuthorizationFailedError: this principal may not join the group.
         """
         try:
             while True:
@@ -102,10 +102,10 @@ class Membership:
             raise
         except (KafkaError, OSError, TimeoutError) as error:
             self.contact = self._away = None
-            # One lost answer says nothing; after a session Kafka has given up whoever it does not hear from.
+            # One lost answer means nothing; after a session Kafka has removed a silent member.
             if time.monotonic() - self._answered > self._session:
                 self._become(
-                    joined=False, absence=f"hears nothing of its group from Kafka ({type(error).__name__})"
+                    joined=False, absence=f"gets no answer about its group from Kafka ({type(error).__name__})"
                 )
             return
         now = self._answered = time.monotonic()
@@ -115,13 +115,13 @@ class Membership:
             self._away = None
             self._become(joined=True, absence="")
             return
-        self._become(joined=False, absence="is not in its group, as Kafka says")
+        self._become(joined=False, absence="is not in its group, according to Kafka")
         if self._away is None or self._held_up():
             self._away = now
         elif now - self._away > REJOIN_SECONDS:
             raise MembershipLostError(
                 f"not a member of group {self._role.group} for {REJOIN_SECONDS:.0f} s, though Kafka answers; this "
-                "process ends so that its supervisor starts it again"
+                "process ends, and its supervisor must restart it"
             )
 
     def _become(self, *, joined: bool, absence: str) -> None:
@@ -134,21 +134,21 @@ class Membership:
 
 
 FAILING_SECONDS: Final = 60.0
-"""A partition that has started over for so long, or whose restore has not gone on, makes its service not ready."""
+"""Seconds of failures or of one restore after which a partition counts as failing."""
 LONG_SECONDS: Final = 60.0
-"""A step that takes so long is worth a line in the log."""
+"""A step is logged if it takes longer."""
 STALLED_SECONDS: Final = 300.0
-"""A wait for Kafka that is over in moments, and has lasted so long while Kafka answers, will never end."""
+"""A step that only waits for Kafka has stalled if it takes longer while Kafka answers."""
 
 log = get_logger("supervision")
 
 
 class StalledError(RuntimeError):
-    """A partition's task hangs, or has gone without being told to stop."""
+    """A partition's task hangs, or ended without an order to stop."""
 
 
 class Supervision:
-    """Looks at everything once a second, at an engine's behest."""
+    """Checks an engine once a second."""
 
     def __init__(self, role: ServiceName, membership: Membership, health: ServiceHealth | EngineHealth) -> None:
         self._role = role
@@ -157,12 +157,12 @@ class Supervision:
         self._long: dict[int, float] = {}
 
     def look(self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = "") -> None:
-        """Take figures, and say what is lacking; partitions that are ``refused`` count among those that fail.
+        """Set metrics and readiness; ``refused`` partitions count as failing.
 
         Raises:
             MembershipLostError: another process has this one's name.
-            RefusedTimeError: the group takes no member with this one's session.
-            StalledError: a task waits for Kafka for good; its process must end, for others to take over.
+            RefusedTimeError: the group does not accept this process's session timeout.
+            StalledError: a task waits for Kafka forever; another process must take over.
         """
         self._membership.require_place()
         now, longest, failing = time.monotonic(), 0.0, [*refused]
@@ -184,7 +184,7 @@ class Supervision:
             if name in ON_KAFKA and contact is not None and now - max(since, contact) > STALLED_SECONDS:
                 raise StalledError(
                     f"partition {task.partition} has been {name} for {now - since:.0f} s, though Kafka answers; this "
-                    "process ends so that its supervisor starts it again"
+                    "process ends, and its supervisor must restart it"
                 )
         metrics = self._health.metrics
         metrics.member.set(self._membership.joined)
@@ -195,9 +195,7 @@ class Supervision:
         elif refusals:
             self._health.tell("; ".join(sorted(refusals)))
         elif failing:
-            self._health.tell(
-                f"partitions start over again and again, or their restore does not go on, see the log: {sorted(failing)}"
-            )
+            self._health.tell(f"partitions are failing or stuck in their restore; see the log: {sorted(failing)}")
         else:
             self._health.tell("")
 

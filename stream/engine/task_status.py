@@ -1,4 +1,4 @@
-"""What a partition's task is doing, for how long, and how it gets on: what its engine watches it by."""
+"""The current step and the failures of a partition's task, for supervision."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from stream.processing.protocol import Processor
 StepName = Literal["resting", "restoring", "waiting", "working", "writing", "pausing"]
 
 ON_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
-"""Steps that end in moments as long as Kafka answers. The others take as long as there is work."""
+"""Steps that end soon if Kafka answers. Others may take any time."""
 
 
 TRIES: Final = 5
-"""A record at which the task has failed so many times in a row makes its service not ready."""
+"""Failures in a row at one record that make the service not ready."""
 
 
 class TaskStep:
-    """The step at hand and when it began, in seconds of the monotonic clock."""
+    """The current step and its start on the monotonic clock."""
 
     def __init__(self) -> None:
         self.enter("resting")
 
     def enter(self, name: StepName) -> None:
-        """Begin another step, or the same one once more."""
+        """Begin a step, or the same one again."""
         self.name: StepName = name
         self.since = time.monotonic()
 
 
 @dataclass(frozen=True)
 class InputPlace:
-    """A record of an input."""
+    """The position of an input record."""
 
     source: TopicPartition
     offset: int
@@ -48,15 +48,15 @@ class InputPlace:
 
 
 class PartitionHealth:
-    """The failures of a partition, over all lives of its state."""
+    """Failures of a partition, kept across its sessions."""
 
     def __init__(self) -> None:
         self.failing_since: float | None = None
-        """When the first of the failures in a row was, on the monotonic clock; None if all is well."""
+        """First of the failures in a row, on the monotonic clock; None without failures."""
         self.failures = 0
-        """Failures in a row: until the record that failed is committed, or a calm time has passed."""
+        """Failures in a row, until the failed record is committed or a calm time passes."""
         self.refusal = ""
-        """Why the partition takes in nothing, as /readyz shows it."""
+        """Why the partition processes nothing, as shown at /readyz."""
         self._failed_at: InputPlace | None = None
         self._tries = 0
         self._is_kafka = False
@@ -72,7 +72,8 @@ class PartitionHealth:
     ) -> None:
         """Count a failure, ``at`` a record if one was being processed.
 
-        An input that must be mended is shown at once, any other reason after ``TRIES`` failures at one record.
+        An invalid input topic is shown at once, any other reason after ``TRIES`` failures at one
+        record.
         """
         self.failing_since = self.failing_since or now
         self.failures += 1
@@ -84,15 +85,15 @@ class PartitionHealth:
             self.refusal = reason
         elif at is not None and self._tries >= TRIES:
             self.refusal = (
-                f"{at}: processing fails with {reason}; nothing behind this record is taken in, and nothing is lost; "
+                f"{at}: processing fails with {reason}; no later record is processed, and nothing is lost; "
                 "see the log, and install a version that can process it"
             )
 
-    def went_on(self, source: TopicPartition, following: int) -> None:
-        """Note a commit: the failures are over if it goes beyond the record that failed.
+    def record_commit(self, source: TopicPartition, following: int) -> None:
+        """End the failures if the commit goes beyond the failed record.
 
-        Commits of other inputs, or of records before it, which a restored partition commits again, do not end them. Any commit
-        ends failures of Kafka's.
+        Commits of other inputs, or of earlier records, do not end them: a restored partition
+        repeats those. Any commit ends failures of Kafka.
         """
         failed = self._failed_at
         if failed is None:
@@ -108,36 +109,36 @@ class PartitionHealth:
 
 
 ServiceName = Literal["worker", "budget", "feed"]
-"""The services that engines run."""
+"""The services that run engines."""
 
 
 @dataclass(frozen=True)
 class EngineRole:
-    """Which processor an engine runs, and under which names Kafka knows it."""
+    """The processor of an engine and its names in Kafka."""
 
     name: ServiceName
     group: str
     status: str
     make: Callable[[int], Processor]
     reports: bool = True
-    """Whether its restores are told on the status topic, partition by partition."""
+    """Whether restores are reported on the status topic."""
 
     patience: float = 0.0
-    """Seconds that what is written to the changelog alone may wait for its transaction: only if nobody else reads it."""
+    """Seconds that changelog-only writes may wait, if no other service reads them."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the partitions' log lines beside role and partition, such as the source."""
+    """Fields of log lines in addition to role and partition, such as the source."""
 
     process: str = ""
-    """The process's name, where it is not to be made of host and number."""
+    """The process's name, if it is not host and number."""
 
     @property
     def member(self) -> str:
-        """This process's name in the group, and in what it reports."""
+        """This process's name in the group and in its reports."""
         return self.process or f"{self.name}-{socket.gethostname()}-{os.getpid()}"
 
     def transactional_id(self, partition: int) -> str:
-        """The static id that fences a partition's previous owner."""
+        """Return the static id that fences a partition's previous owner."""
         return f"{self.group}-{partition}"
 
 
@@ -148,7 +149,7 @@ _COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "failing": sum,
     "step_seconds": max,
 }
-"""What becomes of a gauge that several engines of one process set."""
+"""How a gauge combines the values of several engines in one process."""
 
 
 class Metrics:
@@ -171,17 +172,17 @@ class Metrics:
         )
         self.unread = Counter(
             f"sotto_{role}_unread",
-            "Events and batches refused unread, and those of tables passed over.",
+            "Events and batches refused as unreadable, and skipped records of tables.",
             registry=self.registry,
         )
         self.gone = Counter(
             f"sotto_{role}_input_gone",
-            "Input records that were deleted before they were read, at most.",
+            "Upper bound for input records that were deleted before they were read.",
             registry=self.registry,
         )
         self.recreated = Counter(
             f"sotto_{role}_input_recreated",
-            "Times a partition found that an input topic had been deleted and created again.",
+            "Times an input topic was found to have been deleted and created again.",
             registry=self.registry,
         )
         self.restored = Counter(
@@ -190,34 +191,36 @@ class Metrics:
         self.partitions = Gauge(f"sotto_{role}_partitions", "Partitions owned now.", registry=self.registry)
         self.member = Gauge(
             f"sotto_{role}_member",
-            "Whether Kafka lists this process in its consumer group, as a spare or with partitions.",
+            "Whether Kafka lists this process in its consumer group, with or without partitions.",
             registry=self.registry,
         )
-        self.ready = Gauge(f"sotto_{role}_ready", "Whether /readyz says so.", registry=self.registry)
+        self.ready = Gauge(f"sotto_{role}_ready", "Whether /readyz reports ready.", registry=self.registry)
         self.failing = Gauge(
             f"sotto_{role}_failing_partitions",
-            "Partitions owned that are beyond those of other topics, have done nothing but start over for a minute, or whose restore has not gone on.",
+            "Owned partitions that were refused, or that have been failing or restoring for a minute.",
             registry=self.registry,
         )
         self.step_seconds = Gauge(
             f"sotto_{role}_step_seconds",
-            "How long the longest step at hand has taken: a restore, a batch, a wait for Kafka.",
+            "Age of the longest current step: a restore, a batch or a wait for Kafka.",
             registry=self.registry,
         )
         self.restore_seconds = Histogram(
-            f"sotto_{role}_restore_seconds", "From fence to ready.", registry=self.registry
+            f"sotto_{role}_restore_seconds", "Time from fence to ready.", registry=self.registry
         )
         self.batch_seconds = Histogram(
-            f"sotto_{role}_batch_seconds", "From records in hand to transaction committed.", registry=self.registry
+            f"sotto_{role}_batch_seconds",
+            "Time from a fetched batch to its committed transaction.",
+            registry=self.registry,
         )
         self._parts: dict[str, dict[str, float]] = {name: {} for name in _COMBINED}
 
     def part(self, name: str) -> PartMetrics:
-        """The same for one of several engines of a process: they count together, and their gauges are combined."""
+        """Return the metrics of one engine; counters are shared, and gauges are combined."""
         return PartMetrics(self, name)
 
     def drop(self, name: str) -> None:
-        """Forget the gauges of an engine that is no more."""
+        """Remove the gauges of an engine."""
         for values in self._parts.values():
             values.pop(name, None)
 
@@ -230,7 +233,7 @@ class Metrics:
 
 
 class PartMetrics:
-    """One engine's share of a process's figures."""
+    """One engine's share of a process's metrics."""
 
     def __init__(self, whole: Metrics, name: str) -> None:
         self.events, self.busy, self.failures = whole.events, whole.busy, whole.failures
@@ -249,5 +252,5 @@ class GaugeShare:
         self._whole, self._gauge, self._part = whole, gauge, part
 
     def set(self, value: float) -> None:
-        """Say what it is now."""
+        """Set the share."""
         self._whole.set_part(self._gauge, self._part, value)

@@ -32,10 +32,10 @@ _CHECKSUM: Final = struct.Struct(">I")
 _CHECKSUM_AT: Final = 17
 _TRANSACTIONAL: Final = 0x10
 _OVERHEAD: Final = 32
-"""Bytes, at most, that a record takes beside its key and value."""
+"""Most bytes of a record in addition to its key and value."""
 
 _COPIED_AT_ONCE: Final = 4_000
-"""So many messages of lists are copied at a time, to be laid out: a step may write tens of thousands."""
+"""Most messages that are copied at once: a step may write tens of thousands."""
 
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
@@ -45,7 +45,7 @@ _Part = tuple[Spans, Spans] | list[Message]
 def batches_of(
     producer: Producer, messages: Messages, timestamp: int, batch_bytes: int
 ) -> Iterator[OutgoingBatch]:
-    """Messages in batches that every reader of ours takes, and of at most so many bytes unless one message is longer."""
+    """Yield batches of at most ``batch_bytes``, unless one message is longer."""
     if isinstance(producer, TransactionalProducer) and compiled() is not None:
         yield from framed(messages, timestamp, batch_bytes)
     else:
@@ -65,7 +65,7 @@ def _appended(producer: Producer, messages: Messages, timestamp: int) -> Iterato
 
 
 class FramedBatch:
-    """Records that are laid out already, where aiokafka has its ``BatchBuilder``."""
+    """An encoded batch with the interface of aiokafka's ``BatchBuilder``."""
 
     def __init__(self, writer: RecordWriter, timestamp: int) -> None:
         self._records = writer.records()
@@ -75,21 +75,21 @@ class FramedBatch:
         self._built: bytearray | None = None
 
     def append(self, **_: Any) -> None:
-        """It takes no more."""
+        """Accept no record: the batch is complete."""
 
     def close(self) -> None:
-        """It is closed."""
+        """Do nothing: the batch is closed."""
 
     def closed(self) -> bool:
-        """Whether it takes no more."""
+        """Return True: the batch is complete."""
         return True
 
     def size(self) -> int:
-        """Its length in bytes."""
+        """Return the length in bytes."""
         return _HEADER.size + len(self._records)
 
     def record_count(self) -> int:
-        """How many records it has."""
+        """Return the number of records."""
         return self._count
 
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
@@ -108,13 +108,12 @@ class FramedBatch:
 
 
 def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    """Messages in batches that are laid out already, as they are asked for."""
+    """Yield encoded batches of the messages, one at a time."""
     for some in _portions(messages):
         yield from _laid_out(some, timestamp, batch_bytes)
 
 
 def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
-    """All messages, so many at a time as are copied at once; what is in columns is not copied."""
     some: list[Collection[Message]] = []
     copied = 0
     for part in messages.parts:
@@ -157,7 +156,6 @@ def _laid_out(some: list[Collection[Message]], timestamp: int, batch_bytes: int)
 
 
 def _columns(part: Collection[Message]) -> _Part:
-    """Keys and values, or messages that have headers as they are."""
     if isinstance(part, MessageColumns):
         return part.keys, part.values
     if any(map(_has_headers, part)):
@@ -166,7 +164,7 @@ def _columns(part: Collection[Message]) -> _Part:
 
 
 def _sizes(part: _Part) -> tuple[int, int]:
-    """How many bytes the records of a part take at most, and how many the longest of them."""
+    """Return upper bounds for the bytes of all records and of the longest one."""
     if isinstance(part, list):
         sizes = [len(_record(COLUMN_RECORDS, message)) for message in part]
         return sum(sizes), max(sizes)
@@ -176,7 +174,7 @@ def _sizes(part: _Part) -> tuple[int, int]:
 
 
 def _write(writer: RecordWriter, part: _Part, first: int) -> int:
-    """Write messages of a part from one on, and give how many had room."""
+    """Write messages from ``first`` on, and return how many fitted."""
     if not isinstance(part, list):
         return writer.write(first, *part)
     for count, message in enumerate(part[first:]):
@@ -186,7 +184,7 @@ def _write(writer: RecordWriter, part: _Part, first: int) -> int:
 
 
 def _record(delta: int, message: Message) -> bytes:
-    """A record within its batch, of the batch's first time."""
+    """Encode a record with the timestamp of its batch."""
     key, value, headers = message
     body = bytearray(b"\0\0")
     encode_varint(delta, body.append)
@@ -207,7 +205,7 @@ def _put(body: bytearray, text: bytes | None) -> None:
 
 
 def _optional(texts: list[bytes | None]) -> Spans:
-    """Texts, some of which may be missing: these have a size of -1."""
+    """Return spans of texts; a missing text has size -1."""
     spans = spans_of([text or b"" for text in texts])
     for place, text in enumerate(texts):
         if text is None:
@@ -220,9 +218,9 @@ def _longest(texts: Spans) -> int:
 
 
 UNSTAMPED: Final = -1
-"""What Kafka takes for a record that carries no time; its own clock then decides how long the record is kept."""
+"""Kafka's value for no timestamp; retention then follows the broker's clock."""
 SET_BACK: Final = 60.0
-"""Seconds by which a clock that was refused must have gone back before it is tried again."""
+"""Seconds that a refused clock must be set back before it is used again."""
 
 log = get_logger("stamps")
 
@@ -230,48 +228,48 @@ log = get_logger("stamps")
 class Stamps:
     """Record timestamps of one process, in milliseconds since the epoch.
 
-    Topics that ``sotto topics create`` makes are stamped by the broker, whatever is sent. A topic that is not takes the
-    writer's time and refuses one that is more than an hour ahead. Records are then written without a time until this
-    machine's clock has been set back: no partition is held up by it.
+    Brokers stamp the topics that ``sotto topics create`` makes. Any other topic takes the writer's
+    time, and refuses one that is more than an hour ahead. Records are then written without a
+    timestamp until this machine's clock is set back, so that no partition is delayed.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """Take the wall clock, in seconds since the epoch."""
+        """``clock`` returns seconds since the epoch."""
         self._clock = clock or (time.time)
         self._refused: float | None = None
 
     def now(self) -> int:
-        """The time for a record that is written now."""
+        """Return the timestamp for a record that is written now."""
         wall = self._clock()
         if self._refused is not None:
             if wall - time.monotonic() > self._refused - SET_BACK:
                 return UNSTAMPED
             self._refused = None
-            log.info("clock set back: records carry its time again")
+            log.info("clock set back; records carry timestamps again")
         return int(wall * 1000)
 
     def refuse(self) -> None:
-        """Kafka has refused the time."""
+        """Stop using the clock, because Kafka refused its time."""
         ahead = self._clock() - time.monotonic()
         if self._refused is None:
             log.error(
                 "clock refused",
-                reason="Kafka says that this machine's clock is far ahead; set it right",
-                remedy="until then records carry no time; 'sotto topics check' names topics that the broker does not stamp",
+                reason="according to Kafka, this machine's clock is far ahead; correct it",
+                remedy="until then records have no timestamp; 'sotto topics check' names topics that the broker does not stamp",
             )
         self._refused = ahead
 
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that connections get to end in good order; they are told to at once."""
+"""Seconds for closing connections cleanly."""
 
 
 class Writer:
     """Writes outputs and input positions in one transaction.
 
-    The transactional id belongs to the input partition, not to the process: opening a writer fences whoever wrote for
-    that partition before and aborts what it left open. (No group metadata goes with offsets, KIP-447, so
-    the id is the only fence there is.) After any error a writer is good for nothing but ``close``.
+    The transactional id belongs to the input partition, not to the process: opening a writer fences
+    the partition's previous writer and aborts its open transaction. Offsets carry no group metadata
+    (KIP-447), so that the id is the only fence. After an error, a writer can only be closed.
     """
 
     def __init__(self, producer: Producer, group: str, stamps: Stamps, batch_bytes: int) -> None:
@@ -280,7 +278,7 @@ class Writer:
         self._group = group
         self._stamps = stamps
         self.confirm: Callable[[], Awaitable[None]] | None = None
-        """Awaited before anything is written; what it raises keeps it from being written."""
+        """Awaited before each write; an error prevents the write."""
 
     @classmethod
     async def fence(
@@ -291,11 +289,11 @@ class Writer:
         clients: Clients = KAFKA,
         stamps: Stamps | None = None,
     ) -> Self:
-        """Open the writer of a partition; when this returns, the predecessor's last transaction has ended.
+        """Open a partition's writer, after the end of the predecessor's last transaction.
 
         Raises:
-            RefusedTimeError: transactions may last longer than the broker allows.
-            KafkaError: Kafka cannot be reached, or refuses.
+            RefusedTimeError: the transaction timeout is above the broker's limit.
+            KafkaError: Kafka is unreachable or refuses.
         """
         producer = clients.producer(
             **connection(settings),
@@ -315,13 +313,13 @@ class Writer:
         return writer
 
     async def commit(self, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
-        """Write everything or nothing, in batches that every reader of ours takes; returns once the transaction is committed."""
+        """Write all outputs or none, in batches that Sotto's readers accept, and commit."""
         if self.confirm is not None and outputs:
             await self.confirm()
         try:
             await self._write(outputs)
         except InvalidTimestampError:
-            # The next writer of this process does without.
+            # The next writer of this process uses no timestamps.
             self._stamps.refuse()
             raise
         if positions:
@@ -329,20 +327,20 @@ class Writer:
         await self._producer.commit()
 
     async def commit_parts(self, parts: Iterable[Outputs]) -> None:
-        """Write all parts or none, one after another: for more than memory should hold at once."""
+        """Write all parts or none, in sequence, for more outputs than fit in memory."""
         for outputs in parts:
             await self._write(outputs)
         await self._producer.commit()
 
     async def close(self) -> None:
-        """Let go of the connections; an open transaction is left for the successor's fence to abort."""
+        """Close the connections; the successor's fence aborts an open transaction."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._producer.stop()
 
     async def _write(self, outputs: Outputs) -> None:
         timestamp, size = self._stamps.now(), self._batch_bytes
-        # Filled as they are sent: what a step writes is in memory once, and of its batches those under way.
+        # Filled during sending: only the batches in flight are in memory twice.
         batches = {
             TopicPartition(topic, partition): batches_of(self._producer, messages, timestamp, size)
             for topic, partition, messages in outputs

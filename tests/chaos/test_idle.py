@@ -114,7 +114,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
 
         try:
             assert (await ask("first")).outcome == "below"
-            life = engine._partitions[0]._life
+            life = engine._partitions[0]._session
             assert life is not None
             monkeypatch.setattr(QueryProcessor, "heavy", True)
             monkeypatch.setattr(QueryProcessor, "process", slow)
@@ -123,7 +123,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             assert (await ask("last")).outcome == "below"
             # It has kept its partition all the while.
             assert engine.metrics.failures._value.get() == 0
-            assert engine._partitions[0]._life is life
+            assert engine._partitions[0]._session is life
             async with asyncio.timeout(120):
                 while engine.health.lack:
                     await asyncio.sleep(0.1)

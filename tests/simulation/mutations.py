@@ -152,12 +152,12 @@ def progress_not_asked() -> Iterator[None]:
 @contextmanager
 def state_kept_after_a_failed_commit() -> Iterator[None]:
     """The state is installed before the commit, and stays when the commit fails."""
-    begin, close = SessionOpener.begin, PartitionTask.close
+    begin, close = SessionOpener.open_session, PartitionTask.close
     kept: dict[SessionOpener, Any] = {}
 
     async def keep(self: PartitionTask) -> None:
-        if self._life is not None and self._role.name == "worker":
-            kept[self._lives] = self._life.processor
+        if self._session is not None and self._role.name == "worker":
+            kept[self._opener] = self._session.processor
         await close(self)
 
     async def again(self: SessionOpener) -> Any:
@@ -166,7 +166,7 @@ def state_kept_after_a_failed_commit() -> Iterator[None]:
             life.processor = processor
         return life
 
-    with patch.object(PartitionTask, "close", keep), patch.object(SessionOpener, "begin", again):
+    with patch.object(PartitionTask, "close", keep), patch.object(SessionOpener, "open_session", again):
         yield
 
 

@@ -45,7 +45,7 @@ async def _lasting(world: World) -> list[str]:
         _ask(world, questions, failures=0)
     await asyncio.sleep(60.0)
     assert MANY - world.failures[value] >= TRIES
-    assert "nothing behind this record is taken in, and nothing is lost" in worker.engine.health.lack
+    assert "no later record is processed, and nothing is lost" in worker.engine.health.lack
     assert "ZeroDivisionError in cast.py" in worker.engine.health.lack
     answered = {
         json.loads(record.value or b"")["id"]

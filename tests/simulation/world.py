@@ -263,7 +263,7 @@ class World:
                 if task is None or number not in service.engine._tasks:
                     continue
                 if place in member.assigned and service.process.name == member.name:
-                    return task._life
+                    return task._session
         return None
 
     def dry(self) -> set[str]:

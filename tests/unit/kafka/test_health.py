@@ -91,11 +91,11 @@ def test_a_spare_is_ready(clock: Clock) -> None:
 
 def test_whoever_is_no_member_says_why(clock: Clock) -> None:
     member = Member()
-    member.joined, member.absence = False, "is not in its group, as Kafka says"
+    member.joined, member.absence = False, "is not in its group, according to Kafka"
     told = look(member, Task(0, "working", clock.now))
     assert told.answer("/readyz") == (
         "503 Service Unavailable",
-        "this worker is not in its group, as Kafka says",
+        "this worker is not in its group, according to Kafka",
     )
     assert told.answer("/livez") == ("200 OK", "ok")
     assert (figure(told, "member"), figure(told, "ready")) == (0.0, 0.0)

@@ -79,7 +79,7 @@ def test_a_state_that_went_back_is_brought_up_to_date_by_the_events_it_lacks() -
 
 @pytest.mark.parametrize(("beginning", "end"), [(11, 50), (0, 39)], ids=["retention", "a recreated topic"])
 def test_a_state_that_lacks_events_which_are_gone_is_refused_with_the_remedy(beginning: int, end: int) -> None:
-    with pytest.raises(StateLostError, match=r"state reaches offset 10 of queries.*bring back a newer copy"):
+    with pytest.raises(StateLostError, match=r"state reaches offset 10 of queries.*restore a newer copy"):
         following(10, beginning=beginning, end=end, committed=40)
 
 

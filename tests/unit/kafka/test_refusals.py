@@ -14,7 +14,7 @@ LACK = f"this worker lacks noise key {KEY.key_id}; give it that key"
 
 def told(refusals: Refusals, processor: QueryProcessor) -> list[tuple[str, str, int, int]]:
     with capture_logs() as lines:
-        refusals.tell(processor)
+        refusals.report(processor)
     assert {(line["event"], line["role"]) for line in lines} <= {("streams not answered", "worker")}
     return [(line["log_level"], line["reason"], line["streams"], line["partition"]) for line in lines]
 

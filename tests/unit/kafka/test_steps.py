@@ -29,12 +29,12 @@ def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
     health = PartitionHealth()
     for tries in range(1, 2 * TRIES):
         health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
-        health.went_on(SOURCE, 50)
-        health.went_on(SOURCE, 100)
-        health.went_on(TopicPartition("charges", 3), 1000)
+        health.record_commit(SOURCE, 50)
+        health.record_commit(SOURCE, 100)
+        health.record_commit(TopicPartition("charges", 3), 1000)
         assert health.failures == tries
     assert "queries partition 3 offset 100" in health.refusal
-    health.went_on(SOURCE, 101)
+    health.record_commit(SOURCE, 101)
     assert (health.failures, health.failing_since, health.refusal) == (0, None, "")
 
 
@@ -43,7 +43,7 @@ def test_partition_health_keeps_failures_of_no_record_through_commits() -> None:
     health = PartitionHealth()
     for tries in range(1, 4):
         health.failed(1.0, "ValueError in tally.py:9")
-        health.went_on(SOURCE, tries)
+        health.record_commit(SOURCE, tries)
         assert health.failures == tries
 
 
@@ -62,7 +62,7 @@ def test_partition_health_ends_kafka_failures_with_a_commit() -> None:
     for number in range(5):
         health.failed(25.0 * number, "KafkaConnectionError", is_kafka=True)
         assert health.failures == 1
-        health.went_on(SOURCE, number)
+        health.record_commit(SOURCE, number)
         assert health.failing_since is None
 
 
@@ -72,5 +72,5 @@ def test_partition_health_keeps_a_failing_record_through_errors_of_kafka() -> No
     for _ in range(TRIES):
         health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
         health.failed(2.0, "KafkaConnectionError", is_kafka=True)
-        health.went_on(SOURCE, 100)
+        health.record_commit(SOURCE, 100)
     assert "queries partition 3 offset 100" in health.refusal

@@ -53,7 +53,7 @@ def test_a_port_in_use_ends_a_service_with_one_line(tmp_path: Path) -> None:
         port = str(server.getsockname()[1])
         monitor = run_sotto("serve", "monitor", "--port", port, SOTTO_MONITOR_NAMES_FILE=str(names))
         feed = run_sotto("serve", "feed", SOTTO_METRICS_PORT=port)
-    told = f"port {port} of 127.0.0.1 is in use; give another one, or end what listens there\n"
+    told = f"port {port} of 127.0.0.1 is in use; give another one, or stop the process that listens there\n"
     assert (monitor.returncode, monitor.stderr) == (1, f"error: SOTTO_MONITOR_PORT (--port): {told}")
     assert (feed.returncode, feed.stderr) == (1, f"error: SOTTO_METRICS_PORT: {told}")
 
