@@ -1,1 +1,1 @@
-"""From people's events to questions: feeds count each partition's windows, merging adds them up and asks."""
+"""Feeds count each partition's windows; merging adds the counts and asks the questions."""

@@ -1,8 +1,9 @@
-"""The changelog of what was counted, in pieces: each says what a step changed, and is deleted when later ones have said it all.
+"""The changelog of counts, in pieces that later pieces replace.
 
-A figure never goes down while its window is open, and a piece has figures as they are after its step and not what was added, so
-that of any two pieces the later one holds. A piece is binary: people are digests of 16 bytes, and nothing is named. What was counted of a person in
-a window stands once for all conditions.
+A piece has the changes of one step. A count never decreases while its window is open, and a piece
+has the values after its step. So of two pieces the later one holds. A piece is binary: people are
+digests of 16 bytes, and it has no names. A person's counts in a window are stored once for all
+conditions.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from stream.feeds.window_forms import Form
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 
 PIECE_BYTES: Final = 768 * 1024
-"""About as large as a piece may be: below the largest record of any topic."""
+"""Approximate size limit of a piece: below the largest record of any topic."""
 _DIGEST_BYTES: Final = 16
 _CELL_BYTES: Final = 24
 _PREFIX: Final = b"piece|"
 
 
 class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
-    """How often people were counted in a window, in the columns of some tallies."""
+    """Counts of people in a window, in the columns of some tallies."""
 
     tallies: list[int]
     start: int
@@ -39,7 +40,7 @@ class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Lives(msgspec.Struct, array_like=True, gc=False):
-    """How often people were counted by a tally in all windows together, or in those of a period."""
+    """Counts of people by a tally over all windows, or over those of a period."""
 
     tally: int
     period: int
@@ -48,7 +49,7 @@ class _Lives(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Places(msgspec.Struct, array_like=True, gc=False):
-    """Numbers of a tally's cells; ``among`` says of each in which of the windows it is."""
+    """Values of a tally's cells; ``among`` has the index of each cell's window."""
 
     tally: int
     by: tuple[str, ...]
@@ -63,15 +64,13 @@ class _Places(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Sections(msgspec.Struct, array_like=True, gc=False):
-    """A piece."""
-
     people: list[_PersonCounts]
     lives: list[_Lives]
     cells: list[_Places]
 
     @property
     def entries(self) -> int:
-        """How many figures there are: the rows of people and the cells."""
+        """Return the number of entries: rows of people and cells."""
         digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.lives)
         return digests // _DIGEST_BYTES + sum(one.count for one in self.cells)
 
@@ -84,24 +83,24 @@ _decode = msgspec.msgpack.Decoder(_Sections).decode
 
 @dataclass(slots=True)
 class Piece:
-    """A piece's value, and how many figures it has."""
+    """A piece's value and its number of entries."""
 
     value: bytes
     entries: int
 
 
 def key_of(number: int) -> bytes:
-    """The key of a piece."""
+    """Return the key of a piece."""
     return b"%s%d" % (_PREFIX, number)
 
 
 def number_of(key: bytes) -> int | None:
-    """The number of a piece by its key; None for another record's."""
+    """Return the number of a piece by its key; None for another record's key."""
     return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
 
 
 def pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
-    """What was touched, in as many pieces as it takes."""
+    """Yield the changes as pieces of limited size."""
     piece, size = _Sections([], [], []), 0
     for form, touched in changes:
         for section, more in _sections(form, touched):
@@ -124,7 +123,6 @@ def _add(piece: _Sections, section: _Section) -> None:
 
 
 def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
-    """What is said, and about how many bytes that takes."""
     tallies = sorted(form.tallies.values(), key=lambda tally: tally.column)
     numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
     for start, rows in touched.people.items():
@@ -146,7 +144,7 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
 def _people(
     visits: Visits, rows: npt.NDArray[np.int64], columns: list[int], most: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Whose some rows are, and what is counted there, in parts."""
+    """Yield the digests and counts of some rows, in parts."""
     for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
         own = rows[part]
         yield visits.people(own).astype("<u8").tobytes(), packed(visits.counts(own, columns), most)
@@ -181,12 +179,11 @@ def _parts(count: int, size: int) -> Iterator[slice]:
 
 
 def _overhead(numbers: Iterable[int]) -> int:
-    """More than what a section has beside its columns."""
+    """Return an upper bound for a section's bytes beside its columns."""
     return 200 + 9 * sum(1 for _ in numbers)
 
 
 def _narrow(numbers: np.ndarray[Any, Any]) -> bytes:
-    """Numbers from 0 on in as few bytes each as the largest needs."""
     bits = int(numbers.max(initial=0)).bit_length()
     return numbers.astype(next(f"<u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size)).tobytes()
 
@@ -196,10 +193,7 @@ def _wide(value: bytes, count: int) -> npt.NDArray[np.int64]:
 
 
 def take(value: bytes, number: int, forms: Iterable[Form]) -> int:
-    """Take a piece in, and give how many figures it has.
-
-    Windows that nobody counts any more are passed over, as are tallies that are no more.
-    """
+    """Apply a piece to open windows, and return its number of entries."""
     piece = _decode(value)
     for form in forms:
         for people in piece.people:
@@ -245,9 +239,9 @@ def _digests(value: bytes) -> Words:
 
 
 SLACK: Final = 65_536
-"""So many figures the changelog may hold beyond twice those that count."""
+"""Entries that the changelog may hold beyond twice the live ones."""
 AT_ONCE: Final = 2 * 65_536
-"""Pieces of so many figures are said again in one step, and no more than so many times what the step itself has written."""
+"""Most entries of old pieces that one step rewrites, and the factor to its own entries."""
 TIMES: Final = 4
 
 Changes = Sequence[tuple[Form, Touched]]
@@ -258,18 +252,18 @@ class PiecesLog:
 
     def __init__(self) -> None:
         self.next = 0
-        """The number of the next piece: what a step changes is marked with it before it is written."""
+        """The number of the next piece, which marks the changes before they are written."""
         self._steps: deque[tuple[int, int, int]] = deque()
         self._entries = 0
 
     def _add(self, first: int, end: int, entries: int) -> None:
-        """Note the pieces from ``first`` up to ``end``, which one step wrote."""
+        """Add the pieces ``first`` … ``end`` − 1, which one step wrote."""
         self._steps.append((first, end, entries))
         self._entries += entries
         self.next = max(self.next, end)
 
     def take(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
-        """Take in the pieces of a changelog, by their numbers.
+        """Apply the pieces of a changelog, by their numbers.
 
         Raises:
             LaterVersionError: a later version wrote one of them.
@@ -282,7 +276,7 @@ class PiecesLog:
             self._add(number, number + 1, entries)
 
     def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
-        """The records of a step that changed this, with what it says again of old pieces, and the ends of those."""
+        """Return a step's changes, rewritten old entries and tombstones."""
         messages: list[Message] = []
         first = self.next
         entries = self._append(changes, messages)
@@ -314,7 +308,7 @@ class PiecesLog:
 
 
 def _again(form: Form, before: int, piece: int) -> Touched:
-    """What old pieces said last of a form, to be said in a new one."""
+    """Return the latest entries of old pieces of a form, to be rewritten in a new piece."""
     touched = Touched()
     for start, window in form.windows.items():
         if len(rows := window.visits.again(before, piece)):

@@ -1,4 +1,4 @@
-"""Feeds: a partition of a live topic in, what it has in each closed window of each standing stream out."""
+"""Counts a partition of a live topic and publishes closed windows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics
 
 WORK_AT_ONCE: Final = 1_000_000
-"""Events times windows that they may lie in, once for each condition: what one step looks at."""
+"""Most events × windows × conditions that one step counts."""
 
 _STREAM: Final = b"stream|"
 _LATER_EPOCH: Final = b"epoch|"
@@ -41,18 +41,20 @@ _decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
 
 
 class FeedProcessor:
-    """One partition of a source's topic, for all standing streams of the source.
+    """Counts one partition of a source's topic for all standing streams of the source.
 
-    ``partitions`` is how many the topic has. Windows close by the events' own stamps, or by marks; where there are no events, by
-    ``reached_end``. Definitions must hold what control has told when a restore ends.
+    ``partitions`` is the topic's partition count. Windows close by the events' timestamps or by
+    marks, and without events by ``reached_end``. ``definitions`` must be up to date when a restore
+    ends.
 
-    ``left_out`` counts what the bounds have left out, ``late`` what came too late, ``counted`` what counts: events once for each
-    window that they lie in. They and ``rejected``, dead letters by their reason, are since this processor was made, and private.
+    ``left_out`` counts events beyond the bounds, ``late`` those after their window's close and
+    ``counted`` the others, once for each window. They and ``rejected``, dead letters by reason,
+    start at 0 with each processor, and are private.
     """
 
     heavy = True
     repeatable = False
-    """A partial that was merged is not taken twice, but what counts of a person hangs on all that came before."""
+    """Repeated partials are ignored, but a person's counts depend on earlier ones."""
 
     def __init__(
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
@@ -71,7 +73,7 @@ class FeedProcessor:
         self._telling = Telling(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
         self._kept: dict[str, dict[int, bytes]] = {}
-        """The keys of what the changelog has of each stream, by epoch: of epochs that have windows to tell of, and of the last that had."""
+        """Changelog keys by stream and epoch, with unpublished windows or the latest."""
         self._log = PiecesLog()
         self._offset = 0
         self.topic_ids: dict[str, str] = {}
@@ -80,37 +82,37 @@ class FeedProcessor:
         self._restoring: dict[bytes, RecordLike] = {}
 
     def reached_end(self, moment: float) -> None:
-        """Be told that whatever stood in the partition at a moment has been taken in, in seconds since 1970.
+        """Note that all records before ``moment``, in seconds since 1970, have been read.
 
-        The moment is one before the partition's end was asked for, and the end is the high watermark: not that of what is
-        committed, since a transaction that is open has events stamped long ago. What is due by it comes out of ``idle``.
+        The moment precedes the request for the partition's end, which is the high watermark: an
+        open transaction may have earlier timestamps. ``idle`` returns the windows that become due.
         """
         self._clock.reached_end(moment)
 
     @property
     def behind(self) -> bool:
-        """Whether windows are due that were more than one step takes: the next ``idle`` writes more of them."""
+        """Whether more windows are due than one step publishes; ``idle`` publishes the next ones."""
         return any(stream.is_due(self._clock.now) for stream in self._streams)
 
     @property
     def next_close(self) -> int | None:
-        """Where the clock must stand for the next window to close, in milliseconds since 1970; None if none is to come."""
+        """Clock, in milliseconds since 1970, at which the next window closes."""
         return self._streams.next_close()
 
     @property
     def due_at(self) -> float | None:
-        """The moment from which on a silent partition has a window to tell of, in seconds since 1970."""
+        """Time, in seconds since 1970, at which a silent partition has a due window."""
         reading = self.next_close
         return None if reading is None else self._clock.told_at(reading)
 
     @property
     def closes_at(self) -> float | None:
-        """The moment from which on an event closes a window, in seconds since 1970; None where only marks do."""
+        """Time, in seconds since 1970, from which an event closes a window; None if only marks do."""
         reading = self.next_close
         return None if reading is None else self._clock.stamped_at(reading)
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Take in records of the changelog; of each key the latest counts."""
+        """Read records of the changelog; the latest of each key counts."""
         for record in records:
             key = record.key or b""
             if record.value is None:
@@ -119,11 +121,11 @@ class FeedProcessor:
                 self._restoring[key] = record
 
     def restored(self) -> Mapping[str, int]:
-        """End the restore, and give the next offset.
+        """End the restore and return the next offset.
 
         Raises:
-            RecutError: the topic has another number of partitions than before.
-            TableMissedError: a stream is not among the definitions, which are behind.
+            RecutError: the topic's partition count has changed.
+            TableMissedError: a stream is missing in the definitions, which are not up to date.
         """
         kept_records, self._restoring = self._restoring, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
@@ -147,7 +149,7 @@ class FeedProcessor:
         return {self._source.topic: self._offset}
 
     def recreated(self, topic: str) -> None:
-        """Refuse another topic: open windows lack what the deleted one still had, and may count what it had once more.
+        """Refuse another topic: open windows lack deleted events, and might count events twice.
 
         Raises:
             RecreatedError: always.
@@ -155,24 +157,24 @@ class FeedProcessor:
         raise RecreatedError(topic)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """There are no tables to follow: definitions come beside."""
+        """Return nothing: definitions arrive separately, and there are no tables."""
         del records
         return Outputs()
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """There are no tables."""
+        """Return False: there are no tables."""
         del records
         return False
 
     def portion(self, records: Sequence[RecordLike]) -> int:
-        """As many events as one step should count: the fewer, the more windows of all streams each may lie in."""
+        """Return the number of events of one step, fewer for more windows per event."""
         return min(len(records), max(1, WORK_AT_ONCE // max(1, self._streams.work)))
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Count events in order, and write what is in the windows that close.
+        """Count events in order, and publish the windows that close.
 
         Raises:
-            UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
+            UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
         """
         outputs, is_first = Outputs(), self._is_new
         self._sync(outputs, records[0].offset if records else self._offset)
@@ -188,43 +190,43 @@ class FeedProcessor:
         return outputs
 
     def idle(self, now: float) -> Outputs:
-        """What is in windows that are due: those that the clock has closed, and those left by earlier steps."""
+        """Publish due windows: those that the clock has closed, and the rest of earlier steps."""
         del now
         return self.process(())
 
     @property
     def moment(self) -> int:
-        """Where the clock stands, in milliseconds since 1970; negative before it has begun."""
+        """The clock in milliseconds since 1970; negative before it starts."""
         return self._clock.now
 
     @property
     def counted(self) -> int:
-        """Events that count, once for each window."""
+        """Counted events, once for each window."""
         return self._streams.figures.counted
 
     @property
     def late(self) -> int:
-        """Events that came too late for a window, once for each."""
+        """Late events, once for each window."""
         return self._streams.figures.late
 
     @property
     def left_out(self) -> int:
-        """Events that the bounds left out, once for each window."""
+        """Events beyond the bounds, once for each window."""
         return self._streams.figures.left_out
 
     @property
     def open_windows(self) -> int:
-        """Windows in which something was counted and that are not told of; those of streams with equal windows are one."""
+        """Windows with counts that are not published; streams with equal windows share them."""
         return sum(len(form.windows) for form in self._streams.forms)
 
     @property
     def people(self) -> int:
-        """People who were counted in open windows, once for each."""
+        """People counted in open windows, once for each window."""
         return sum(form.people for form in self._streams.forms)
 
     @property
     def table_bytes(self) -> int:
-        """The memory that these people take."""
+        """Memory of the tables of people, in bytes."""
         return sum(table.nbytes for form in self._streams.forms for table in form.tables())
 
     def _resume(self, key: bytes, found: Any, told: Mapping[str, StandingDefinition]) -> None:
@@ -233,7 +235,7 @@ class FeedProcessor:
             name = key.split(b"|", 2)[2].decode()
         known = told.get(name)
         if known is None or known.incarnation != found.incarnation:
-            raise TableMissedError(f"{self.changelog} counts for {name}, which control has not told of yet")
+            raise TableMissedError(f"{self.changelog} counts for {name}, which control has not defined yet")
         epoch = found.epoch if found.epoch is not None else self._guess_epoch(known, found)
         self._kept.setdefault(name, {})[epoch] = key
         if found.state == "open":
@@ -242,7 +244,7 @@ class FeedProcessor:
             self._streams.resume(known, found, epoch, waits=waits)
 
     def _guess_epoch(self, told: StandingDefinition, found: Any) -> int:
-        """The epoch that an earlier version's record is of: the last that has ended, or the last that begins as the record does."""
+        """Guess the epoch of an earlier version's record, which has no number."""
         since = found.since if found.own is None else found.own_since
         for epoch in reversed(told.epochs):
             begins = None if epoch.begins is None else self._clock.effect(epoch.begins)
@@ -251,9 +253,10 @@ class FeedProcessor:
         return told.epochs[0].number
 
     def _sync(self, outputs: Outputs, offset: int) -> None:
-        """Begin and end streams as control tells: all their epochs that were not known, however many there were since the last look.
+        """Begin and end the epochs that control has added since the last step.
 
-        Those that are known at the first step of all count whatever the topic has, later ones what comes after they were told of.
+        Epochs known at the first step count the whole topic, later ones the events after their
+        definition.
         """
         if self._seen == self._definitions.version:
             return
@@ -282,9 +285,10 @@ class FeedProcessor:
         self._turn(outputs)
 
     def _beginning(self, told: StandingDefinition, epoch: int, moment: int) -> Beginning:
-        """Where an epoch begins of which control told at a moment.
+        """Return the beginning of an epoch that control defined at a moment.
 
-        A stream's first windows are asked though they began before. When it is asked again, the first window is one that counts as a whole.
+        A stream's first windows may begin before that; an extended stream begins with a complete
+        window.
         """
         if not epoch:
             since = NOT_BEGUN if self._is_new else self._clock.since(moment)
@@ -296,7 +300,7 @@ class FeedProcessor:
         )
 
     def _turn(self, outputs: Outputs) -> None:
-        """Work out the first and last windows of epochs, as far as the clock has read to their beginnings and ends."""
+        """Set the first and last windows of epochs whose beginnings and ends have been read."""
         for stream in self._streams:
             was = stream.next, stream.last, stream.waits
             ends = stream.told.epoch(stream.epoch).ends
@@ -311,7 +315,7 @@ class FeedProcessor:
         self._clock.passed.clear()
 
     def _drop(self, outputs: Outputs, name: str, epoch: int) -> None:
-        """Drop what was counted for an epoch of a stream, and all that is kept of it."""
+        """Drop the counts and the changelog records of an epoch."""
         if (name, epoch) in self._streams.streams:
             self._streams.end((name, epoch))
         self._keep(outputs, self._kept[name].pop(epoch), None)
@@ -342,7 +346,7 @@ class FeedProcessor:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
     def _keep_stream(self, outputs: Outputs, stream: Stream) -> None:
-        """Keep how far an epoch is; of one that is over it is kept that it was, until a later one stands for it."""
+        """Write an epoch's progress; its record remains until a later epoch's replaces it."""
         name, epoch = stream.key
         kept = stream.kept
         if stream.is_over:

@@ -1,4 +1,4 @@
-"""The standing streams of one partition: which tallies count their windows, and which windows are due."""
+"""The standing streams of one partition, the tallies of their windows and the due windows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
 
 Key = tuple[str, int]
-"""A stream's name, and the number of its epoch."""
+"""A stream's name and the number of its epoch."""
 
 EARLY_WINDOWS: Final = 10_000
-"""So many windows of a stream may be counted in before the first mark."""
+"""Most windows of a stream that may have counts before the first mark."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """An epoch of a stream: ``next`` is the window that is told of next, ``last`` the last one that is.
+    """An epoch of a stream: ``next`` is the next window to publish, ``last`` the last one.
 
-    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is set until it is known which window is the first, and
-    ``is_ending`` once it is known which one is the last because control has told of an end.
+    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is set until the
+    first window is known, and ``is_ending`` once the last one is known after an end in control.
     """
 
     told: StandingDefinition
@@ -47,55 +47,55 @@ class Stream:
 
     @property
     def key(self) -> Key:
-        """Which epoch of which stream."""
+        """Return the stream's name and the epoch."""
         return self.told.spec.stream, self.epoch
 
     @property
     def since(self) -> int:
-        """The stamp from which on events count in its next window."""
+        """Return the timestamp from which events count in its next window."""
         return (self.own or self.tally).since
 
     def begin_at(self, moment: int) -> None:
-        """Begin with the first window from a moment on."""
+        """Begin with the first window at or after a moment."""
         self.waits = False
         self.next = max(self.next, self.told.standing.window.first_from(moment))
 
     def end_at(self, clock: int) -> None:
-        """End with the last window that is closed where the clock stands."""
+        """End with the last window that is closed at ``clock``."""
         self.is_ending = True
         every = self.told.standing.window.every_ms
         self.last = min(self.last, (clock - self.told.standing.open_ms) // every * every)
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, and its last window was told of."""
+        """Whether it has ended and its last window is published."""
         return self.is_ending and not self.waits and self.next > self.last
 
     @property
     def closes(self) -> int:
-        """Where the clock must stand for its next window to be due."""
+        """Clock at which its next window is due."""
         return self.next + self.told.standing.open_ms
 
     def is_due(self, clock: int) -> bool:
-        """Whether its next window is closed."""
+        """Return whether its next window is closed."""
         return self.is_open and self.closes <= clock
 
     @property
     def is_open(self) -> bool:
-        """Whether a window is known that is to be told of."""
+        """Whether a known window is still to be published."""
         return not self.waits and self.next <= self.last
 
     def tally_of(self, start: int) -> Tally:
-        """Which tally counts a window."""
+        """Return the tally of a window."""
         return self.own if self.own is not None and start <= self.until else self.tally
 
     def values(self, start: int) -> tuple[list[int], list[int]]:
-        """The cells of a window with a number other than 0, and their numbers."""
+        """Return a window's nonzero cells and their values."""
         return self.tally_of(start).values(self.counting, start)
 
     @property
     def kept(self) -> FeedStream:
-        """What the changelog has of it."""
+        """Return its changelog record."""
         return FeedStream(
             incarnation=self.told.incarnation,
             offset=self.offset,
@@ -112,7 +112,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """An epoch of a stream that begins: with the first window at ``least``, and with the first event whose stamp is ``since`` or later.
+    """An epoch's beginning: windows from ``least`` on, events stamped from ``since`` on.
 
     It ``waits`` if the first window may be a later one.
     """
@@ -125,7 +125,7 @@ class Beginning:
 
 
 class StandingStreams:
-    """All epochs of streams of a source in one partition that have windows to tell of."""
+    """The epochs of a source's streams in one partition that have windows to publish."""
 
     def __init__(self, source: EventsSource) -> None:
         self.next_tally = 0
@@ -142,8 +142,8 @@ class StandingStreams:
     def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
         """Begin to count streams from an offset on.
 
-        Streams share a tally if they would count the same events: in windows that nobody has been counted in yet, and that begin when
-        all that is to come counts for both.
+        Streams share a tally if they would count the same events in windows without counts yet,
+        which begin after all later events count for both.
         """
         begun = []
         news: dict[tuple[int, int], Tally] = {}
@@ -158,7 +158,7 @@ class StandingStreams:
             own, until = None, -1
             apart = tally.reached
             if one.since != tally.since:
-                # No event is dated later that counts for one and not for the other.
+                # No later event has a time that counts for one of them only.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
             if apart >= first:
                 own = news.get((tally.number, one.since))
@@ -172,11 +172,11 @@ class StandingStreams:
         return begun
 
     def resume(self, told: StandingDefinition, kept: FeedStream, epoch: int, *, waits: bool) -> None:
-        """Resume an epoch of a stream as the changelog has it."""
+        """Resume an epoch of a stream from the changelog."""
         since = _since(kept.since)
         shape, key = self._shape(told, since)
         tally = self.tallies.get(kept.tally) or self._new(shape, since, number=kept.tally)
-        # The changelog may still have pieces of windows before: who begins there later must not share it.
+        # The changelog may have pieces of earlier windows, so that streams from there must not share.
         tally.reached = max(tally.reached, kept.next - shape.every)
         self._shared[key] = tally
         own = None
@@ -199,7 +199,7 @@ class StandingStreams:
         self.settle()
 
     def settle(self) -> None:
-        """Bring the tallies in line with the streams: drop the windows that all have told of, and what nobody needs."""
+        """Drop published windows and unused tallies."""
         needed: dict[int, int] = {}
         counted: dict[int, set[Counting]] = {}
         for stream in self.streams.values():
@@ -223,18 +223,18 @@ class StandingStreams:
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
     def next_close(self) -> int | None:
-        """Where the clock must stand for the next window to be due; None if none is to come."""
+        """Clock at which the next window is due; None without windows."""
         return min((stream.closes for stream in self if stream.is_open), default=None)
 
     @property
     def early(self) -> int:
-        """How late an event may be dated that comes before the first mark: no stream has more open windows than these until then."""
+        """Latest time of an event before the first mark, which bounds the open windows."""
         ends = (one.next + EARLY_WINDOWS * one.told.standing.window.every_ms for one in self.streams.values())
         return min(ends, default=END_MS)
 
     @property
     def work(self) -> int:
-        """In how many windows of all tallies an event may be looked for."""
+        """Most windows of all tallies that may have an event."""
         return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
 
     def __iter__(self) -> Iterator[Stream]:
@@ -245,7 +245,7 @@ class StandingStreams:
             if tally is not None:
                 tally.require(stream.counting)
         if stream.tally.shape.total is not None:
-            # Nobody shares it; what comes behind the horizon must not use up what may count before.
+            # It is not shared, and events beyond the horizon must not use up the bound.
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
         first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
@@ -268,7 +268,7 @@ class StandingStreams:
         return next(form for form in self.forms if form.tallies.get(tally.number) is tally)
 
     def _shape(self, told: StandingDefinition, since: int) -> tuple[Shape, Any]:
-        """How a stream's windows are counted, and what is the same of all streams that may share a tally."""
+        """Return the windows of a stream, and the key of streams that may share a tally."""
         standing = told.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
         horizon = _horizon(told)
@@ -288,12 +288,12 @@ class StandingStreams:
             reach,
         )
         alone = (told.spec.stream, told.incarnation) if total is not None else None
-        # How an event may be dated that stands before a mark with some stamp, only the mark would tell.
+        # Before a mark with a timestamp, the times of events are known only once the mark is read.
         begins = since if self._source.clock == "marks" else None
         return shape, (predicate, shape.size, shape.every, shape.lateness, alone, begins)
 
     def _last(self, told: StandingDefinition, first: int) -> int:
-        """The beginning of the last window that is asked: a running count has a horizon, and with periods one in each."""
+        """Return the last window: a running count has a horizon, with periods one in each."""
         horizon = _horizon(told)
         return (
             NO_END
@@ -303,7 +303,6 @@ class StandingStreams:
 
 
 def _kept(tally: Tally) -> int | None:
-    """Since when a tally counts, as the changelog has it."""
     return None if tally.since == NOT_BEGUN else tally.since
 
 
@@ -319,12 +318,11 @@ def _counting(told: StandingDefinition) -> Counting:
 
 
 def _horizon(told: StandingDefinition) -> int | None:
-    """How many windows a running count has; None of other mechanisms."""
     mechanism: Any = told.spec.mechanism
     return mechanism.steps if mechanism.kind == "running_count" else None
 
 
 def begins_at(told: StandingDefinition, otherwise: int) -> int:
-    """The moment from which on a stream's windows are asked; ``otherwise`` if it names none."""
+    """Return the declared beginning of a stream's windows, or ``otherwise``."""
     begins = told.standing.begins
     return otherwise if begins is None else moment_ms(begins)

@@ -1,6 +1,6 @@
-"""Where a partition's clock stands at each event: by the broker's stamps, or by marks. No event's own time moves it.
+"""A partition's clock at each event, by broker timestamps or by marks.
 
-A clock that followed event times would let one person's event, dated ahead, make other people's late.
+Event times do not move the clock: one person's event, dated ahead, would make others' events late.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stream.tables.masks import membership
 
 
 class FeedRefusedError(InputRefusedError):
-    """A live topic is not as its source says, and what is counted of it would not be what was promised."""
+    """A live topic does not match its source, so that its counts would be wrong."""
 
 
 class UnstampedError(FeedRefusedError):
-    """The topic does not stamp events itself: when they came is whatever their writers say."""
+    """The topic has the writers' timestamps, which may be any."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class UnstampedError(FeedRefusedError):
 
 
 class RecreatedError(FeedRefusedError):
-    """The topic was deleted and created again: what it held and was not counted is gone, and may come a second time."""
+    """The topic was deleted and created again: events may be lost or come twice."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class RecreatedError(FeedRefusedError):
 
 
 class RecutError(FeedRefusedError):
-    """The topic has another number of partitions than when counting began: people are in other partitions now."""
+    """The topic's partition count has changed, so that people are in other partitions."""
 
     def __init__(self, topic: str, before: int, now: int) -> None:
         super().__init__(
@@ -61,10 +61,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 class EventBatch:
-    """``clocks`` is where the partition's clock stood at each event, the event's own stamp included, and ``stamps`` how far its stamps were."""
+    """Events to count, with the partition's clock and timestamps at each one."""
 
     def __init__(self, events: Events, clocks: Column, stamps: Column, domains: Mapping[str, Domain]) -> None:
-        """Take the events that are to be counted, and the clock and stamps at each."""
+        """``events`` are those to count, with the clock and timestamps at each."""
         self.people = events.people
         self.times = events.times
         self.clocks = clocks
@@ -78,11 +78,11 @@ class EventBatch:
         return len(self.times)
 
     def codes(self, attribute: str) -> Column:
-        """The code of each row."""
+        """Return the code of each row."""
         return self._codes[attribute]
 
     def mask(self, predicate: Predicate) -> Mask:
-        """The rows that satisfy a predicate."""
+        """Return the rows that satisfy a predicate."""
         found = self._masks.get(predicate)
         if found is None:
             found = self._masks[predicate] = np.broadcast_to(
@@ -91,7 +91,7 @@ class EventBatch:
         return found
 
     def cells(self, by: tuple[str, ...]) -> Column:
-        """The cell of each row, in row-major order of these attributes."""
+        """Return the cell of each row, in row-major order of these attributes."""
         found = self._cells.get(by)
         if found is None:
             found = np.zeros(len(self), dtype=np.int64)
@@ -109,7 +109,7 @@ class EventBatch:
 
 
 def kept(events: Events, mask: Mask) -> Events:
-    """Some of the events."""
+    """Return some of the events."""
     if mask.all():
         return events
     codes = {name: column[mask] for name, column in events.codes.items()}
@@ -119,7 +119,7 @@ def kept(events: Events, mask: Mask) -> Events:
 
 
 def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
-    """How many cells some attributes have: one if there are none."""
+    """Return the number of cells of some attributes; 1 without attributes."""
     count = 1
     for name in by:
         count *= domains[name].size
@@ -133,13 +133,14 @@ BAD_MARK: Final = Rejection(
 )
 
 _CREATED: Final = 0
-"""Kafka's word for a record that has its writer's time."""
+"""Kafka's value for a record with its writer's timestamp."""
 
 
 class Readings(NamedTuple):
-    """Where the clock stands at each record, that record included; and which records are marks, with what is wrong with them.
+    """The clock at each record (inclusive), the marks and the errors in marks.
 
-    ``stamps`` is how far time has gone on by the broker, or for those who write marks: the latest stamp of a mark up to each record.
+    ``stamps`` is the progress by the broker's clock; with marks, the latest timestamp of a mark so
+    far.
     """
 
     clocks: Column
@@ -150,16 +151,16 @@ class Readings(NamedTuple):
 class EventClock:
     """A partition's clock in milliseconds since 1970; it never goes back.
 
-    ``stamped`` is the latest stamp of a mark; the broker's clock has none.
+    ``stamped`` is the latest timestamp of a mark; the broker's clock has none.
     """
 
     def __init__(self, source: EventsSource) -> None:
         self.now = NOT_BEGUN
         self.stamped = NOT_BEGUN
         self.early = END_MS
-        """How late an event may be dated that comes before the first mark."""
+        """Latest time of an event before the first mark."""
         self.passed: dict[int, int] = {}
-        """Where the clock stood before marks that ``reading_at`` waited for: those of the last ``read``, until somebody clears it."""
+        """The clock before marks that ``reading_at`` waits for, since the caller last cleared it."""
         self._awaited: set[int] = set()
         self._topic = source.topic
         self._by_broker = source.clock == "broker"
@@ -167,48 +168,50 @@ class EventClock:
         self._ahead = span_ms(source.ahead)
 
     def reached_end(self, moment: float) -> None:
-        """Take it that all that came before a moment, in seconds, has been read."""
+        """Note that all records before a moment, in seconds, have been read."""
         if self._by_broker:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
     def told_at(self, reading: int) -> float | None:
-        """A moment, in seconds, whose ``reached_end`` brings the clock to a reading; None where only marks move it."""
+        """Return the time of the ``reached_end`` that sets a reading; None for marks."""
         return (reading + self._idle + 1) / 1000 if self._by_broker else None
 
     def stamped_at(self, reading: int) -> float | None:
-        """The moment, in seconds, whose stamp brings the clock to a reading; None where only marks move it."""
+        """Return the timestamp, in seconds, that sets a reading; None for marks."""
         return reading / 1000 if self._by_broker else None
 
     def first_after(self, told: int) -> int:
-        """From when on windows may begin of a stream that names no beginning, of which control told at a moment.
+        """Return the earliest window of a stream that control defined at a moment.
 
-        Where this clock stands is private if events' stamps move it. So it is ``idle`` after that moment; marks are public.
+        This clock is private if it follows events. So it is ``idle`` after that moment; marks are
+        public.
         """
         if self._by_broker:
             return told + self._idle
         return 0 if self.now == NOT_BEGUN else self._behind(self.now)
 
     def since(self, told: int) -> int:
-        """The stamp from which on events count for a stream of which control told at a moment, or events behind marks with that stamp.
+        """Return the timestamp from which a stream counts that control defined at a moment.
 
-        How much has been read by now hangs on how many events came, and so on everybody. So it is ``idle`` after the moment, when every
-        partition has read of it. By marks nothing is waited for before the first one.
+        The position at this moment depends on the number of events, and so on people. So it is
+        ``idle`` after that moment, when every partition has read that far. With marks, the first
+        one needs no wait.
         """
         at_once = not self._by_broker and self.now == NOT_BEGUN
         return NOT_BEGUN if at_once else self.effect(told)
 
     def effect(self, told: int) -> int:
-        """The stamp at which a control event with a stamp takes effect in every partition, however far it has read by then."""
+        """Return the timestamp at which a control event takes effect in every partition."""
         return told + self._idle
 
     def has_read(self, stamp: int) -> bool:
-        """Whether all that is to come has a stamp or a later one, or stands behind a mark that has."""
+        """Return whether all later records, or their marks, have at least this timestamp."""
         return self._by_broker or self.stamped >= stamp
 
     def reading_at(self, stamp: int) -> int | None:
-        """Where the clock stood before the first record with a stamp or a later one; None if it is a mark that is still to come.
+        """Return the clock before this timestamp; None if its mark is still to come.
 
-        Of a mark that was read before this was asked, it is where the clock stands now.
+        For a mark that was read before this call, it is the current clock.
         """
         if self._by_broker:
             return stamp
@@ -218,9 +221,9 @@ class EventClock:
         return self.passed.get(stamp, self.now)
 
     def first_behind(self, stamp: int) -> int | None:
-        """From when on windows may begin that are asked again from a stamp on; None if its mark is still to come.
+        """Return the earliest window after an extension; None if its mark is to come.
 
-        Of a window that begins more than ``ahead`` behind a mark no event has been read that came before.
+        No earlier event lies in a window that begins more than ``ahead`` after a mark.
         """
         reading = self.reading_at(stamp)
         return reading if reading is None or self._by_broker else self._behind(reading)
@@ -229,10 +232,10 @@ class EventClock:
         return 0 if reading == NOT_BEGUN else reading + self._ahead + 1
 
     def read(self, records: Sequence[RecordLike]) -> Readings:
-        """Move on over some records.
+        """Advance over some records.
 
         Raises:
-            UnstampedError: the clock is the broker's, and it does not stamp.
+            UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
         """
         marks: dict[int, Rejection | None] = {}
         if self._by_broker:
@@ -266,7 +269,7 @@ class EventClock:
         return Readings(clocks, stamps, marks)
 
     def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:
-        """The latest moment that each event may be dated at: beyond it, it is ahead."""
+        """Return the latest time of each event; a later one is ahead."""
         if self._by_broker:
             return _stamps(records) + self._ahead
         return np.where(clocks == NOT_BEGUN, self.early, clocks + self._ahead)
@@ -279,7 +282,7 @@ def _stamps(records: Sequence[RecordLike]) -> Column:
 
 
 def _mark_of(record: RecordLike) -> int | None:
-    """The moment of a mark; −1 if it tells none, None for a record that is no mark."""
+    """Return the time of a mark; −1 if it is invalid, None for a record without mark."""
     written = next((value for name, value in record.headers if name == MARK_HEADER), None)
     if written is None:
         return None

@@ -1,7 +1,6 @@
-"""The standing streams of all live topics, as control tells of them; one copy for all tasks of a process.
+"""The standing streams of all live topics, as defined by control; one copy per process.
 
-What is done with each thing that is told, and asked of it, does not grow with the periods that are over: of these it is kept that
-they were, and nothing is searched that has them all.
+The cost of an update or a lookup does not grow with past periods, of which only the names are kept.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A stretch of time in which the windows of a stream are asked: from an opening, or an extension after an end, up to the next end.
+    """An interval in which windows are asked: from opening or extension to an end.
 
-    ``number`` is how many extensions the stream had when it began. ``begins`` and ``ends`` are the broker's stamps on the control
-    events; None for an event that is still to come, or that compaction has removed.
+    ``number`` is the number of extensions before it. ``begins`` and ``ends`` are broker timestamps
+    of control events; None for an event that is missing or removed by compaction.
     """
 
     number: int = 0
@@ -35,7 +34,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class StandingDefinition:
-    """The latest that control has told of a standing stream, and the stamps of what it told before."""
+    """The latest definition of a standing stream, and the timestamps of earlier ones."""
 
     spec: StreamSpec
     standing: StandingQuery
@@ -44,33 +43,33 @@ class StandingDefinition:
     calibration: Calibration
     kind: Literal["opened", "halted", "closed"]
     value: bytes
-    """The control event itself."""
+    """The control event."""
     epochs: tuple[Epoch, ...] = (Epoch(begins=0),)
-    """In their order; there is always one."""
+    """In their order; at least one."""
 
     @property
     def asks(self) -> bool:
-        """Whether its windows are asked, for all that control has told by now."""
+        """Whether its windows are asked according to control so far."""
         return self.kind == "opened"
 
     @property
     def is_merged(self) -> bool:
-        """Whether windows that partitions tell of are asked. A stream that has ended has windows from before its end."""
+        """Whether published windows are asked; an ended stream may have windows before its end."""
         return self.asks or (self.kind == "halted" and not self.source.has_periods)
 
     @property
     def moment(self) -> int:
-        """When its latest epoch began, or ended if no more than that is known."""
+        """When its latest epoch began, or ended if the beginning is unknown."""
         latest = self.epochs[-1]
         return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
 
     def epoch(self, number: int) -> Epoch:
-        """The epoch in which the stream had this many extensions."""
+        """Return the epoch with this number of extensions."""
         return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])
 
 
 def told_of(record: RecordLike, known: StandingDefinition | None = None) -> StandingDefinition | None:
-    """What a control event says; what was known already if it is about no standing stream, unreadable, or takes back what was told."""
+    """Parse a control event; return ``known`` if it is irrelevant, unreadable or stale."""
     value = record.value
     if value is None or b'"standing":' not in value or (known is not None and is_stale(known.value, value)):
         return known
@@ -96,14 +95,14 @@ def told_of(record: RecordLike, known: StandingDefinition | None = None) -> Stan
 
 
 def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> tuple[Epoch, ...]:
-    """The epochs of a stream, by an event with a stamp and by what was known before."""
+    """Return the epochs of a stream after an event."""
     epochs = {epoch.number: epoch for epoch in known.epochs} if known is not None else {0: Epoch()}
     count = len(epochs)
     for number, extension in enumerate(control.extensions, 1):
         if extension.resumes:
             epochs.setdefault(number, Epoch(number))
     if known is not None and not known.asks and control.kind == "opened" and len(epochs) == count:
-        # Earlier versions do not say of an extension that the stream had ended.
+        # Earlier versions do not record that the stream had ended before an extension.
         number = len(control.extensions)
         epochs.setdefault(number, Epoch(number))
     latest = epochs[max(epochs)]
@@ -124,28 +123,28 @@ def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> t
 
 
 TAKEN_AT_ONCE: Final = 100
-"""So many definitions are held before those of periods that are over are put away."""
+"""Definitions to hold before those of past periods are compacted."""
 
 
 class FeedDefinitions:
-    """What control tells of each standing stream, by source; read from any thread while one takes in more.
+    """The definitions of standing streams by source; other threads may read during an update.
 
-    ``version`` changes with whatever is told.
+    ``version`` changes with each definition.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        # Keys are added while others read; nobody goes through all of them.
+        # Keys are added while others read; no reader iterates.
         self._told: dict[str, Mapping[str, StandingDefinition]] = {}
         self._latest: dict[str, StandingDefinition] = {}
         self._over: dict[str, bytes] = {}
-        """Of streams of periods that are closed no more than this."""
-        # What others go through is replaced, never changed.
+        """All that is kept of streams of closed periods."""
+        # Readers iterate over it: it is replaced, never changed.
         self._counted: Mapping[str, EventsSource] = {}
         self._in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
 
     def take(self, records: Iterable[RecordLike]) -> None:
-        """Take in control's records in the order of their partition, from the beginning."""
+        """Apply control records in the order of their partition, from the beginning."""
         left = iter(records)
         while some := list(islice(left, TAKEN_AT_ONCE)):
             self._take(some)
@@ -170,23 +169,23 @@ class FeedDefinitions:
             self.version += 1
 
     def of(self, source: str) -> tuple[StandingDefinition, ...]:
-        """All standing streams of a source that control knows, those that have ended among them, by name."""
+        """Return a source's standing streams by name, including ended ones."""
         return tuple(told for _, told in sorted(self._told.get(source, {}).items()))
 
     def find(self, source: str, stream: str) -> StandingDefinition | None:
-        """One stream of a source, if control has told of it; nothing is kept of one of a period that is closed."""
+        """Return a stream of a source, if it is defined and its period is not closed."""
         return self._told.get(source, {}).get(stream)
 
     def knows(self, source: str, stream: str) -> bool:
-        """Whether control has told of a stream of a source, were it that it is closed."""
+        """Return whether a stream of a source is defined, open or closed."""
         return self.find(source, stream) is not None or stream in self._over
 
     def asking_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
-        """What asks for a stream in the periods of its source, in their order."""
+        """Return the streams that serve a stream in the periods of its source, in order."""
         return [told for _, told in sorted(self._in_periods.get((source, stream), {}).items())]
 
     def sources(self) -> dict[str, EventsSource]:
-        """The sources that have a standing stream which asks, by name; those of whose periods one does are counted as a whole."""
+        """Return the sources with an active standing stream in any period, by name."""
         return dict(self._counted)
 
     def _index(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
@@ -205,7 +204,7 @@ class FeedDefinitions:
         self._counted, self._in_periods = counted, in_periods
 
     def _put_away(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
-        """Keep of streams of periods that are closed that they were: they are never asked again."""
+        """Reduce streams of closed periods, which are never asked again, to their names."""
         for source, streams in changed.items():
             left = {
                 name: told
@@ -226,7 +225,7 @@ class FeedDefinitions:
 
 
 def _model_of(told: StandingDefinition) -> str:
-    """What a stream was opened as: without the moment behind its name, of one that stands for a period."""
+    """Return a stream's name at its opening, without the timestamp of its period."""
     return (
         told.spec.stream if told.source.starts is None else told.spec.stream.removesuffix(f"@{told.source.starts}")
     )

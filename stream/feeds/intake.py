@@ -1,4 +1,4 @@
-"""From records to a batch that is counted, and why others are set aside."""
+"""Turns records into a batch to count, and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ _Kept: Any = struct(FirstWindow)
 
 
 class FirstWindows:
-    """The beginning of the earliest window that any stream asks, for each stamp from which on that stream counts.
+    """Starts of the earliest windows, by the timestamps from which streams count.
 
-    A stream that has ended stays: so what is refused depends on an event, its stamp and which streams have begun, and not on when
-    the partition reads that one ends.
+    Ended streams remain. So a refusal depends on the event, its timestamp and the streams begun,
+    and not on when the partition reads an end.
     """
 
     def __init__(self) -> None:
         self.kept: tuple[Any, ...] = ()
-        """For the changelog: the windows that no open stream's definition implies."""
+        """For the changelog: windows that no open stream's definition implies."""
         self._all: tuple[tuple[int, int], ...] = ()
         self._implied: dict[tuple[str, int], tuple[int, int]] = {}
-        """Windows of streams that ask and whose definitions name them: a restore adds them again."""
+        """Windows declared by active streams, which a restore adds again."""
 
     def restore(self, kept: Iterable[Any]) -> None:
-        """Take in what the changelog has; streams that ask come by ``add``."""
+        """Read the changelog; active streams are added by ``add``."""
         self._take((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
 
     def add(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:
-        """Take in an epoch of a stream that counts events from a stamp on, by the beginning of its first window.
+        """Add an epoch that counts events from a timestamp on, with the start of its first window.
 
-        A window that the stream's definition does not declare is kept: after a restart such a stream begins at its next window.
+        A window that is not declared is kept: after a restart such a stream begins at its next
+        window.
         """
         if is_declared:
             self._implied[epoch] = since, start
         self._take([(since, start)])
 
     def end(self, epoch: tuple[str, int]) -> None:
-        """Take in that an epoch of a stream is over."""
+        """End an epoch of a stream."""
         self._implied.pop(epoch, None)
         self._take(())
 
     def at(self, stamps: Column) -> Column:
-        """Give the earliest beginning among the streams that count at each stamp; ``NO_WINDOW`` if none does."""
+        """Return the earliest start of the streams that count at each timestamp, or ``NO_WINDOW``."""
         sinces = np.array([since for since, _ in self._all], dtype=np.int64)
         starts = np.array([NO_WINDOW, *(start for _, start in self._all)], dtype=np.int64)
         return starts[np.searchsorted(sinces, stamps, side="right")]
 
     def _take(self, windows: Iterable[tuple[int, int]]) -> None:
-        """Keep each window that begins before all windows with an earlier stamp."""
+        """Keep each window that begins before all windows with earlier timestamps."""
         found: list[tuple[int, int]] = []
         for since, start in sorted({*self._all, *windows}):
             if not found or start < found[-1][1]:
@@ -85,7 +86,7 @@ _ELSEWHERE = Rejection(
 
 
 class Intake:
-    """Reads the records of one partition; each is judged by itself and by where the clock stands."""
+    """Reads the records of one partition; each is judged alone and by the clock."""
 
     def __init__(self, source: EventsSource, partition: int, partitions: int, clock: EventClock) -> None:
         self._domains = source.attributes
@@ -96,10 +97,10 @@ class Intake:
     def read(
         self, records: Sequence[RecordLike], first: FirstWindows
     ) -> tuple[EventBatch | None, dict[int, Rejection]]:
-        """The events that may count, if there are any, and why others are set aside, by place; the clock moves on.
+        """Advance the clock; return the batch to count, if any, and the rejections by index.
 
         Raises:
-            UnstampedError: the source's clock is the broker's, and the topic does not stamp events.
+            UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
         """
         clocks, stamps, marks = self._clock.read(records)
         latest = self._clock.latest(records, clocks)

@@ -1,4 +1,4 @@
-"""Merging: the partial counts of all partitions in, one question for each window and group out, for one partition of streams."""
+"""Merging: adds the partials of all partitions and asks the questions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stream.processing.protocol import PROGRESS_KEY, Outputs, RecordLike, topic_
 from stream.processing.topic_names import Topics, partition_of
 
 QUESTIONS_AT_ONCE: Final = MAX_GROUPS
-"""A step ends with the window that brings its questions to this."""
+"""A step ends with the window that reaches this number of questions."""
 
 _MALFORMED = Rejection("malformed", "partial: is none; see that nobody but the feeds may write this topic")
 _UNFIT = Rejection(
@@ -49,16 +49,17 @@ _LOST = Rejection(
 
 
 class MergeProcessor:
-    """Every standing stream of one partition.
+    """Merges the standing streams of one partition.
 
-    The windows of a stream are asked in their order, each once, and only when every partition of its source has told of it. Feeds decide
-    which windows those are: of a stream that has ended they tell of those up to its end, and each is asked, whenever merging has read of
-    the end. Of a stream that is closed nothing is asked or kept. Where a source has periods the windows ask the streams of these, of which ``definitions`` tell: they may be in any partition.
+    The windows of a stream are asked in order, each once, when every partition of its source has
+    published it. Feeds publish the windows of an ended stream up to its end, and each is asked.
+    Nothing is asked or kept for a closed stream. If a source has periods, the windows ask the
+    periods' streams in ``definitions``, which may be in any partition.
     """
 
     heavy = False
     repeatable = False
-    """A window that is asked again stands at another place in the queries, and would be answered with other noise."""
+    """A repeated window would have other offsets in the queries, and so other noise."""
 
     def __init__(self, topics: Topics, partition: int, definitions: FeedDefinitions) -> None:
         self.inputs = (topics.partials,)
@@ -72,12 +73,12 @@ class MergeProcessor:
         self.topic_ids: dict[str, str] = {}
         self._kept: dict[bytes, RecordLike] = {}
         self._ended: set[str] = set()
-        """Streams of which something may be left to drop."""
+        """Streams with records that may still have to be dropped."""
         self._periods = MergePeriods(topics, definitions)
         self._waiting = WaitingWindows()
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Collect what control tells and what was kept; the two topics may take turns."""
+        """Read records of control and of the changelog, in any order of the two topics."""
         for record in records:
             if record.topic == self._topics.control:
                 self._hear(record)
@@ -85,7 +86,7 @@ class MergeProcessor:
                 self._kept[record.key or b""] = record
 
     def restored(self) -> Mapping[str, int]:
-        """End the restore and give the next offset of the partials that the changelog holds."""
+        """End the restore, and return the next offset of the partials by the changelog."""
         kept, self._kept = self._kept, {}
         partials: list[Any] = []
         nodes: list[tuple[str, int, Any]] = []
@@ -116,10 +117,10 @@ class MergeProcessor:
         return {self._topics.partials: self._offset}
 
     def recreated(self, topic: str) -> None:
-        """Take the partials from their beginning: of each window and partition the first one counts."""
+        """Read the partials from their beginning: the first of each window and partition counts."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Take in definitions; what is kept of streams that have ended is dropped."""
+        """Apply definitions, and drop the records of ended streams."""
         for record in records:
             self._hear(record)
         outputs = Outputs()
@@ -127,12 +128,12 @@ class MergeProcessor:
         return outputs
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Whether a partial is of a stream that control has not told of yet."""
+        """Return whether a partial belongs to a stream that control has not defined yet."""
         partials = map(partial_of, records)
         return any(one is not None and self._definition_of(one) is None for one in partials)
 
     def portion(self, records: Sequence[RecordLike]) -> int:
-        """As many partials as complete windows of few enough groups."""
+        """Return the number of partials that complete windows of a limited number of groups."""
         asked, waiting = 0, set[tuple[str, int, int]]()
         for count, record in enumerate(records, 1):
             partial = partial_of(record)
@@ -152,7 +153,7 @@ class MergeProcessor:
         return len(records)
 
     def idle(self, now: float) -> Outputs:
-        """Drop what control ended, ask the windows whose periods have begun, and close the periods that are over."""
+        """Drop ended streams, ask the windows of begun periods and close past periods."""
         del now
         outputs = Outputs()
         self._settle(outputs)
@@ -164,7 +165,7 @@ class MergeProcessor:
         return outputs
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Take in partials in order, and ask each window once the last of them is there."""
+        """Apply partials in order, and ask each window when it is complete."""
         outputs = Outputs()
         self._settle(outputs)
         for record in records:
@@ -183,7 +184,7 @@ class MergeProcessor:
         name = (record.key or b"").decode(errors="replace")
         told = told_of(record, self._told.get(name))
         if told is None or told.spec.stream != name or told.source.period_of is not None:
-            return  # what is counted is told of models alone
+            return  # counts belong to models only
         self._told[name] = told
         if not told.is_merged:
             self._ended.add(name)
@@ -201,7 +202,7 @@ class MergeProcessor:
             raise _RECUT
         was_lost = merged.running.lost
         if not merged.is_news(partial):
-            # The partition has forgotten what it told, and with it how much of each person has counted.
+            # The partition has lost its counts of people.
             if told.spec.mechanism.kind == "running_count" and not was_lost:
                 merged.running.lost = True
                 self._keep(outputs, {partial.stream.encode(): kept_stream(merged)})
@@ -222,15 +223,13 @@ class MergeProcessor:
     def _advance(
         self, outputs: Outputs, told: StandingDefinition, merged: Merged, written: dict[bytes, bytes | None]
     ) -> None:
-        """Ask the windows of a stream that are whole."""
+        """Ask the complete windows of a stream."""
         before = merged.reached
         for start, partials in merged.due():
             self._pass(outputs, told, merged, (before, start), partials, written)
             before = start
 
     def _ask_waiting(self, outputs: Outputs) -> list[str]:
-        """Ask whole windows of periods that have begun, and give the streams whose running counts turn out lost."""
-
         def is_ready(told: StandingDefinition, start: int) -> bool:
             return self._periods.is_ready(outputs, told, start)
 
@@ -256,16 +255,16 @@ class MergeProcessor:
         partials: Partials,
         written: dict[bytes, bytes | None],
     ) -> int:
-        """Go on from one window to the next, which is asked if all partitions have told of it; gives how many questions that were."""
+        """Advance by one window, ask it if it is complete, and return the number of questions."""
         name, (before, start), asked = told.spec.stream, step, 0
         written |= {partial_key(name, start, number): None for number in partials}
         if told.source.has_periods and period_of(told, before) != period_of(told, start):
-            # What a partition told twice, it may have counted of people in periods to come, too.
+            # The partition may have counted people twice in later periods too.
             merged.running = RunningSums(lost=merged.running.lost)
         asking = self._periods.asked_by(told, start)
         if len(partials) == merged.partitions and asking is not None:
             for place in self._ask(outputs, asking, merged, start, partials):
-                # What is kept of a period's stream stands under its model's name.
+                # Records of a period's stream have its model's name.
                 written[node_key(name, place)] = kept_node(merged, place)
             asked = groups_in(asking)
         written[name.encode()] = kept_stream(merged)
@@ -288,7 +287,7 @@ class MergeProcessor:
     def _ask(
         self, outputs: Outputs, told: StandingDefinition, merged: Merged, start: int, partials: Partials
     ) -> Sequence[int]:
-        """Ask a window of all its groups; gives the nodes of a running count that it changes."""
+        """Ask all groups of a window; return the changed nodes of a running count."""
         counts = [0] * groups_in(told)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
@@ -312,7 +311,7 @@ class MergeProcessor:
         return merged
 
     def _settle(self, outputs: Outputs) -> None:
-        """Drop what is kept of streams that are closed, or have ended in a source with periods."""
+        """Drop the records of closed streams, and of ended ones in a source with periods."""
         ended, self._ended = self._ended, set()
         for name in sorted(ended):
             told, merged = self._told[name], self._streams.get(name)

@@ -1,4 +1,4 @@
-"""A standing stream on its way from partials to questions: which windows are whole, in their order."""
+"""The state of standing streams between partials and questions."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 
 @dataclass(slots=True)
 class RunningSums:
-    """What is remembered of ``windows`` windows. A window that was passed over counts nothing.
+    """The sums of a running count over ``windows`` windows; a skipped window counts nothing.
 
-    ``lost`` says that what was remembered is gone, here or of people in a partition: the numbers so far would be other ones than
-    were told, or one person would count for more than the total. Nothing is taken in any more.
+    ``lost`` means that sums, here or of people in a partition, are gone. Later numbers would
+    contradict earlier ones or exceed a person's total, so that nothing is added any more.
     """
 
     windows: int = 0
     lost: bool = False
     groups: list[list[int]] = field(default_factory=list)
-    """Of each group, the sum over each node."""
+    """The sums over each node, by group."""
     kept: dict[int, Any] = field(default_factory=dict)
-    """What a changelog has of nodes, by place, until it is needed."""
+    """Changelog records of nodes by place, until they are needed."""
 
     def add(self, told: StandingDefinition, start: int, counts: Sequence[int]) -> range:
-        """Take in a window; gives the places of the nodes that have changed, none beyond the horizon."""
+        """Add a window; return the places of the changed nodes, none beyond the horizon."""
         calibration, standing = told.calibration, told.standing
         if not isinstance(calibration, RunningCountCalibration) or standing.begins is None:
-            raise TypeError("a running count has a calibration of its own, and its first window is known")
+            raise TypeError("a running count needs its calibration and its first window")
         tree = tree_of(calibration)
         self._resume(tree)
         first = standing.window.first_from(moment_ms(standing.begins))
@@ -68,11 +68,10 @@ class RunningSums:
         return range(lowest, tree.kept(number) + 1)
 
     def node(self, place: int) -> tuple[int, ...]:
-        """The sums over one node, one a group."""
+        """Return the sums over one node, by group."""
         return tuple(sums[place] for sums in self.groups)
 
     def _resume(self, tree: CountingTree) -> None:
-        """Take in what was kept; what is left of places that are no more is passed over."""
         kept, self.kept = self.kept, {}
         if kept and not self.groups:
             rows = [kept[place].sums for place in range(tree.kept(self.windows) + 1)]
@@ -80,15 +79,15 @@ class RunningSums:
 
 
 Partials = dict[int, Any]
-"""What of a window is there, by partition of the topic."""
+"""The partials of a window, by partition of the topic."""
 
 
 @dataclass(slots=True)
 class Merged:
     """A stream's open windows.
 
-    A partition tells of its windows in their order, each once. So a window that it has not told of is not told of any more once
-    it tells of a later one, as after a stream that had ended was extended: such a window is passed over.
+    A partition publishes its windows in order, each once. So a window that it skips, as after an
+    extension of an ended stream, is skipped for good.
     """
 
     incarnation: str
@@ -99,31 +98,31 @@ class Merged:
     running: RunningSums = field(default_factory=RunningSums)
 
     def is_news(self, partial: Any) -> bool:
-        """Whether a partition tells of a window for the first time."""
+        """Return whether a partition publishes a window for the first time."""
         return bool(partial.start > self.latest.get(partial.partition, self.reached))
 
     def take(self, partial: Any) -> None:
-        """Take in news."""
+        """Add a new partial."""
         self.open.setdefault(partial.start, {})[partial.partition] = partial
         self.latest[partial.partition] = partial.start
 
     def forget(self) -> None:
-        """Drop what was told of windows that are open."""
+        """Drop the partials of open windows."""
         self.open.clear()
         self.latest.clear()
 
     def whole(self) -> list[int]:
-        """The open windows that no partition tells more of, in their order."""
+        """Return the open windows that no partition adds to, in order."""
         told = min(self.latest.get(number, self.reached) for number in range(self.partitions))
         return sorted(start for start in self.open if start <= told)
 
     def close(self, start: int) -> Partials:
-        """What there is of the next window, which is open no more."""
+        """Close the next window and return its partials."""
         self.reached = start
         return self.open.pop(start)
 
     def due(self) -> Iterator[tuple[int, Partials]]:
-        """The windows that no partition tells more of, in their order; they are open no more."""
+        """Close and yield the windows that no partition adds to, in order."""
         for start in self.whole():
             yield start, self.close(start)
 
@@ -141,17 +140,17 @@ decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
 
 
 def partial_key(stream: str, start: int, partition: int) -> bytes:
-    """The key of what one partition has in an open window."""
+    """Return the key of a partition's partial of an open window."""
     return f"{PARTIAL}|{stream}|{start}|{partition}".encode()
 
 
 def node_key(stream: str, place: int) -> bytes:
-    """The key of a node of a running count."""
+    """Return the key of a node of a running count."""
     return f"{NODE}|{stream}|{place}".encode()
 
 
 def kept_stream(merged: Merged) -> bytes:
-    """How far a stream is."""
+    """Encode the progress of a stream."""
     running = merged.running
     return _encode(
         _WireStream(merged.incarnation, merged.partitions, merged.reached, running.windows, running.lost)
@@ -159,17 +158,17 @@ def kept_stream(merged: Merged) -> bytes:
 
 
 def kept_node(merged: Merged, place: int) -> bytes:
-    """A node of a stream's running count."""
+    """Encode a node of a stream's running count."""
     return _encode(_WireNode(merged.incarnation, merged.running.node(place)))
 
 
 def kept_progress(offset: int) -> bytes:
-    """How far the input has been taken in."""
+    """Encode the progress in the input."""
     return _encode(_WireProgress(offset))
 
 
 def read_kept(record: RecordLike, decode: Any) -> Any:
-    """What was kept; LaterVersionError if this version cannot read it."""
+    """Decode a record; raise LaterVersionError if a later version wrote it."""
     try:
         return decode(record.value)
     except UNREADABLE:
@@ -177,10 +176,10 @@ def read_kept(record: RecordLike, decode: Any) -> Any:
 
 
 class WaitingWindows:
-    """Which streams may have such windows.
+    """The streams with complete windows that wait for their period.
 
-    These are asked in the order in which they close, over all streams, as partitions tell of them. So how many had come when control told
-    of a period moves nothing in it.
+    They are asked in the order in which they close, over all streams, as published by the
+    partitions. So the order within a period does not depend on when control begins it.
     """
 
     def __init__(self) -> None:
@@ -192,7 +191,7 @@ class WaitingWindows:
         streams: Mapping[str, Merged],
         is_ready: Callable[[StandingDefinition, int], bool],
     ) -> Iterator[tuple[str, int]]:
-        """The windows that may be asked now, each of which is closed before the next is looked at; behind one that waits on, all of its source do."""
+        """Yield the windows to ask now, each closed before the next; others of their source wait."""
         order: list[Iterator[tuple[int, str, int]]] = []
         sources: set[str] = set()
         for name in sorted(self.names):
@@ -215,7 +214,6 @@ class WaitingWindows:
 
 
 def _closing(told: StandingDefinition, starts: Sequence[int]) -> Iterator[tuple[int, str, int]]:
-    """Windows of a stream behind the moments at which they close."""
     open_ms = told.standing.open_ms
     return ((start + open_ms, told.spec.stream, start) for start in starts)
 
@@ -224,19 +222,19 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
 
 class MergePeriods:
-    """What merging asks of the ledger, each under an id of its own: asked twice, it is done once."""
+    """Merging's requests to the ledger, with fixed ids, so that repetitions have no effect."""
 
     def __init__(self, topics: Topics, definitions: FeedDefinitions) -> None:
         self._topics = topics
         self._definitions = definitions
         self._asking: dict[str, str] = {}
-        """The periods that are asked for, and the stream that asks."""
+        """The requested periods, and the stream that requested each."""
         self._ending: dict[str, set[str]] = {}
-        """What of each stream is asked to be closed."""
+        """The periods' streams requested to be closed, by stream."""
         self._seen = -1
 
     def is_ready(self, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
-        """Whether it is known what a window asks; if not, its period is asked for."""
+        """Return whether a window's period is known; otherwise request it."""
         if not told.source.has_periods or not is_asked(told, start):
             return True
         source, stream = _names(told, start)
@@ -245,7 +243,7 @@ class MergePeriods:
             return True
         asking = self._definitions.find(told.source.source, self._asking.get(source, ""))
         if asking is None or not asking.asks:
-            # Of a stream that has ended nobody knows whether it was in time: so each asks for itself.
+            # Whether an ended stream was in time is unknown, so that each one requests its period.
             self._asking[source] = told.spec.stream
             begins = written_moment(period_of(told, start))
             request = f"begin/{told.incarnation}@{begins}"
@@ -253,8 +251,10 @@ class MergePeriods:
         return False
 
     def asked_by(self, told: StandingDefinition, start: int) -> StandingDefinition | None:
-        """The stream that a window asks; None where it asks none: it reaches into two periods or lies behind a
-        horizon, or the stream has ended there.
+        """Return the stream that a window asks.
+
+        It is None if the window spans two periods or lies beyond a horizon, or if the stream has
+        ended.
         """
         if not told.source.has_periods:
             return told
@@ -262,19 +262,19 @@ class MergePeriods:
         return found if found is not None and found.asks else None
 
     def take_news(self) -> bool:
-        """Whether control has told of anything since the last call."""
+        """Return whether control has changed since the last call."""
         before, self._seen = self._seen, self._definitions.version
         return before != self._seen
 
     def passed(self, outputs: Outputs, told: StandingDefinition, before: int, reached: int) -> None:
-        """Close a stream's periods that are over if its windows have been asked over an edge."""
+        """Close a stream's past periods if its windows have passed an edge."""
         if told.source.has_periods and _asked_to(told, before) != _asked_to(told, reached):
             self.close(outputs, told, reached)
 
     def close(self, outputs: Outputs, told: StandingDefinition, reached: int) -> None:
-        """Close a stream's periods that lie a whole one behind, now that all windows of one more have been asked.
+        """Close a stream's periods that lie a whole period back, after all windows of one more.
 
-        Control may tell of one of them later than of the next, so this is to be looked at with all that it tells.
+        Control may define them in any order, so that this follows each change of control.
         """
         if not told.source.has_periods:
             return
@@ -293,28 +293,27 @@ class MergePeriods:
 
 
 def is_asked(told: StandingDefinition, start: int) -> bool:
-    """Whether a window is asked of its period: it lies in it, and within the horizon that a running count has in each."""
+    """Return whether a window is asked: it lies in one period, and within its horizon."""
     reach = asked_span(told.source, told.spec.mechanism, told.standing.window)
     return lies_in_one(told, start) and start - period_of(told, start) < reach
 
 
 def lies_in_one(told: StandingDefinition, start: int) -> bool:
-    """Whether a window lies in one period: one that reaches over an edge would have what a person did in two."""
+    """Return whether a window lies in one period, so that no person counts in two."""
     return start + told.standing.window.size_ms <= period_of(told, start) + told.source.period_ms
 
 
 def period_of(told: StandingDefinition, start: int) -> int:
-    """The beginning of the period that a moment lies in."""
+    """Return the start of a moment's period."""
     return start - start % told.source.period_ms
 
 
 def _asked_to(told: StandingDefinition, reached: int) -> int:
-    """Up to where all windows of periods have been asked: the edge behind or at the end of the one that was reached."""
+    """Return the edge up to which all windows of periods have been asked."""
     length = told.source.period_ms
     return (reached + told.standing.window.size_ms) // length * length
 
 
 def _names(told: StandingDefinition, start: int) -> tuple[str, str]:
-    """What the account and the stream of a window's period are called."""
     period = period_of(told, start)
     return named_at(told.source.source, period), named_at(told.spec.stream, period)

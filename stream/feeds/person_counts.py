@@ -1,4 +1,4 @@
-"""How often each person was counted under each of some conditions: a row a person, one column a condition."""
+"""Counts per person (rows) and condition (columns)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.unsignedinteger[Any]]
 
 NEVER: Final = -1
-"""The piece of what no piece of the changelog has."""
+"""The piece number of values in no piece of the changelog."""
 _BITS: Final = (1, 2, 4, 8, 16, 32)
 
 
 def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The narrowest type that holds 0 … most."""
+    """Return the narrowest type for 0 … ``most``."""
     return np.dtype(np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.uint32)
 
 
 class Visits:
-    """The people of one window, or of all together; nobody's row goes away before the whole does.
+    """The counts of people in one window or over all; rows remain until the whole is dropped.
 
-    ``pieces`` tells by row which piece of the changelog has it as it is.
+    ``pieces`` has the piece of the changelog with each row's current counts.
     """
 
     def __init__(self, most: int, width: int) -> None:
-        """Count to ``most``, in so many columns."""
+        """``most`` limits the counts in each of ``width`` columns."""
         self._most = most
         self._keys = Keys()
         self._counts: Counts = np.zeros((0, width), dtype=count_type(most))
@@ -42,42 +42,42 @@ class Visits:
 
     @property
     def nbytes(self) -> int:
-        """The memory that this takes."""
+        """The memory in bytes."""
         return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
 
     def count(self, people: Words, wanted: Words, piece: int) -> Bounded:
-        """Count each row's person in the columns that the row wants, as far as the bound lets; a piece is to tell of it."""
+        """Count each row's person in the wanted columns up to the bound, for a piece to record."""
         return bounded(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
 
     def put(self, people: Words, columns: Sequence[int], counts: Counts, piece: int) -> None:
-        """Take what a piece of the changelog says of some people in some columns; of two pieces the later one holds."""
+        """Apply a piece's counts of people in some columns; of two pieces the later one holds."""
         rows = self._rows(people)
         for place, column in enumerate(columns):
             self._counts[rows, column] = counts[:, place]
         self._pieces[rows] = piece
 
     def people(self, rows: Column) -> Words:
-        """Whose some rows are."""
+        """Return the people of some rows."""
         return self._keys.of(rows)
 
     def counts(self, rows: Column, columns: Sequence[int]) -> Counts:
-        """What was counted in some rows and columns."""
+        """Return the counts in some rows and columns."""
         return self._counts[rows][:, columns]
 
     def again(self, before: int, piece: int) -> Column:
-        """The rows that pieces before one said last, which another is to say now."""
+        """Return the rows recorded last before piece ``before``, to be recorded in ``piece``."""
         rows: Column = np.flatnonzero(self._pieces[: len(self)] < before)
         self._pieces[rows] = piece
         return rows
 
     def widen(self, width: int) -> None:
-        """Have so many columns."""
+        """Grow to this number of columns."""
         counts: Counts = np.zeros((len(self._counts), width), dtype=self._counts.dtype)
         counts[:, : self._counts.shape[1]] = self._counts
         self._counts = counts
 
     def empty(self, column: int) -> None:
-        """Forget what was counted in a column."""
+        """Reset a column."""
         self._counts[:, column] = 0
 
     def _rows(self, people: Words) -> Column:
@@ -89,7 +89,7 @@ class Visits:
 
 
 def packed(counts: Counts, most: int) -> bytes:
-    """Rows of counts of at most so much, each row in as few bytes as all its columns need."""
+    """Encode rows of counts up to ``most`` in the fewest bytes per row."""
     bits = _bits(most)
     if bits >= 8:
         return counts.astype(f"<u{bits // 8}").tobytes()
@@ -101,7 +101,7 @@ def packed(counts: Counts, most: int) -> bytes:
 
 
 def unpacked(value: bytes, most: int, width: int) -> Counts:
-    """Rows of so many columns, as they were packed."""
+    """Decode packed rows of ``width`` columns."""
     bits = _bits(most)
     if bits >= 8:
         return np.frombuffer(value, dtype=f"<u{bits // 8}").reshape(-1, width).astype(count_type(most))
@@ -114,7 +114,7 @@ def unpacked(value: bytes, most: int, width: int) -> Counts:
 
 
 def packed_bytes(most: int, width: int) -> int:
-    """The bytes of one row."""
+    """Return the bytes of one row."""
     return -(-_bits(most) * width // 8)
 
 
@@ -127,7 +127,7 @@ Pieces = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """What of the events is counted, and by which attributes."""
+    """The counted quantity of events, and the attributes of its groups."""
 
     by: tuple[str, ...]
     people: bool = False
@@ -137,11 +137,11 @@ class Counting:
 class CellCounts:
     """The cells of one kind of counting; ``row`` is a window's place in it.
 
-    A sum is kept as how many events and the sum of their codes, which adds up to far beyond what any topic holds.
+    A sum is stored as the number of events and the sum of their codes, which cannot overflow.
     """
 
     def __init__(self, counting: Counting, cells: int, minimum: int) -> None:
-        """Take how many cells a window has, and the value of code 0."""
+        """``cells`` is their number per window, ``minimum`` the value of code 0."""
         self.counting = counting
         self.cells = cells
         self._minimum = minimum
@@ -149,10 +149,10 @@ class CellCounts:
         self.sums: Column = np.zeros(0, dtype=np.int64)
         self.pieces: Pieces = np.zeros(0, dtype=np.int32)
         self.live = 0
-        """How many places have been counted at."""
+        """The number of places with counts."""
 
     def reserve(self, rows: int) -> None:
-        """Have room for so many windows."""
+        """Make room for this number of windows."""
         size = rows * self.cells
         if size > len(self.counts):
             more = max(size, 2 * len(self.counts)) - len(self.counts)
@@ -162,13 +162,13 @@ class CellCounts:
                 self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
 
     def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> Added:
-        """Count the events that have a bit at their places (row · cells + cell), which a piece is to tell of."""
+        """Count events with a bit at their places (row · cells + cell), for a piece to record."""
         found = added(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
         self.live += found.fresh
         return found
 
     def put(self, places: Column, counts: Column, sums: Column | None, piece: int) -> None:
-        """Take what a piece of the changelog says of some places; of two pieces the later one holds."""
+        """Apply a piece's values of some places; of two pieces the later one holds."""
         self.counts[places] = counts
         self.live += int(np.count_nonzero(self.pieces[places] == NEVER))
         self.pieces[places] = piece
@@ -185,7 +185,7 @@ class CellCounts:
             self.sums[whole] = 0
 
     def values(self, row: int) -> tuple[list[int], list[int]]:
-        """A window's cells with a number other than 0, and their numbers."""
+        """Return a window's nonzero cells and their values."""
         whole = slice(row * self.cells, (row + 1) * self.cells)
         counts = self.counts[whole]
         cells = np.flatnonzero(counts)
@@ -197,7 +197,7 @@ class CellCounts:
         return [cell for cell, _ in pairs], [number for _, number in pairs]
 
     def again(self, before: int, piece: int) -> Column:
-        """The places that pieces before one said last, which another is to say now."""
+        """Return the places recorded last before piece ``before``, to be recorded in ``piece``."""
         places = np.flatnonzero((self.pieces != NEVER) & (self.pieces < before))
         self.pieces[places] = piece
         return places

@@ -1,8 +1,8 @@
-"""What all streams with the same condition and windows share: the cells of these windows, and a column of who was counted.
+"""Counts that streams with equal conditions and windows share.
 
-Of each person's events that satisfy the condition, lie in a window and are not late for it, the first ``contribution`` count, in
-the partition's order and over all groups; nothing that others do changes which. Where people are counted, the first of these events alone
-does: a person counts once in a window, in that event's group.
+Of a person's events that satisfy the condition, lie in a window and are in time, the first
+``contribution`` count, in the partition's order and over all groups; other people's events do not
+matter. If people are counted, only the first event counts: once in a window, in its group.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What counts, and in which windows; ``total`` bounds each person over all of them.
+    """A condition, a quantity and windows; ``total`` bounds each person over all of them.
 
-    With a ``period`` it bounds each person in each, and counts only in the windows that begin within ``reach`` of a period's beginning.
+    With a ``period`` it bounds each person per period, in windows that begin within ``reach`` of
+    its start.
     """
 
     predicate: Predicate
@@ -36,13 +37,13 @@ class Shape:
     reach: int = 0
 
     def period_of(self, start: int) -> int:
-        """The number of a window's period, counted from 1970; 0 for all windows if there are no periods."""
+        """Return the number of a window's period since 1970; 0 without periods."""
         return start // self.period if self.period else 0
 
 
 @dataclass(slots=True)
 class OpenWindow:
-    """An open window: its row in all cells, and who was counted in it."""
+    """An open window: its row in all cells, and the people counted in it."""
 
     row: int
     visits: Visits
@@ -50,10 +51,10 @@ class OpenWindow:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Windows from ``first`` to ``last``, by their beginning; ``column`` is its own among the tallies of its form.
+    """Counts of the windows ``first`` … ``last`` by start; ``column`` is its own in its form.
 
-    It counts events whose batch's stamps are at ``since`` or later. ``windows`` are the form's; ``reached`` is the last one that
-    something was counted in here.
+    It counts events of batches with timestamps at or after ``since``. ``windows`` are the form's;
+    ``reached`` is the last one with counts in this tally.
     """
 
     number: int
@@ -67,15 +68,15 @@ class Tally:
     reached: int = -1
     cells: dict[Counting, CellCounts] = field(default_factory=dict)
     lives: dict[int, Visits] = field(default_factory=dict)
-    """How often each person was counted in all windows together, or in those of a period, where that is bounded."""
+    """Counts of each person over all windows, or over those of a period, if they are bounded."""
 
     @property
     def bit(self) -> int:
-        """The set of its column alone."""
+        """The bit set of its column."""
         return 1 << self.column
 
     def counts(self, start: int) -> bool:
-        """Whether it counts a window: of a period, one that lies in it, or what is done in the next would use up its bound."""
+        """Return whether it counts a window; with periods, a window must lie in one."""
         if not self.first <= start <= self.last:
             return False
         shape = self.shape
@@ -83,22 +84,22 @@ class Tally:
         return not shape.period or (within < shape.reach and within + shape.size <= shape.period)
 
     def life(self, number: int) -> Visits:
-        """How often each person was counted in a period, or in all windows."""
+        """Return the counts of people in a period, or over all windows."""
         found = self.lives.get(number)
         if found is None:
             found = self.lives[number] = Visits(self.shape.total or 0, 1)
         return found
 
     def is_over(self, life: int) -> bool:
-        """Whether nobody is counted any more in a period."""
+        """Return whether a period's counting has ended."""
         return bool(self.shape.period) and (life + 1) * self.shape.period <= self.first
 
     def close(self) -> None:
-        """Forget who was counted in periods that are over."""
+        """Drop the counts of past periods."""
         self.lives = {number: visits for number, visits in self.lives.items() if not self.is_over(number)}
 
     def require(self, counting: Counting) -> None:
-        """Have cells of a kind of counting."""
+        """Create the cells of a kind of counting."""
         if counting not in self.cells:
             domain = self.domains[counting.sum] if counting.sum is not None else None
             minimum = domain.minimum if isinstance(domain, Integers) else 0
@@ -106,19 +107,19 @@ class Tally:
             self.cells[counting].reserve(1 + max((window.row for window in self.windows.values()), default=-1))
 
     def values(self, counting: Counting, start: int) -> tuple[list[int], list[int]]:
-        """A window's cells with a number other than 0, and their numbers."""
+        """Return a window's nonzero cells and their values."""
         window = self.windows.get(start)
         return ([], []) if window is None else self.cells[counting].values(window.row)
 
     @property
     def live(self) -> int:
-        """How many figures of its own the changelog must hold."""
+        """Return the number of this tally's entries in the changelog."""
         return sum(cells.live for cells in self.cells.values()) + sum(map(len, self.lives.values()))
 
 
 @dataclass(slots=True)
 class Touched:
-    """What a step changed of a form: rows of people by window, rows of lives by tally and period, and places of cells."""
+    """One step's changes: people's rows by window, rows by tally and period, and cell places."""
 
     people: dict[int, Column] = field(default_factory=dict)
     lives: dict[tuple[int, int], Column] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Windows of one form, with one table of people for each window: all conditions are counted at one look at each event."""
+"""Windows of one form, which count all their conditions in one pass."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stream.feeds.tally import NO_END, OpenWindow, Shape, Tally, Touched
 from stream.kernel import Bounded
 
 COLUMNS: Final = 64
-"""As many conditions share a table as a word has bits; more have another."""
+"""Conditions that share a table, one per bit of a word."""
 _WIDTHS: Final = 4
-"""Columns are made by so many: a condition that comes later seldom has to make room."""
+"""Step by which columns grow, so that a new condition rarely copies the table."""
 
 
 @dataclass(slots=True)
 class Counted:
-    """How many events counted, were left out by bounds and came too late, once for each window and condition."""
+    """Numbers of counted, excluded and late events, once for each window and condition."""
 
     counted: int = 0
     left_out: int = 0
@@ -30,9 +30,9 @@ class Counted:
 
 
 class _WindowRows(NamedTuple):
-    """Rows of a batch in one window, or in several: their windows' rows in all cells, and the columns in which they count.
+    """Rows of a batch in windows: the windows' rows in all cells, and the columns that count.
 
-    ``columns`` are those that some row is wanted in.
+    ``columns`` are those that any row wants.
     """
 
     start: int
@@ -45,18 +45,16 @@ class _WindowRows(NamedTuple):
 
 @dataclass(slots=True)
 class _Step:
-    """A batch, the piece that tells of what it changes, and what that is."""
-
     batch: EventBatch
     piece: int
     touched: Touched = field(default_factory=Touched)
 
 
 class Form:
-    """The tallies whose windows have one size, begin equally often and wait equally long; ``windows`` are those that something was counted in.
+    """Tallies with equal size, interval and lateness of windows.
 
-    Whether an event counts under a condition depends on its person's events under that condition alone: each has a column of its own
-    in the people's rows.
+    Whether an event counts under a condition depends only on its person's events under that
+    condition: each condition has its own column in the people's rows.
     """
 
     def __init__(self, shape: Shape, domains: Mapping[str, Domain], figures: Counted) -> None:
@@ -71,12 +69,12 @@ class Form:
         self._free: list[int] = []
 
     def takes(self, shape: Shape) -> bool:
-        """Whether a tally of this shape may join."""
+        """Return whether a tally of this shape may join."""
         alike = (shape.size, shape.every, shape.size + shape.lateness) == (self._size, self._every, self._stays)
         return alike and len(self.tallies) < COLUMNS
 
     def join(self, number: int, shape: Shape, since: int, last: int) -> Tally:
-        """Count under one more condition, in a column that nothing was counted in."""
+        """Count under another condition, in an empty column."""
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
         if column >= self._width:
@@ -87,13 +85,13 @@ class Form:
         return tally
 
     def leave(self, number: int) -> None:
-        """Count under a condition no more."""
+        """Stop counting under a condition."""
         tally = self.tallies.pop(number)
         for window in self.windows.values():
             window.visits.empty(tally.column)
 
     def count(self, batch: EventBatch, piece: int) -> Touched | None:
-        """Count a batch's events; what that changes goes into a piece of the changelog. None if it changes nothing."""
+        """Count a batch's events; return the changes for a piece of the changelog, or None."""
         wanted = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
             wants = batch.mask(tally.shape.predicate)
@@ -123,7 +121,7 @@ class Form:
         return step.touched
 
     def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
-        """The windows that somebody counts, and of each the rows that lie in it, in the partition's order."""
+        """Yield the counted windows with their rows in the partition's order."""
         if not len(rows):
             return
         low, high = self.first, max(tally.last for tally in self.tallies.values())
@@ -137,7 +135,7 @@ class Form:
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
     def _count_in(self, start: int, rows: Column, wanted: Words, step: _Step) -> _WindowRows | None:
-        """Count the people of some rows in a window, each under the conditions that the row is wanted for."""
+        """Count the people of some rows in a window, each under the conditions of its row."""
         in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (wanted != 0)
         if not kept.all():
@@ -156,11 +154,10 @@ class Form:
         )
 
     def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> Bounded:
-        """What a window's bound lets count of some rows; they are taken in."""
+        """Apply a window's bound to some rows and count those within it."""
         return window.visits.count(step.batch.people[rows], wanted, step.piece)
 
     def _note_reached(self, parts: Sequence[_WindowRows]) -> None:
-        """Note the last window that something was counted in, of each tally."""
         left = {tally.column: tally for tally in self.tallies.values()}
         for part in reversed(parts):
             for column in [column for column in left if part.columns >> column & 1]:
@@ -170,9 +167,10 @@ class Form:
                 return
 
     def _count_lives(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
-        """Count what the bound over all windows, or over a period's, lets count too, in the partition's order.
+        """Apply the bound over all windows or over a period, in the partition's order.
 
-        An event that it leaves out has used up its window's bound, which changes nothing: nothing of that person counts any more.
+        An excluded event still uses up its window's bound, without effect: its person counts no
+        more.
         """
         for counting, cells in tally.cells.items():
             let = part.first if counting.people else part.let
@@ -194,7 +192,6 @@ class Form:
             self._add(tally, counting, places, (lets, 0), rows, step)
 
     def _periods(self, tally: Tally, windows: Column) -> Column:
-        """The period of each window, by its row."""
         rows, place = np.unique(windows, return_inverse=True)
         starts = {window.row: start for start, window in self.windows.items()}
         periods = [tally.shape.period_of(starts[row]) for row in rows.tolist()]
@@ -203,7 +200,6 @@ class Form:
     def _add(
         self, tally: Tally, counting: Counting, places: Column, let: tuple[Words, int], rows: Column, step: _Step
     ) -> None:
-        """Add the rows that have a bit to some cells."""
         codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
         found = tally.cells[counting].add(places, *let, codes, step.piece)
         self._figures.counted += found.rows
@@ -211,7 +207,7 @@ class Form:
             step.touched.cells[tally.number, counting] = found.changed
 
     def open(self, start: int) -> OpenWindow:
-        """The window that begins then, which is open from now on."""
+        """Open the window that begins at ``start``, or return the open one."""
         window = self.windows.get(start)
         if window is None:
             row = self._free.pop() if self._free else len(self.windows)
@@ -223,11 +219,11 @@ class Form:
 
     @property
     def first(self) -> int:
-        """The first window that somebody counts."""
+        """The first counted window."""
         return min((tally.first for tally in self.tallies.values()), default=NO_END)
 
     def close(self) -> None:
-        """Forget the windows that nobody counts any more."""
+        """Drop windows that no tally counts any more."""
         before = self.first
         for start in [start for start in self.windows if start < before]:
             row = self.windows.pop(start).row
@@ -240,16 +236,16 @@ class Form:
 
     @property
     def people(self) -> int:
-        """People in open windows, once for each."""
+        """People in open windows, once for each window."""
         return sum(len(window.visits) for window in list(self.windows.values()))
 
     @property
     def live(self) -> int:
-        """How many figures the changelog must hold."""
+        """Return the number of entries that the changelog must hold."""
         return self.people + sum(tally.live for tally in self.tallies.values())
 
     def tables(self) -> Iterator[Visits]:
-        """All tables of people."""
+        """Yield all tables of people."""
         yield from [window.visits for window in list(self.windows.values())]
         for tally in list(self.tallies.values()):
             yield from list(tally.lives.values())

@@ -1,4 +1,4 @@
-"""What a standing stream asks of one window: the query events, byte for byte."""
+"""The query events of a standing stream's window, and the partials that feeds publish."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _encode = msgspec.json.Encoder().encode
 _Domains = tuple[tuple[str, Domain], ...]
 
 _WHOLE = {"histogram"}
-"""The mechanisms that are asked for all groups at once."""
+"""Mechanisms with one question for all groups."""
 
 
 def groups_in(told: StandingDefinition) -> int:
-    """How many groups a stream has: one where it names none."""
+    """Return the number of a stream's groups; 1 without groups."""
     count = 1
     for name in told.standing.by:
         count *= told.source.attributes[name].size
@@ -38,9 +38,9 @@ def groups_in(told: StandingDefinition) -> int:
 
 
 def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
-    """The questions of the window that begins at ``start``: one a group in row-major order, or one for all of them.
+    """Yield the questions of a window: one for each group in row-major order, or one for all.
 
-    ``numbers`` has what is counted in each group: a number, or the list of those that make it up.
+    ``numbers`` has the count of each group, or the list of its parts.
     """
     begun = written_moment(start)
     end = written_moment(start + told.standing.window.size_ms)
@@ -60,7 +60,7 @@ def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> I
 
 @lru_cache(maxsize=64)
 def _endings(domains: _Domains) -> tuple[bytes, ...]:
-    """How the question of each group ends."""
+    """Return the end of each group's question."""
     if not domains:
         return (b"}",)
     return tuple(
@@ -72,7 +72,7 @@ decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
 
 
 def partial_of(record: RecordLike) -> Any | None:
-    """The partial that a record holds; None if it is none that this version can read."""
+    """Parse a partial; None if this version cannot read it."""
     value = record.value
     if value is None or isinstance(value, Unread):
         return None
@@ -84,7 +84,7 @@ def partial_of(record: RecordLike) -> Any | None:
 
 
 def fits(partial: Any, told: StandingDefinition) -> bool:
-    """Whether a partial is of a window and of groups that its stream has."""
+    """Return whether a partial matches the windows and groups of its stream."""
     cells = partial.cells
     return (
         partial.source == told.source.source
@@ -97,15 +97,15 @@ def fits(partial: Any, told: StandingDefinition) -> bool:
 
 
 PARTIALS_AT_ONCE: Final = 2_000
-"""So many windows are told of in one step."""
+"""Most windows that one step publishes."""
 CELLS_AT_ONCE: Final = 200_000
-"""And so many cells of theirs, whether anybody was counted in them or not: how many those are is private."""
+"""Most cells of them, counted or not, because the number of nonzero cells is private."""
 
 _WirePartial: Any = struct(Partial)
 
 
 class Telling:
-    """Writes the partials of one partition."""
+    """Publishes the partials of one partition."""
 
     def __init__(self, topics: Topics, source: EventsSource, partition: int, partitions: int) -> None:
         self._topics = topics
@@ -114,10 +114,10 @@ class Telling:
         self._partitions = partitions
 
     def due(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
-        """Tell of windows that are due, as many as one step tells of, and give their streams.
+        """Publish due windows, as many as one step may, and return their streams.
 
-        The order is that in which they close, over all streams, and of those that close together by name: where steps end hangs on
-        how many events there are, and moves nothing in it.
+        The order is by closing time over all streams, then by name. The ends of steps depend on
+        private counts and do not change the order.
         """
         waiting = [(one.closes, *one.key, one) for one in streams if one.is_due(clock)]
         heapify(waiting)

@@ -1,4 +1,4 @@
-"""The feed service: an engine for each live topic that a standing stream asks of, and one that merges."""
+"""The feed service: one engine for each live topic, and one for merging."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from stream.settings import Settings
 
 WAIT_MS: Final = 200
 CONTROL_RETRY: Final = 1.0
-"""Seconds before control is read anew after an error."""
+"""Seconds before control is read again after an error."""
 
 log = get_logger("feed")
 
 
 class ControlFollower:
-    """Keeps definitions up to date. ``heard`` is set once all that control had told at the start is among them."""
+    """Keeps definitions up to date; ``caught_up`` is set when it reaches the start's end offsets."""
 
     def __init__(
         self, settings: Settings, topics: Topics, definitions: FeedDefinitions, clients: Clients = KAFKA
     ) -> None:
-        self.heard = asyncio.Event()
+        self.caught_up = asyncio.Event()
         self.on_news: Callable[[], None] = lambda: None
-        """Called after anything was taken in."""
+        """Called after each update."""
         self._settings = settings
         self._places = [TopicPartition(topics.control, number) for number in range(topics.partitions)]
         self._definitions = definitions
         self._clients = clients
 
     async def run(self) -> None:
-        """Follow until cancelled; after an error all is read again, which takes nothing back."""
+        """Follow until cancelled; after an error, read control again from the beginning."""
         while True:
             try:
                 async with reader(self._settings, self._clients, fetch_max_wait_ms=WAIT_MS) as consumer:
@@ -70,9 +70,9 @@ class ControlFollower:
             )
             for records in fetched.values():
                 await asyncio.to_thread(self._definitions.take, readable(records))
-            if not self.heard.is_set() and await self._reached(consumer, ends):
-                self.heard.set()
-            if fetched and self.heard.is_set():
+            if not self.caught_up.is_set() and await self._reached(consumer, ends):
+                self.caught_up.set()
+            if fetched and self.caught_up.is_set():
                 self.on_news()
 
     async def _reached(self, consumer: Consumer, ends: Offsets) -> bool:
@@ -84,56 +84,47 @@ CODES: Final = (
     *("ahead", "before", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
     *("unknown category", "unreadable"),
 )
-"""Why events of live topics are set aside."""
+"""Reasons of dead letters of live topics."""
 
 
 class FeedFigures:
-    """Counters and gauges of all live topics of a process, brought up to date at each look."""
+    """Metrics of all live topics of a process, updated by ``look``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {
-            "counted": Counter(
-                "sotto_feed_counted", "Events that count, once for each window.", registry=registry
-            ),
-            "late": Counter(
-                "sotto_feed_late", "Events that came too late, once for each window.", registry=registry
-            ),
+            "counted": Counter("sotto_feed_counted", "Counted events, once for each window.", registry=registry),
+            "late": Counter("sotto_feed_late", "Late events, once for each window.", registry=registry),
             "left_out": Counter(
                 "sotto_feed_left_out",
-                "Events beyond what one person may contribute, once for each window.",
+                "Events beyond the contribution bound, once for each window.",
                 registry=registry,
             ),
         }
         self._rejected = Counter(
-            "sotto_feed_dead_letters", "Events set aside, by the reason's code.", ["code"], registry=registry
+            "sotto_feed_dead_letters", "Dead letters by the reason's code.", ["code"], registry=registry
         )
-        for code in CODES:  # to Prometheus a series that begins at 1 has not grown
+        for code in CODES:  # Prometheus sees no increase in a series that begins at 1
             self._rejected.labels(code)
-        self._windows = Gauge(
-            "sotto_feed_open_windows", "Windows in which something was counted.", registry=registry
-        )
+        self._windows = Gauge("sotto_feed_open_windows", "Open windows with counts.", registry=registry)
         self._people = Gauge(
-            "sotto_feed_people", "People counted in open windows, once for each.", registry=registry
+            "sotto_feed_people", "People counted in open windows, once for each window.", registry=registry
         )
         self._lag_events = Gauge(
             "sotto_feed_lag_events",
-            "Events of a live topic that are not read yet, in partitions of this process.",
+            "Unread events of a live topic in partitions of this process.",
             ["source"],
             registry=registry,
         )
         self._lag_seconds = Gauge(
             "sotto_feed_lag_seconds",
-            "How far the slowest partition's clock is behind: behind the time, or, where marks tell it, the foremost's.",
+            "Delay of the slowest partition's clock: behind the time, or with marks behind the fastest clock.",
             ["source"],
             registry=registry,
         )
         self._seen: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
     def look(self, engines: Mapping[str, Engine], sources: Mapping[str, EventsSource], now: float) -> None:
-        """Add what the processors have counted since the last look; engines stand under their sources' names.
-
-        ``now`` is in seconds since 1970.
-        """
+        """Add the counts since the last look, from engines by source name; ``now`` is Unix time."""
         windows = people = 0
         for name, engine in engines.items():
             processors = [one for one in engine.processors() if isinstance(one, FeedProcessor)]
@@ -148,7 +139,7 @@ class FeedFigures:
         self._people.set(people)
 
     def drop(self, source: str) -> None:
-        """Forget the lag of a source that is not served any more."""
+        """Remove the lag of a source that is no longer served."""
         for gauge in (self._lag_events, self._lag_seconds):
             with suppress(KeyError):  # it was never shown
                 gauge.remove(source)
@@ -166,9 +157,9 @@ class FeedFigures:
 
 
 def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
-    """How far the slowest clock is behind; where nothing has come for a while that is about the source's ``idle``.
+    """Return the delay of the slowest clock; without events it is about the source's ``idle``.
 
-    A clock that has not begun holds up its first window, for as long as the foremost is beyond that.
+    A clock that has not started delays its first window until the fastest clock has passed it.
     """
     moments = [one.moment for one in processors if one.moment >= 0]
     foremost = now * 1000 if source.clock == "broker" else max(moments, default=0)
@@ -177,25 +168,25 @@ def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], no
 
 
 RETRY: Final = 5.0
-"""Seconds before a live topic that was not there is looked for again."""
+"""Seconds before a missing live topic is looked up again."""
 
 PATIENCE: Final = 0.25
-"""Seconds that counts may wait for their transaction while no window closes."""
+"""Seconds that counts may wait for a transaction while no window closes."""
 
 MERGING: Final = ""
-"""Where merging stands among the sources: none of them has an empty name."""
+"""The key of merging among the sources, whose names are not empty."""
 
 
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
 
 
 def feed_group(settings: Settings, topics: Topics, source: str) -> str:
-    """The consumer group of the tasks of one live topic."""
+    """Return the consumer group of one live topic's tasks."""
     return f"{feed_groups(settings)}{topics.feed_state(source).removeprefix(topics.feed_states())}"
 
 
 class FeedService:
-    """Runs until stopped or until one of its engines ends by itself; live topics are taken up as streams on them are opened."""
+    """Runs until stopped or until an engine ends; starts engines as streams on live topics open."""
 
     def __init__(
         self,
@@ -208,7 +199,7 @@ class FeedService:
         clock: Callable[[], float] = time.time,
         process: str = "",
     ) -> None:
-        """Take what finds a live topic and makes its changelog, the clock, and the process's name if it has one."""
+        """``find`` finds a live topic and creates its changelog."""
         self.definitions = FeedDefinitions()
         self.role = EngineRole(
             "feed",
@@ -221,52 +212,52 @@ class FeedService:
         self._find = find
         self._clock = clock
         self.on_failure: Callable[[], None] = lambda: None
-        """Called when ``run`` is about to raise."""
+        """Called before ``run`` raises."""
         self._settings = settings
         self._topics = topics
         self._health = health
         self._clients = clients
-        self._hearing = ControlFollower(settings, topics, self.definitions, clients)
+        self._follower = ControlFollower(settings, topics, self.definitions, clients)
         self._figures = FeedFigures(health.metrics.registry)
         self._engines: dict[str, Engine] = {}
         self._served: dict[str, EventsSource] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._retired: set[str] = set()
-        """Sources whose engines end because their standing streams are all closed."""
+        """Sources whose engines stop because all their standing streams are closed."""
         self._news = asyncio.Event()
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Finish the batches in hand, leave all groups, and return from ``run``."""
+        """Finish the current batches, leave all groups and return from ``run``."""
         self._stopping.set()
         for engine in self._engines.values():
             engine.stop()
 
     async def run(self) -> None:
-        """Merge, and count every live topic that is asked of.
+        """Merge, and count every live topic with standing streams.
 
         Raises:
             MembershipLostError, StalledError: as engines do.
-            Exception: whatever ends the following of control, without which no stream would be begun or closed.
+            Exception: any failure of the control follower, which opens and closes streams.
         """
-        self._hearing.on_news = self._news.set
-        hearing = asyncio.create_task(self._hearing.run())
-        beside = [hearing, asyncio.create_task(self._show())]
+        self._follower.on_news = self._news.set
+        following = asyncio.create_task(self._follower.run())
+        beside = [following, asyncio.create_task(self._show())]
         try:
             self._health.part("control").tell("has not been read yet")
-            await self._first(self._hearing.heard.wait(), hearing)
+            await self._first(self._follower.caught_up.wait(), following)
             self._health.drop("control")
             if not self._stopping.is_set():
                 self._serving[MERGING] = asyncio.create_task(self._merge())
-                await self._follow(hearing)
+                await self._follow(following)
             await asyncio.gather(*self._serving.values())
         finally:
             for task in (*beside, *self._serving.values()):
                 task.cancel()
             await asyncio.gather(*beside, *self._serving.values(), return_exceptions=True)
 
-    async def _follow(self, hearing: asyncio.Task[None]) -> None:
-        """Begin with each source once a stream asks of it, until told to stop; raise what ends an engine, or the hearing."""
+    async def _follow(self, following: asyncio.Task[None]) -> None:
+        """Start engines as sources get streams, until stopped; raise errors of engines and follower."""
         while not self._stopping.is_set():
             self._news.clear()
             sources = self.definitions.sources()
@@ -276,17 +267,17 @@ class FeedService:
             for name in self._serving.keys() - sources.keys() - {MERGING}:
                 if all(one.kind == "closed" for one in self.definitions.of(name)):
                     self._retire(name)
-            await self._first(self._news.wait(), hearing, *self._serving.values())
+            await self._first(self._news.wait(), following, *self._serving.values())
             for name in [one for one in self._retired if self._has_left(one)]:
                 self._forget(name)
-            for task in (hearing, *self._serving.values()):
+            for task in (following, *self._serving.values()):
                 if task.done() and not self._stopping.is_set():
                     self.on_failure()
                     task.result()
                     raise RuntimeError("an engine ended without an order to stop")
 
     def _retire(self, name: str) -> None:
-        """Stop reading a live topic whose standing streams are all closed; a later stream starts again where it was left."""
+        """Stop reading a live topic without open standing streams; a later stream resumes it."""
         self._retired.add(name)
         if (engine := self._engines.get(name)) is not None:
             engine.stop()
@@ -319,7 +310,7 @@ class FeedService:
         )
 
     async def _serve(self, source: EventsSource) -> None:
-        """Count one live topic, as soon as it is there."""
+        """Count one live topic as soon as it exists."""
         health = self._health.part(f"source {source.source}")
         while not self._stopping.is_set() and source.source not in self._retired:
             try:
@@ -383,7 +374,7 @@ class FeedService:
             await asyncio.gather(*mine, return_exceptions=True)
 
     async def _show(self) -> None:
-        """Take figures once a second."""
+        """Update the metrics once a second."""
         while True:
             self._figures.look(self._engines, self._served, self._clock())
             await asyncio.sleep(1.0)

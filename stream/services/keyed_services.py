@@ -1,4 +1,4 @@
-"""The services that have the noise key, as engines: workers and the budget service. Feeds need nothing of what is imported here."""
+"""Services with the noise key: workers and the budget service. Feeds import none of this."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream.worker.fair_shares import Limits
 
 
 def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> TableStore:
-    """The tables that this deployment lets its services read; those that it ``keeps`` stay in memory."""
+    """Return the tables that services may read; those that it ``keeps`` stay in memory."""
     limits = ReadingLimits.parse(
         settings.table_roots,
         table_bytes=settings.table_bytes,
@@ -31,7 +31,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> Tab
 
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
-    """An engine that answers queries."""
+    """Return an engine that answers queries."""
     tables = table_store(settings, key)
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
     role = EngineRole(
@@ -44,7 +44,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHea
 
 
 def budget(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:
-    """An engine that grants, records and halts."""
+    """Return an engine that decides requests and writes the ledger."""
     tables = table_store(settings, key, keeps=False)
     role = EngineRole(
         name="budget",

@@ -1,4 +1,4 @@
-"""Running Sotto's own services as child processes that never outlive their parent."""
+"""Runs Sotto's services as child processes that never outlive their parent."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from stream.settings import LAST_PORT, Settings, variable
 RoleName = Literal["worker", "budget", "feed", "monitor", "alerts"]
 
 STOP_SECONDS = 15.0
-"""How long a service may take to finish its batch and leave its group."""
+"""Seconds for a service to finish its batch and leave its group."""
 LOG_BYTES = 5_000_000
-"""Size from which on a log is moved aside; the last one that was is kept, so that a service has twice this at most."""
+"""Size at which a log is rotated; one old log is kept."""
 
 
 class Service:
-    """A service in a process of its own.
+    """A service in its own process.
 
-    It stops when its standard input closes, which happens however this process ends; Ctrl-C does not reach it, so
-    that the parent can stop everything in order.
+    It stops when its standard input closes, which happens whenever this process ends. Ctrl-C does
+    not reach it, so that the parent can stop everything in order.
     """
 
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
-        """Take the noise key's file, None for a service that must not have the key."""
-        # What was not told is not told on: a default is not a wish, such as that for one replica.
+        """``key_file`` is None for a service that must not have the noise key."""
+        # Only explicit settings are passed on: a default is no choice, such as a replication factor of one.
         given = {variable(name): _text(value) for name, value in settings.model_dump(exclude_unset=True).items()}
-        # Settings go through the environment: a command line can be read by everybody on the machine.
+        # Settings are passed in the environment: every user of the machine can read command lines.
         needless = NOISE_KEY | MONITOR_TOKEN if role == "monitor" else NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES
         environment = without(needless, {**os.environ, **given})
         if key_file is not None:
@@ -53,47 +53,44 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status, None while it runs."""
+        """The exit status; None while it runs."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it without warning, as a power cut would."""
         self._process.kill()
         self._process.wait()
 
     def suspend(self) -> None:
-        """Stop it in its tracks (SIGSTOP)."""
+        """Suspend it (SIGSTOP)."""
         self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume it (SIGCONT)."""
         self._process.send_signal(signal.SIGCONT)
 
     def keep_log_small(self) -> None:
-        """Move a log that has grown beyond ``LOG_BYTES`` aside, in place of the one that was moved before.
-
-        What is written between the copy and the cut is lost.
-        """
+        """Rotate a log larger than ``LOG_BYTES``; lines written during the copy are lost."""
         if self.log.stat().st_size <= LOG_BYTES:
             return
         previous = self.log.with_name(f"{self.log.name}.1")
         with self.log.open("rb") as grown, _owners_alone(previous) as kept:
             kept.truncate(0)
             shutil.copyfileobj(grown, kept)
-        os.truncate(self.log, 0)  # the service appends, so that it goes on at the beginning
+        os.truncate(self.log, 0)  # the service appends, so that it continues at the beginning
 
     def ask_to_stop(self) -> None:
-        """Tell it to finish, and do not wait."""
+        """Order it to stop, without waiting."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Ask it to finish, and end it by force if it does not."""
+        """Order it to stop, and kill it if it does not."""
         self.ask_to_stop()
         if self._process.poll() is None:
             try:
@@ -111,7 +108,7 @@ class Service:
 
 
 def started(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start the command in a session of its own, with a pipe for its input."""
+    """Start the command in a new session, with a pipe as its input."""
     return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
         [sys.executable, "-P", "-m", "stream.cli", *arguments],
         stdin=subprocess.PIPE,
@@ -123,7 +120,6 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], log: Binar
 
 
 def _owners_alone(log: Path) -> BinaryIO:
-    """A log to append to, that nobody but its owner may read."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)  # it may be there from an earlier version
     return os.fdopen(descriptor, "ab")
@@ -134,24 +130,24 @@ def _text(value: Any) -> str:
 
 
 BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds before a process that failed is started again, after failures in a row."""
+"""Seconds before a failed process is restarted, by the number of failures in a row."""
 STEADY: Final = 30.0
-"""A process that lived so many seconds has not failed at its start."""
+"""A process that ran for this time has started successfully."""
 
 log = get_logger("replicas")
 
 
 class ReplicaError(RuntimeError):
-    """The processes cannot be run as asked; the message says why."""
+    """The processes cannot run as requested; the message has the reason."""
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def metrics_ports(first: int, count: int) -> Sequence[int]:
-    """A port for each process's figures, counted on from the first; 0, for none, where that is 0. ReplicaError if they do not suffice."""
+    """Return consecutive metrics ports from ``first`` on; zeros for 0."""
     if first and first + count - 1 > LAST_PORT:
         raise ReplicaError(
             f"{variable('metrics_port')}: {count} processes need the ports from {first} on; give {LAST_PORT - count + 1} at most"
@@ -160,14 +156,15 @@ def metrics_ports(first: int, count: int) -> Sequence[int]:
 
 
 class Replicas:
-    """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with this process's environment and some arguments.
+    """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with some arguments.
 
-    Of the environment they are not given the monitor's tokens, nor another noise key than the file in the arguments.
-    They write to this process's standard error. Process n of them has the metrics port ``settings.metrics_port + n``, and
-    keeps its name in the group when it is started again. None outlives this process, however it ends.
+    They get this process's environment without the monitor's tokens and the noise key, whose file
+    is in the arguments, and write to its standard error. Process n has the metrics port
+    ``metrics_port + n`` and keeps its name in the group after a restart. None outlives this
+    process.
 
     Raises:
-        ReplicaError: the metrics ports do not suffice.
+        ReplicaError: there are too few metrics ports.
     """
 
     def __init__(self, settings: Settings, role: ServiceName, count: int, arguments: Sequence[str] = ()) -> None:
@@ -190,11 +187,11 @@ class Replicas:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Have every process finish its batches and leave the group."""
+        """Order every process to finish its batches and leave the group."""
         self._stopping.set()
 
     def environment(self, number: int) -> dict[str, str]:
-        """What process ``number`` is told."""
+        """Return the environment of process ``number``."""
         environment = without(self._needless)
         name = self._settings.instance or f"{socket.gethostname()}-{os.getpid()}"
         environment[variable("instance")] = f"{name}-{number}"
@@ -203,10 +200,10 @@ class Replicas:
         return environment
 
     async def run(self) -> None:
-        """Return once all have stopped, on this order or on their own. What fails is started again.
+        """Run until all processes have stopped; failed ones are restarted.
 
         Raises:
-            ReplicaError: one failed at its start again and again; the others have been stopped.
+            ReplicaError: a process failed at its start repeatedly; the others have been stopped.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -234,7 +231,6 @@ class Replicas:
             await self._stopped_within(BACKOFF[failures - 1])
 
     async def _live(self, number: int) -> int:
-        """Run one process to its end, or until told to stop; gives its exit status."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -261,7 +257,6 @@ class Replicas:
 
 
 async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
-    """Ask a process to finish, and end it by force if it does not."""
     if process.returncode is None:
         process.terminate()
         done, _ = await asyncio.wait({ended}, timeout=STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""The services: workers, the budget service and feeds, ready to run."""
+"""Runs the services: workers, the budget service and feeds."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 
 CHECK_SECONDS = 10.0
-"""Longest that one look may take before it is begun anew."""
+"""Longest time of one check of the topics before a retry."""
 
 topics_log = get_logger("topics")
 
 
 async def guard_topics(settings: Settings, role: AclRole) -> None:
-    """Refuse topics of a role from which Kafka deletes what must be kept; log what else is otherwise, and what may not be read.
+    """Refuse a role's topics if Kafka deletes records that must be kept; log other differences.
 
     Raises:
-        TopicsError: records that must be kept are deleted, by the settings that the message names.
+        TopicsError: records that must be kept are deleted, by the settings in the message.
         KafkaError, TimeoutError: Kafka does not answer.
     """
     async with asyncio.timeout(CHECK_SECONDS):
@@ -76,7 +76,7 @@ async def guard_topics(settings: Settings, role: AclRole) -> None:
 
 
 INTERVAL: Final = 10.0
-"""Seconds between two words."""
+"""Seconds between two heartbeats."""
 
 KEY_PREFIX: Final = "@member|"
 
@@ -87,15 +87,15 @@ log = get_logger("service")
 
 
 async def heartbeats(settings: Settings, role: EngineRole, started: float) -> None:
-    """Tell the status topic until cancelled that this process runs, and take it back at the end.
+    """Write heartbeats to the status topic until cancelled, then a tombstone.
 
-    Whatever Kafka's state, the service goes on: a word that cannot be said is left out.
+    A heartbeat that fails is skipped, so that the service does not depend on it.
     """
     told = False
     while True:
         producer: AIOKafkaProducer | None = None
         try:
-            # Secrets are read anew at each connection: their files may be in the middle of being replaced.
+            # Secrets are read at each connection: their files may be replaced at any time.
             producer = AIOKafkaProducer(**connection(settings))
             disable_topic_auto_creation(producer.client)
             await producer.start()
@@ -104,7 +104,7 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
                 told = True
                 await asyncio.sleep(INTERVAL)
         except (KafkaError, OSError) as error:
-            log.warning("cannot say that this process runs", role=role.name, error=type(error).__name__)
+            log.warning("heartbeat failed", role=role.name, error=type(error).__name__)
             await asyncio.sleep(INTERVAL)
         except asyncio.CancelledError:
             if told:
@@ -120,7 +120,7 @@ async def _take_back(producer: AIOKafkaProducer, role: EngineRole) -> None:
         async with asyncio.timeout(_LEAVING_SECONDS):
             await producer.send_and_wait(role.status, key=_key(role), value=None)
     except (KafkaError, OSError, TimeoutError):
-        log.info("could not take back that this process runs", role=role.name)
+        log.info("could not remove the heartbeat", role=role.name)
 
 
 def _key(role: EngineRole) -> bytes:
@@ -135,7 +135,7 @@ def _word(role: EngineRole, started: float) -> bytes:
 
 
 def resident_bytes() -> int:
-    """The memory that this process takes up now; where the system does not tell, the most that it ever took."""
+    """Return this process's memory, or its peak if the system does not report the current value."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -144,7 +144,7 @@ def resident_bytes() -> int:
 
 
 SWITCH_SECONDS: Final = 0.0005
-"""So long a step of Python that runs beside the event loop may hold it up: tenfold less than Python's own 5 ms, at each of its turns."""
+"""Switch interval of threads, which delay the event loop; Python's default is 5 ms."""
 _ORDERS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -152,7 +152,7 @@ def _service(
     role: ServiceName, settings: Settings, topics: Topics, key: NoiseKey | None, health: ServiceHealth
 ) -> Engine | FeedService:
     if role == "feed":
-        from stream.services.feed_service import FeedService  # noqa: PLC0415  (what the other roles need takes as long as all of this)
+        from stream.services.feed_service import FeedService  # noqa: PLC0415  (imports of the other roles are slow)
 
         return FeedService(settings, topics, health)
     from stream.services.keyed_services import budget, worker  # noqa: PLC0415
@@ -165,10 +165,10 @@ def _service(
 async def serve(
     role: ServiceName, settings: Settings, key: NoiseKey | None, *, stop_with_stdin: bool = False
 ) -> None:
-    """Run a service until SIGTERM or SIGINT, then hand over: batches in hand are finished, the group is left.
+    """Run a service until SIGTERM or SIGINT, then finish current batches and leave the group.
 
-    It waits for Kafka if it has to. With ``stop_with_stdin`` the end of standard input is an order to stop too, so that a
-    service ends with its parent. Feeds need no noise key.
+    It waits for Kafka if necessary. With ``stop_with_stdin``, the end of standard input stops it
+    too, so that a service ends with its parent. Feeds need no noise key.
     """
     tracing.configure(role)
     started = time.time()
@@ -205,7 +205,7 @@ async def serve(
 
 
 def force_exit_after(seconds: float = STOP_SECONDS) -> None:
-    """End this process with status 1 after a while, unless it has ended by itself, whatever hangs in it."""
+    """Exit with status 1 after a while if the process still runs."""
     last_resort = threading.Timer(seconds, os._exit, (1,))
     last_resort.daemon = True
     last_resort.start()
@@ -214,10 +214,11 @@ def force_exit_after(seconds: float = STOP_SECONDS) -> None:
 def install_stop_handlers(
     stop: Callable[[], None], *, stop_with_stdin: bool, seconds: float | None = None
 ) -> None:
-    """Call ``stop`` at SIGTERM or SIGINT, or at the end of standard input if that is an order too.
+    """Call ``stop`` at SIGTERM, SIGINT or, if requested, at the end of standard input.
 
-    What has not ended in so many ``seconds``, twice ``STOP_SECONDS`` unless told, is ended: all of it may wait for Kafka, and whoever
-    gave the order need not be there to give another. What is left undone is done by the successor, as after a kill.
+    After ``seconds``, by default twice ``STOP_SECONDS``, the process exits by force: a stop may
+    wait for Kafka, and no second order may follow. The next owner completes the work, as after a
+    kill.
     """
     loop = asyncio.get_running_loop()
 
@@ -232,7 +233,7 @@ def install_stop_handlers(
 
 
 def ignore_stop_signals() -> None:
-    """Pass over further orders to stop: what has ended is on its way out, and would be killed by them with another status."""
+    """Ignore further stop signals, which would change the exit status."""
     loop = asyncio.get_running_loop()
     for number in _ORDERS:
         loop.remove_signal_handler(number)

@@ -307,7 +307,7 @@ def test_records_of_a_later_version_are_refused() -> None:
 def test_a_stream_that_control_has_not_told_of_yet_is_waited_for() -> None:
     about, kafka = source(), changelog(source())
     kafka.commit(start(about, Known(hours(about)), kafka).process([Arrived(0, 5, event("a", 5))]))
-    with pytest.raises(TableMissedError, match="control has not told of yet"):
+    with pytest.raises(TableMissedError, match="control has not defined yet"):
         start(about, Known(), kafka)
 
 
