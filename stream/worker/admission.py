@@ -50,7 +50,7 @@ class Reading:
     waiting: list[tuple[int, int, Any]]
     shares: Shares
 
-    def is_of(self, records: Sequence[RecordLike]) -> bool:
+    def has_read(self, records: Sequence[RecordLike]) -> bool:
         """Return whether these are the records that were read."""
         mine = self.records
         if isinstance(mine, RecordColumns):
@@ -133,10 +133,10 @@ class Admission:
 
     def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
         """Charge a question's work to its stream's share; Rejection if there is no room."""
-        work = self._workload.of(slot, query)
+        work = self._workload.estimate(slot, query)
         # A feed never repeats the question of a window, so it must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING:
-            shares.take(slot, work, timestamp)
+            shares.admit(slot, work, timestamp)
         return work
 
     def _scan(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
@@ -195,7 +195,7 @@ class Admission:
         if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
             raise Rejection("malformed", "threshold: this stream's mechanism compares with none; remove it")
         try:
-            return self._families.of(streams.kinds[slot]).admit(slot, query)
+            return self._families.family(streams.kinds[slot]).admit(slot, query)
         except TableLetGoError:
             return 0.0
 

@@ -155,7 +155,7 @@ _END: Final = b"}"
 _About: Any = struct(Answer, only=frozenset({"window", "group"}))
 """The last fields of an answer."""
 _FIRST_INDEX: Final = b'"index":0'
-_MOST_TOLD: Final = 4096
+_MOST_ENCODED: Final = 4096
 
 
 class ColumnPublisher:
@@ -164,7 +164,7 @@ class ColumnPublisher:
     def __init__(self, streams: HostedStreams, replies: Replies) -> None:
         self._streams = streams
         self._replies = replies
-        self._told: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
+        self._encoded: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
         """Encoded answers without id, stream and index, by code, ⊤s given, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
@@ -184,10 +184,10 @@ class ColumnPublisher:
         # marks the others.
         figures = (decisions.codes, tops, left, known.terms_of[stream_of])
         first, group = groups(len(rows.slots), [*figures, self._apart(rows, verdicts, halted)])
-        told: Iterator[Any] = zip(
+        distinct: Iterator[Any] = zip(
             *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
         )
-        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1])) for one in told]
+        texts = [self._text(one[:-1], verdicts.numbers.get(one[-1])) for one in distinct]
         before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
         ends = _ends(rows)
         names = streams.names_of(known).picked(stream_of)
@@ -224,12 +224,12 @@ class ColumnPublisher:
         return apart
 
     def _text(self, figures: tuple[int, ...], number: Number | None) -> tuple[bytes, bytes]:
-        """What stands between stream and index of an answer, and what up to its end; all of it is the first if it has none."""
+        """Encode an answer's text before and after its index; without index, all is before."""
         alike, (code, tops, left, terms_of, slot, index) = figures[:4], figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
         is_plain = code != HALTED and number is None and not extensions
-        if is_plain and (told := self._told.get(alike)) is not None:
-            return told
+        if is_plain and (known := self._encoded.get(alike)) is not None:
+            return known
         if code == HALTED:
             spent = terms.spent(index, tops, 0, extensions)
             reason = self._streams.reason(slot)
@@ -248,9 +248,9 @@ class ColumnPublisher:
             answer = replace(answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha)
         head, sign, tail = encode(answer)[len(_HEAD) : -len(_END)].partition(_FIRST_INDEX)
         if is_plain:
-            if len(self._told) >= _MOST_TOLD:
-                self._told.clear()
-            self._told[alike] = head + sign[:-1], tail
+            if len(self._encoded) >= _MOST_ENCODED:
+                self._encoded.clear()
+            self._encoded[alike] = head + sign[:-1], tail
         return head + sign[:-1], tail
 
     def _count(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
@@ -287,7 +287,7 @@ class ColumnPublisher:
         else:
             columns.changed[slots[touched]] = True
             self._replies.checkpoints(outputs, slots[touched])
-        # A stream's first answer costs the threshold's share, each ⊤ one more; ⊥s after the first cost nothing.
+        # The first answer costs the threshold's share and each ⊤ one more; later ⊥s are free.
         self._replies.charges(outputs, slots[first | (shown > 0) | ended])
 
 

@@ -47,7 +47,7 @@ class Control:
                 continue
             slots += self._host(readable)
             readable = []
-            # A later version wrote this event, perhaps to halt the stream, so the stream must not answer.
+            # A later version wrote this event, perhaps to halt the stream: it must not answer.
             name = (record.key or b"").decode(errors="replace")
             if (known := self._streams.slots.get(name)) is not None:
                 self._streams.life.refuse(known, CONTROL_UNREAD)

@@ -111,7 +111,7 @@ class Workload:
         self._facts: dict[int, _Facts] = {}
         self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_REMEMBERED)
 
-    def of(self, slot: int, query: Any) -> int:
+    def estimate(self, slot: int, query: Any) -> int:
         """Estimate the work of one question."""
         number = int(self._context.streams.columns.terms_of[slot])
         terms = self._context.streams.terms[number]
@@ -306,7 +306,7 @@ class Shares:
         found.due, found.queue = self.due.copy(), self.queue.copy()
         return found
 
-    def take(self, slot: int, work: int, timestamp: int) -> None:
+    def admit(self, slot: int, work: int, timestamp: int) -> None:
         """Admit a question of a stream; Rejection if there is no room for its work.
 
         A question that exceeds the limit is admitted if no work is outstanding.

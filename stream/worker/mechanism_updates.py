@@ -45,7 +45,7 @@ class UpdateLog:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], Any] = {}
 
-    def take(self, record: RecordLike) -> None:
+    def add(self, record: RecordLike) -> None:
         """Add one record; LaterVersionError if this version cannot read it."""
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
         try:
@@ -53,7 +53,7 @@ class UpdateLog:
         except UNREADABLE:
             raise LaterVersionError(record) from None
 
-    def of(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
+    def first_updates(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
         """Return the first ``count`` updates in order; None if any of the incarnation is missing."""
         updates = [self._found.get((stream, number)) for number in range(count)]
         if any(update is None or update.incarnation != incarnation for update in updates):

@@ -82,7 +82,7 @@ class QueryProcessor:
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect control events and checkpoints; each topic in order, the two in any order."""
-        self._restore.take(records)
+        self._restore.collect(records)
 
     def restored(self) -> Mapping[str, int]:
         """End the restore and return the next query offset, 0 if the changelog holds none."""
@@ -158,7 +158,7 @@ class QueryProcessor:
         return enveloped(self._topics.answers, records, answers)
 
     def _read(self, records: Sequence[RecordLike]) -> Reading:
-        if self._reading is not None and self._reading.is_of(records):
+        if self._reading is not None and self._reading.has_read(records):
             return self._reading
         return self._admission.read(records)
 

@@ -55,7 +55,7 @@ class WorkerRestore:
         self._early: dict[bytes, RecordLike] = {}
         self._updates = UpdateLog()
 
-    def take(self, records: Iterable[RecordLike]) -> None:
+    def collect(self, records: Iterable[RecordLike]) -> None:
         """Collect control events and checkpoints, the latest of each key."""
         for record in records:
             key = record.key or b""
@@ -101,7 +101,7 @@ class WorkerRestore:
             if record.value is None:
                 continue
             if key.startswith(UPDATE_PREFIX):
-                self._updates.take(record)
+                self._updates.add(record)
                 continue
             checkpoint = _read(record, _decode_checkpoint)
             slot = slots.get(key.decode())
@@ -118,7 +118,7 @@ class WorkerRestore:
         learning = [index for index in range(len(terms)) if terms[index].calibration.kind in _LEARNING]
         for slot in np.flatnonzero(np.isin(streams.columns.terms_of[: len(streams)], learning)).tolist():
             count = int(streams.columns.tops[slot])
-            found = updates.of(streams.names[slot], streams.incarnations[slot], count)
+            found = updates.first_updates(streams.names[slot], streams.incarnations[slot], count)
             if found is None:
                 streams.life.refuse(
                     slot, "the changelog lacks updates of the hypothesis; restore it from a backup"

@@ -247,7 +247,7 @@ def test_an_answer_of_a_price_loses_no_more_than_the_price(alpha: float) -> None
     [answer] = driver.ask_many([{"id": "1", "stream": "s", "where": "x = 1", "alpha": alpha}])
     assert answer.price is not None
     [worker] = driver._workers
-    family: Any = worker._families.of("laplace")
+    family: Any = worker._families.family("laplace")
     asked = family.admit(0, Query.model_validate({"id": "1", "stream": "s", "where": "x = 1", "alpha": alpha}))
     [law] = family._laws(0, asked)
     allowed = Fraction((1.0 + math.exp(answer.price)) * 2.0**-60)

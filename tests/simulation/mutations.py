@@ -337,7 +337,7 @@ def trail_outside_the_transaction() -> Iterator[None]:
 @contextmanager
 def updates_not_written() -> Iterator[None]:
     """A hypothesis keeps its updates in memory alone, and begins anew after a restore."""
-    with patch.object(UpdateLog, "of", lambda *_: []):
+    with patch.object(UpdateLog, "first_updates", lambda *_: []):
         yield
 
 

@@ -64,13 +64,13 @@ def _outcomes(world: World, stream: str) -> list[str]:
 def _works() -> Iterator[list[int]]:
     """The work of each question that is looked at meanwhile."""
     found: list[int] = []
-    of = Workload.of
+    estimate = Workload.estimate
 
-    def told(self: Workload, slot: int, query: Any) -> int:
-        found.append(of(self, slot, query))
+    def recorded(self: Workload, slot: int, query: Any) -> int:
+        found.append(estimate(self, slot, query))
         return found[-1]
 
-    with patch.object(Workload, "of", told):
+    with patch.object(Workload, "estimate", recorded):
         yield found
 
 

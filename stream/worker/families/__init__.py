@@ -24,7 +24,7 @@ class Families:
     one_by_one: Mapping[str, Family]
     in_columns: ColumnFamily
 
-    def of(self, kind: str) -> Family | ColumnFamily:
+    def family(self, kind: str) -> Family | ColumnFamily:
         """Return the family of a kind."""
         return self.one_by_one.get(kind, self.in_columns)
 

@@ -147,12 +147,12 @@ class EstimateFamily:
             if step.kind in _CHARGED:
                 update = _measurement(current, read, step, number)
                 number, left = number + 1, left - step.parts
-            elif (known := read.told) is not None and known[0] is step:
+            elif (known := read.last) is not None and known[0] is step:
                 replies[place] = known[1]
                 continue
             reply = _reply(calibration, current, read, step, update)
             if alpha is None:
-                read.told = (step, reply)
+                read.last = (step, reply)
             replies[place] = reply if alpha is None else _priced(calibration, reply, step, alpha)
         return replies
 
@@ -326,8 +326,8 @@ def _reply(
 
 def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
     """Add a requested error and its price; the error must not round above the request."""
-    told = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    return replace(reply, alpha=told, parts=step.parts, price=shown_price(calibration, step.parts))
+    kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
+    return replace(reply, alpha=kept, parts=step.parts, price=shown_price(calibration, step.parts))
 
 
 def _refused(calibration: EstimateCalibration, step: EstimateAnswer, left: int, alpha: float | None) -> Reply:

@@ -96,7 +96,7 @@ _FEW_CORNERS = 4096
 class ReadQuestion:
     """A resolved question, with the fields that the changelog keeps if its numbers are published.
 
-    ``told`` is the last step of the estimator with its reply. ``hidden`` says whether the stream's
+    ``last`` is the last step of the estimator with its reply. ``hidden`` says whether the stream's
     noise suffices for the number of a ⊤.
     """
 
@@ -105,7 +105,7 @@ class ReadQuestion:
     texts: tuple[tuple[str, float], ...] = ()
     sum: str | None = None
     group_by: tuple[str, ...] = ()
-    told: tuple[Any, Any] | None = None
+    last: tuple[Any, Any] | None = None
     hidden: bool = True
 
     @property

@@ -267,9 +267,9 @@ def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) ->
     """Refuse a question that costs more than the rest of the grant; both are public."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
-    told = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
+    text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
     return Reply(
-        charged=False, price=price, refusal=Rejection(PRICE, f"{told}; ask {remedy}, or open another stream")
+        charged=False, price=price, refusal=Rejection(PRICE, f"{text}; ask {remedy}, or open another stream")
     )
 
 
@@ -288,16 +288,16 @@ def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: boo
     price = shown_price(calibration, parts)
     if price is None:
         whole = calibration.cutoff * PARTS
-        told, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
+        cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
     else:
-        told, limit = f"ε = {price:.6g}", f"{epsilon_left(calibration, most):.6g}"
+        cost, limit = f"ε = {price:.6g}", f"{epsilon_left(calibration, most):.6g}"
     verb = "may cost up to" if at_most else "costs"
     return Reply(
         charged=False,
         price=price,
         refusal=Rejection(
             PRICE,
-            f"max_price: the answer {verb} {told}, and the limit is {limit}; ask with a larger alpha or a larger max_price",
+            f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask with a larger alpha or a larger max_price",
         ),
     )
 

@@ -1,7 +1,8 @@
-"""Online private multiplicative weights: answers from a public hypothesis, which noisy answers correct.
+"""Private multiplicative weights: answers from a public hypothesis, corrected by noisy answers.
 
-Noise belongs to (number of updates so far, question) and not to an event. So a question that is repeated while the
-hypothesis is unchanged has its answer repeated, at no cost and with nothing stored: docs/proofs/pmw-weights.md says why that is sound.
+Noise belongs to (number of updates so far, question) and not to an event, so a repeated question
+has the same answer until the next update, for free. docs/proofs/pmw-weights.md proves that this is
+sound.
 """
 
 from __future__ import annotations
@@ -34,30 +35,30 @@ from stream.worker.families.sparse_cells import CellSpace
 from stream.worker.families.tensors import TensorSpace, VectorCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
-"""Built hypotheses that a partition keeps; one that was dropped is built again from its updates."""
+"""Cache of hypotheses per partition; evicted ones are rebuilt from their updates."""
 
 _NUMBER_BYTES: Final = 8
 
 
 class Space(Protocol):
-    """A universe of cells: reads questions about it, knows their true values, and begins hypotheses over it."""
+    """A universe of cells: resolves and evaluates questions, and creates hypotheses."""
 
     def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> Any:
-        """Resolve a question, or the question of an update; Rejection names what is wrong with it."""
+        """Resolve a question, or the question of an update, or raise Rejection."""
 
     def key(self, question: Any) -> bytes:
-        """Canonical bytes: equal for equal questions, however they were written."""
+        """Return canonical bytes, equal for equivalent questions."""
 
     def private(self, questions: Sequence[Any]) -> npt.NDArray[np.int64]:
-        """The true value of each question in steps, exactly. The numbers are private."""
+        """Return the exact value of each question in steps: private."""
 
     def fresh(self) -> Hypothesis[Any]:
-        """The uniform hypothesis."""
+        """Return the uniform hypothesis."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """An admitted question: resolved, as it was asked, and whether a share of the rows is wanted."""
+    """An admitted question: resolved, as written, and whether it asks for a fraction."""
 
     question: Any
     terms: tuple[Term, ...]
@@ -67,7 +68,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _HypothesisState:
-    """What a stream has come to: its universe, its (noisy) number of rows, and all updates of its hypothesis."""
+    """The state of a stream: universe, (noisy) number of rows, and updates."""
 
     incarnation: str
     space: Space
@@ -76,7 +77,7 @@ class _HypothesisState:
 
 
 class _HypothesisFamily(ABC):
-    """What the kinds have in common; they differ in their universe."""
+    """Base of both families, which differ in their universe."""
 
     forms: ClassVar[tuple[str, ...]]
 
@@ -99,20 +100,20 @@ class _HypothesisFamily(ABC):
         return _Content(self._run(slot).space.read(terms, cells), terms, cells, form == "fraction")
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions in order, each stream's in one run."""
+        """Answer questions in order, grouped by stream."""
         return stream_by_stream(questions, self._answer)
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
-        """Take a stream's hypothesis updates from the changelog, in order."""
+        """Restore a stream's hypothesis updates in order."""
         self._runs.pop(slot, None)
         self._updates[slot] = (self._streams.incarnations[slot], list(updates))
 
     @abstractmethod
     def _space(self, slot: int) -> Space:
-        """The universe of a stream."""
+        """Create the universe of a stream."""
 
     def _answer(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Replies to the questions of one stream; None to those that come after the cutoff."""
+        """Answer the questions of one stream; None after the cutoff."""
         contents: list[_Content] = [one.content for one in asked]
         current = self._run(slot)
         calibration = self._calibration(slot)
@@ -169,7 +170,7 @@ class _HypothesisFamily(ABC):
         return current
 
     def _rows(self, slot: int) -> int:
-        """The number of rows: public, or with noise that is drawn once for the stream."""
+        """Return the number of rows, with noise drawn once per stream if it is private."""
         calibration = self._calibration(slot)
         if calibration.epsilon_rows == 0.0:
             return calibration.rows
@@ -185,7 +186,7 @@ class _HypothesisFamily(ABC):
 
 
 class TensorFamily(_HypothesisFamily):
-    """Hypotheses over all cells of a tensor: the textbook's pmw, the one planned for the worst case, and earlier versions'."""
+    """Hypotheses over a tensor: textbook and worst-case ``pmw``, and earlier versions."""
 
     forms = ("count", "fraction", "terms")
 
@@ -222,13 +223,13 @@ class SparsePmwFamily(_HypothesisFamily):
             partial(self._context.table, slot),
             mechanism,
             calibration.learning_rate,
-            # A stream of an earlier version has as many places as its updates can name.
+            # Earlier versions did not store places: they had as many as the updates can name.
             calibration.places or mechanism.sparsity * calibration.cutoff + 1,
         )
 
 
 class _KeyedNoise:
-    """A stream's noise by the number of its updates and its questions' canonical bytes."""
+    """A stream's noise, keyed by its number of updates and questions' canonical bytes."""
 
     def __init__(self, context: Context, slot: int, keys: Sequence[bytes]) -> None:
         terms = context.streams.terms_at(slot)
@@ -239,15 +240,15 @@ class _KeyedNoise:
         self._answer = (context.streams.noise.subkey(slot, DrawRole.ANSWER), terms.answer_noise)
 
     def barrier(self, tops: int) -> int:
-        """ρ + s of the round under way after so many ⊤s."""
+        """Return ρ + s of the round after ``tops`` ⊤s."""
         return self._streams.barrier_of_round(self._slot, tops)
 
     def queries(self, tops: int, places: range) -> npt.NDArray[np.int64]:
-        """ν of the questions at these places, asked after so many ⊤s."""
+        """Draw ν of the questions at these places after ``tops`` ⊤s."""
         return self._draw(*self._query, tops, places)
 
     def answer(self, tops: int, place: int) -> int:
-        """The noise of the number on the ⊤ of the question at this place."""
+        """Draw the noise of the number of a ⊤."""
         return int(self._draw(*self._answer, tops, range(place, place + 1))[0])
 
     def _draw(self, subkey: bytes, law: Sampler, tops: int, places: range) -> npt.NDArray[np.int64]:
@@ -257,12 +258,12 @@ class _KeyedNoise:
 
 
 def rows_sampler(calibration: HypothesisCalibration) -> Sampler:
-    """The law of the noise on the number of rows."""
+    """Return the noise distribution of the number of rows."""
     return sampler("two_sided", rows_rate(calibration))
 
 
 def strength_of(calibration: HypothesisCalibration, rows: int) -> Correction:
-    """How strongly a stream's answers correct its hypothesis of so many (noisy) rows; the textbook's all by the same."""
+    """Return how strongly answers correct a hypothesis; constant for the textbook method."""
     if calibration.method == "textbook":
         return Strength()
     gap = calibration.learning_rate / 4.0 * calibration.rows

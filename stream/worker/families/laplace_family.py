@@ -1,6 +1,6 @@
-"""Laplace: every question is answered with noise that fits its own sensitivity, until the grant is used.
+"""Laplace: every answer has noise for its question's sensitivity, until the grant is used up.
 
-The noise is Laplace noise or, where the plan says so, Gaussian.
+The noise is Gaussian if the plan says so.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ from stream.worker.families.family import (
 
 @dataclass(frozen=True, slots=True)
 class _LaplaceQuestion:
-    """Private integers with the ℓ1 sensitivity, in steps, that each one's noise must fit; one person moves ``moved`` of them.
+    """A resolved question.
 
-    Trusted values stand here as doubles until they are rounded to steps, by what is written in the event. What is
-    published is the number, or its share of ``parts``, or the quotient of two numbers + ``centre``, within ``low`` and
-    ``high``. With ``alpha`` that is the error which it must keep to, and ``price`` what that costs; it is charged at most ``most`` parts.
+    - ``numbers``: private integers; ``widths``: the ℓ1 sensitivity in steps that the noise of each
+      must cover; ``moved``: how many of them one person changes.
+    - ``trusted``: trusted values as doubles, which are rounded to steps as written in the event.
+    - The answer is the number divided by ``parts``, or the quotient of two numbers + ``centre``,
+      within ``low`` and ``high``.
+    - ``alpha``: the requested error; ``price``: its cost, of at most ``most`` parts.
     """
 
     numbers: tuple[int, ...]
@@ -67,12 +70,12 @@ class LaplaceFamily(Stateless):
         self._context = context
 
     def admit(self, slot: int, query: Any) -> _LaplaceQuestion:
-        """Resolve the question to private integers and their sensitivity."""
+        """Resolve a question to private integers and their sensitivity."""
         question = self._question(slot, query)
         try:
             if query.alpha is not None:
                 question = self._priced(slot, question, query.alpha)
-            # Where there is a price its noise fits, and laws of what the grant does not pay for need not be made.
+            # A price implies noise that fits; its sampler is not built until the grant pays for it.
             if question.price is None:
                 self._laws(slot, question)
         except NoiseScaleError:
@@ -106,7 +109,7 @@ class LaplaceFamily(Stateless):
         return _LaplaceQuestion((self._context.count(slot, query.where),), (self._count_width(slot),), "number")
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Noise for all questions of the same widths at once."""
+        """Answer questions, drawing all noise of equal widths at once."""
         replies: list[Reply | None] = [None] * len(questions)
         left: dict[int, int] = {}
         by_laws: dict[tuple[Sampler, ...], list[int]] = {}
@@ -135,7 +138,7 @@ class LaplaceFamily(Stateless):
         return not rows_are_public(self._context.source_table(slot))
 
     def _priced(self, slot: int, question: _LaplaceQuestion, alpha: float) -> _LaplaceQuestion:
-        """A question about a table with the error that it must keep to."""
+        """Add a requested error and its price to a question about a table."""
         calibration, width, values = self._calibration(slot), question.widths[0], len(question.widths)
         steps = math.floor(Fraction(alpha) * question.parts)
         if not takes_alpha(calibration):
@@ -167,12 +170,12 @@ class LaplaceFamily(Stateless):
         return _LaplaceQuestion((), (width,) * len(values), shape, trusted=values, moved=len(values))
 
     def _summed(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
-        """The values of an attribute that are added up: those that the predicate leaves."""
+        """Return the attribute's domain, restricted to the values that satisfy the predicate."""
         domain = self._context.integers(slot, attribute, field)
         return within(domain, attribute, self._context.predicate(slot, where))
 
     def _sum_width(self, slot: int, domain: Integers, centre: int = 0) -> int:
-        # A constant attribute moves nothing, yet noise needs a scale.
+        # A constant attribute has sensitivity 0, but noise needs a scale.
         return max(1, total_sensitivity(self._context.source_table(slot), domain, centre))
 
     def _count_width(self, slot: int) -> int:
@@ -183,7 +186,7 @@ class LaplaceFamily(Stateless):
         if (rows := self._context.public_rows(slot)) is not None:
             return _LaplaceQuestion((count,), (1,), "number", parts=max(1, rows))
         everyone, width = self._context.count(slot, None), 2 * self._count_width(slot)
-        # Both numbers share the answer's ε, so each has twice the noise.
+        # Both numbers share the answer's ε, so each has twice the noise scale.
         return _LaplaceQuestion((count, everyone), (width, width), "quotient", moved=2)
 
     def _mean(self, slot: int, query: Any) -> _LaplaceQuestion:
@@ -212,7 +215,7 @@ class LaplaceFamily(Stateless):
             raise Rejection("malformed", f"group_by: {error}") from None
         source = self._context.source_table(slot)
         numbers = tuple(counts.ravel().tolist())
-        # All rows of a person may lie in one group, which has the largest ℓ₂ norm.
+        # The ℓ₂ norm is largest if all rows of a person lie in one group.
         moved = 2 if source.neighbors == "replace" else 1
         return _LaplaceQuestion(numbers, (groups_sensitivity(source),) * len(numbers), "vector", moved=moved)
 
@@ -224,7 +227,7 @@ class LaplaceFamily(Stateless):
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
     def _noise(self, questions: Sequence[AdmittedQuestion], laws: tuple[Sampler, ...]) -> list[list[int]]:
-        """The noise of each question's numbers, from one run of words per event."""
+        """Draw the noise of each question's numbers from the words of its event."""
         streams = self._context.streams
         words, low = event_words(
             [streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
@@ -257,9 +260,9 @@ class LaplaceFamily(Stateless):
             bounds = (question.low - question.centre, question.high - question.centre)
             estimate, alpha = ratio_interval(top, bottom, bounds)
             return Reply(charged=True, estimate=estimate + question.centre, basis="noisy", alpha=alpha)
-        told = shown(noisy, calibration.grid, question.parts)
+        rounded = shown(noisy, calibration.grid, question.parts)
         published: dict[str, Any] = (
-            {"estimate": told[0]} if question.shape == "number" else {"estimates": tuple(told)}
+            {"estimate": rounded[0]} if question.shape == "number" else {"estimates": tuple(rounded)}
         )
         alpha = _kept(calibration, question)
         if question.alpha is None:
@@ -269,7 +272,7 @@ class LaplaceFamily(Stateless):
         return Reply(charged=True, basis="noisy", alpha=alpha, parts=parts, price=price, **published)
 
     def _rounded(self, one: AdmittedQuestion) -> list[int]:
-        """A question's trusted values in steps."""
+        """Round a question's trusted values to steps."""
         question: _LaplaceQuestion = one.content
         grid = self._context.streams.terms_at(one.slot).grid
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
@@ -278,7 +281,7 @@ class LaplaceFamily(Stateless):
 
 
 def _kept(calibration: AnswersCalibration, question: _LaplaceQuestion) -> float:
-    """The error of numbers of a question; of a wanted one the last digit is rounded down."""
+    """Return the error of the numbers; rounding must not exceed a requested error."""
     if question.alpha is None or question.price is None:
         width, values = question.widths[0], len(question.widths)
         return alpha_for(calibration, width, values, question.moved) / question.parts

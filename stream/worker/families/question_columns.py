@@ -1,4 +1,4 @@
-"""Questions and verdicts in parallel columns, for a family that answers a whole batch in whole-array operations."""
+"""Questions and verdicts as columns, for families that answer a batch at once."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from stream.worker.stream_terms import About
 Places = npt.NDArray[np.intp]
 
 Row = tuple[int, str, int, float, float | None, int, bytes, About | None]
-"""A question that was read by itself: an entry of each column of ``Rows``."""
+"""A single question: one entry of each column of ``QuestionRows``."""
 
 _NOTHING: Final[Mapping[int, About]] = MappingProxyType({})
 
 
 class QuestionRows(NamedTuple):
-    """Admitted questions in the order of their records, whose numbers in the batch are ``places``.
+    """Admitted questions in the order of their records.
 
-    ``ids`` are written as JSON has them between quotation marks. ``values`` are private numbers; ``thresholds`` are the
-    questions' own, NaN where the stream's counts. ``abouts`` says by place what questions of standing streams are about.
+    - ``places``: indices of their records in the batch.
+    - ``ids``: as JSON strings without the quotation marks.
+    - ``values``: private numbers.
+    - ``thresholds``: the questions' thresholds, NaN if the stream's applies.
+    - ``abouts``: by place, the windows and groups of standing streams' questions.
     """
 
     places: Places
@@ -42,7 +45,7 @@ class QuestionRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:
-        """Questions that were read one by one."""
+        """Build columns from single questions."""
         if not rows:
             return cls.none()
         places, ids, slots, values, thresholds, offsets, payloads, abouts = zip(*rows, strict=True)
@@ -60,12 +63,12 @@ class QuestionRows(NamedTuple):
     @classmethod
     @cache
     def none(cls) -> Self:
-        """No questions."""
+        """Return empty columns."""
         nothing, integers, floats = spans_of([]), np.array([], dtype=np.int64), np.array([], dtype=np.float64)
         return cls(integers, nothing, integers, floats, floats, integers, nothing)
 
     def and_also(self, others: QuestionRows) -> QuestionRows:
-        """These and others, in the order of their records."""
+        """Merge with others in the order of records."""
         if not len(others.places) or not len(self.places):
             return others if len(others.places) else self
         order = np.argsort(np.concatenate((self.places, others.places)), kind="stable")
@@ -81,13 +84,13 @@ class QuestionRows(NamedTuple):
         ).picked(order)
 
     def before(self, place: int) -> QuestionRows:
-        """Those of records before one."""
+        """Return the questions before a record."""
         if not len(self.places) or self.places[-1] < place:
             return self
         return self.picked(np.flatnonzero(self.places < place))
 
     def picked(self, members: Places) -> QuestionRows:
-        """Some of them."""
+        """Return the questions with these indices."""
         return QuestionRows(
             self.places[members],
             self.ids.picked(members),
@@ -101,7 +104,7 @@ class QuestionRows(NamedTuple):
 
 
 class Number(NamedTuple):
-    """What is published with a ⊤."""
+    """The number that is published with a ⊤."""
 
     estimate: float
     basis: str
@@ -109,10 +112,10 @@ class Number(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """The streams that some rows ask.
+    """The streams of some rows.
 
-    ``slots`` has each once, with its ``figures``, and ``stream_of`` says by row which of these it is; in the ``order`` given
-    the rows of one stream stand together, as they came.
+    ``slots`` and ``figures`` have each stream once; ``stream_of`` is each row's index in them.
+    ``order`` sorts the rows by stream and keeps their order within one.
     """
 
     slots: Places
@@ -122,15 +125,15 @@ class Streams(NamedTuple):
 
     @classmethod
     def of(cls, rows: QuestionRows, columns: StreamColumns) -> Self:
-        """As they are now."""
+        """Group rows by stream, with the current figures."""
         slots, stream_of, order = grouped(rows.slots)
         return cls(slots, columns.picked(slots), stream_of, order)
 
 
 class Verdicts(NamedTuple):
-    """What became of some rows, and the streams as they were before.
+    """The decisions on some rows, and the streams' figures before them.
 
-    ``live`` streams answer, the others have ended or are refused. A ⊤ may have a number, which stands here by its place.
+    Streams that are not ``live`` have ended or are refused. ``numbers`` has numbers of ⊤s by place.
     """
 
     streams: Streams
@@ -140,13 +143,13 @@ class Verdicts(NamedTuple):
 
 
 class ColumnFamily(Protocol):
-    """A kind of mechanism that decides a whole batch at once."""
+    """A family that decides a whole batch at once."""
 
     def admit(self, slot: int, query: Any) -> float:
-        """The private number that a question is about, or Rejection. Changes nothing.
+        """Return the question's private number, or raise Rejection; changes no state.
 
-        Where the stream's terms are plain it is the question's value as it stands, and nobody need ask.
+        Not called for plain streams, whose number is the question's value.
         """
 
     def decide(self, rows: QuestionRows, asked: Streams) -> Verdicts:
-        """Decide questions to streams in order; what was decided is another's to write down."""
+        """Decide questions in order; changes no stream's figures."""

@@ -1,6 +1,6 @@
-"""Mechanisms that release something once: the first answer is charged for all, every later one is post-processing.
+"""Mechanisms with one release: the first answer is charged, later ones are post-processing.
 
-Nothing of a release is stored: its noise belongs to its cells (or to the rows of a projection) and is derived again.
+A release is not stored: its noise is derived again from its cells, or the rows of a projection.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stat
 from stream.worker.families.sparse_cells import NamedCells
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
-"""Releases that a partition keeps in memory; one that was dropped is computed again."""
+"""Cache of releases per partition; evicted ones are recomputed."""
 
 BASIS: Final = "release"
 
@@ -57,7 +57,7 @@ MechanismKind = TypeVar("MechanismKind", Histogram, LazyHistogram, SparseProject
 
 
 class _Release(Stateless):
-    """What the kinds have in common."""
+    """Base of the families with one release."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -77,21 +77,21 @@ class _Release(Stateless):
         return calibration
 
     def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
-        """The stream's cells; streams of the same terms share them."""
+        """Return the stream's cells, which streams of equal terms share."""
         terms = int(self._context.streams.columns.terms_of[slot])
         if (known := self._cells_of.get(terms)) is None:
             known = self._cells_of[terms] = NamedCells(self._context.source_table(slot), attributes)
         return known
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
-        """The noise that belongs to cells, or rows, of these names."""
+        """Derive the noise of the cells or rows with these names."""
         subkey = self._context.streams.noise.subkey(slot, DrawRole.RELEASE)
         return cell_noise(release_law(self._calibration(slot)), subkey, names)
 
 
 @dataclass(frozen=True, slots=True)
 class _Marginal:
-    """Noisy counts over some axes, of the cells within ``mask``; ``rows`` makes a share of a count."""
+    """Counts over ``axes`` of the cells in ``mask``, divided by ``rows`` if given."""
 
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
@@ -102,7 +102,7 @@ class HistogramFamily(_Release):
     """Streams of kind ``histogram``."""
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | CellQuestion]:
-        """Resolve the question to cells of the release."""
+        """Resolve a question to cells of the release."""
         form = form_for(query, "count", "fraction", "groups", "cells")
         mechanism = self._mechanism(slot, Histogram)
         space = self._cells(slot, mechanism.attributes)
@@ -119,7 +119,7 @@ class HistogramFamily(_Release):
         return table, _Marginal(mask, (), self._rows(slot) if form == "fraction" else None)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Read the answers off the releases."""
+        """Answer questions from the releases."""
         return [self._reply(one) for one in questions]
 
     def _axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ class HistogramFamily(_Release):
         return Reply(charged=False, estimate=int(numbers) / rows, basis=BASIS, alpha=alpha / rows)
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:
-        """The whole noisy histogram, along the attributes' axes."""
+        """Compute the noisy histogram over the attributes' axes."""
         incarnation = self._context.streams.incarnations[slot]
         if (known := self._kept.get(incarnation)) is None:
             space = self._cells(slot, self._mechanism(slot, Histogram).attributes)
@@ -179,14 +179,14 @@ class LazyHistogramFamily(_Release):
     """Streams of kind ``lazy_histogram``."""
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
-        """Resolve the question to single cells."""
+        """Resolve a question to single cells."""
         form_for(query, "cells")
         mechanism = self._mechanism(slot, LazyHistogram)
         question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
         return self._context.table(slot), question
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Noise for all cells of a stream's questions at once."""
+        """Answer questions, drawing the noise of each stream's cells at once."""
         return stream_by_stream(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -209,14 +209,14 @@ class SparseProjectFamily(_Release):
     """Streams of kind ``sparse_project``."""
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
-        """Resolve the question to single cells."""
+        """Resolve a question to single cells."""
         form_for(query, "cells")
         mechanism = self._mechanism(slot, SparseProject)
         question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
         return self._context.table(slot), question
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Inner products with the noisy projection, whose whole error is bounded by what the projection tells of the table."""
+        """Answer with inner products; their error bound follows from the noisy projection."""
         return [self._reply(one) for one in questions]
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
@@ -235,7 +235,7 @@ class SparseProjectFamily(_Release):
         )
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:
-        """The noisy projection u + v."""
+        """Compute the noisy projection u + v."""
         incarnation = self._context.streams.incarnations[slot]
         if (known := self._kept.get(incarnation)) is None:
             mechanism = self._mechanism(slot, SparseProject)
@@ -248,7 +248,7 @@ class SparseProjectFamily(_Release):
 
 
 def _squares(release: Integers) -> float:
-    """Σ (u_i + v_i)², to a double's accuracy."""
+    """Return Σ (u_i + v_i)² in double precision."""
     doubles = release.astype(np.float64)
     return float(doubles @ doubles)
 

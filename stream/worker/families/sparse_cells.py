@@ -1,4 +1,4 @@
-"""Questions that name single cells of a table's attributes, whose product may be of any size."""
+"""Questions that name single cells, in a universe of any size."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class NamedCells:
 
     @cached_property
     def reader(self) -> CellReader:
-        """Reads a cell's values as codes."""
+        """Converts cells' values to codes."""
         return CellReader(self._domains)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many values each attribute has."""
+        """Number of values of each attribute."""
         return tuple(domain.size for domain in self._domains.values())
 
     @property
     def universe(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
         return math.prod(self.shape)
 
     def question(self, cells: Sequence[Any], most: int) -> CellQuestion:
-        """Resolve the cells of a query; cells of weight 0 are left out. Rejection names what is wrong with them."""
+        """Resolve a query's cells without those of weight 0, or raise Rejection."""
         if len(cells) > most:
             raise Rejection(
                 "malformed",
@@ -65,7 +65,7 @@ class NamedCells:
 
 
 class CellSpace:
-    """What ``sparse_pmw`` needs to know of its universe, of which its hypothesis begins with so many ``places``."""
+    """The universe of ``sparse_pmw``; its hypothesis starts with ``places`` cells."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class CellSpace:
         self._places = min(self._cells.universe, places)
 
     def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> CellQuestion:
-        """Resolve a question, or the question of an update; Rejection names what is wrong with it."""
+        """Resolve a question, or the question of an update, or raise Rejection."""
         if terms:
             raise Rejection(
                 "malformed", "where, terms: a predicate may hold for too many cells; name single ones in cells"
@@ -90,23 +90,23 @@ class CellSpace:
         return self._cells.question(cells, self._sparsity)
 
     def key(self, question: CellQuestion) -> bytes:
-        """Canonical bytes: equal for equal questions, however they were written."""
+        """Return canonical bytes, equal for equivalent questions."""
         steps = np.array(question.steps, dtype=">u4")
         return b"".join(cell_names(question.cells)) + steps.tobytes()
 
     def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:
-        """The true value of each question in steps, exactly. The numbers are private."""
+        """Return the exact value of each question in steps: private."""
         return weighted_counts(self._table(), self._cells.attributes, questions)
 
     def fresh(self) -> SparseHypothesis:
-        """The uniform hypothesis."""
+        """Return the uniform hypothesis."""
         return SparseHypothesis(self._places, self._learning_rate, WEIGHT_STEPS)
 
 
 def weighted_counts(
     table: PrivateTable, attributes: Sequence[str], questions: Sequence[CellQuestion]
 ) -> npt.NDArray[np.int64]:
-    """Σ weight·count of each question in steps, exactly. The numbers are private."""
+    """Return Σ weight·count of each question in steps, exactly: private."""
     if not questions:
         return np.zeros(0, dtype=np.int64)
     counts = table.cell_counts(attributes, list(chain.from_iterable(one.cells for one in questions)))

@@ -1,4 +1,4 @@
-"""AboveThreshold and NumericSparse: whole batches over thousands of streams in whole-array operations."""
+"""AboveThreshold and NumericSparse, for batches over thousands of streams at once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from stream.worker.stream_terms import StreamTerms
 
 
 class Rounds(FigureArrays):
-    """What a partition's sparse vectors need to answer, derived from their definitions.
+    """Values of sparse vectors for the current round, derived from their definitions.
 
-    ``threshold`` is T in steps and ``barrier`` ρ + s; ``fresh`` says that a stream draws ρ anew after each ⊤. The
-    figures of a slot are those of the beginning ``begun`` and of the round after ``tops`` ⊤s.
+    ``threshold`` is T in steps and ``barrier`` is ρ + s; ``fresh`` streams draw a new ρ after each ⊤.
+    A slot's values are valid for one ``begun`` and, if ``fresh``, for one ``tops``.
     """
 
     APART = frozenset({"fresh"})
@@ -43,10 +43,10 @@ class Rounds(FigureArrays):
         self._streams = streams
         self._some_are_fresh = False
 
-    def of(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
-        """What streams of these figures need for the round under way.
+    def current(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
+        """Return the values of the current round.
 
-        Left until a stream's first query, so that a restore of many streams is not held up by idle ones.
+        They are derived at a stream's first query, so that idle streams do not slow a restore.
         """
         self.grow(len(self._streams))
         found = self.picked(slots)
@@ -61,15 +61,15 @@ class Rounds(FigureArrays):
         return self.picked(slots)
 
     def which_are_fresh(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
-        """Which streams draw ρ anew after each ⊤; None if none at all does."""
+        """Return a mask of streams that draw a new ρ after each ⊤; None if no stream does."""
         return self.fresh[slots] if self._some_are_fresh else None
 
     def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
-        """The keys that ν is derived from."""
+        """Return the keys from which ν is derived."""
         return self.texts("query_key", slots)
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
-        """The figures of streams of the same terms, all draws at once."""
+        """Derive the values of streams of equal terms at once."""
         terms, columns, noise = self._streams.terms[index], self._streams.columns, self._streams.noise
         self.query_key[slots] = noise.subkeys(slots, DrawRole.QUERY)
         tops = columns.tops[slots]
@@ -88,14 +88,14 @@ _NO_NUMBERS: Final[Mapping[int, Number]] = {}
 
 
 class _Batch(NamedTuple):
-    """Rows, and which of them go by the same terms."""
+    """Rows, grouped by terms."""
 
     rows: QuestionRows
     by_terms: Sequence[tuple[StreamTerms, Places]]
 
 
 class _ComparedBatch(NamedTuple):
-    """What a batch's questions were compared by, in steps: f, T, and f − T + ν."""
+    """The numbers f, T and f − T + ν of a batch's questions, in steps."""
 
     values: Integers
     thresholds: Integers
@@ -111,7 +111,7 @@ class SparseVectorFamily:
         self._rounds = Rounds(context.streams)
 
     def admit(self, slot: int, query: Any) -> float:
-        """The private number that a question is about: a trusted value, or a table's count or sum."""
+        """Return a question's private number: a trusted value, or a table's count or sum."""
         context = self._context
         if on_values(context.streams, slot):
             form_for(query, "value")
@@ -128,7 +128,7 @@ class SparseVectorFamily:
         """Compare every question with its stream's barrier, in order."""
         streams, rounds = self._streams, self._rounds
         slots, figures, stream_of, order = asked
-        own = rounds.of(slots, figures)
+        own = rounds.current(slots, figures)
         batch = _Batch(rows, self._by_terms(figures.terms_of[stream_of]))
         compared = self._compared(batch, own.threshold[stream_of])
         live = answering(figures)
@@ -145,14 +145,14 @@ class SparseVectorFamily:
         return Verdicts(asked, live, decisions, self._numbers(batch, compared, decisions))
 
     def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[StreamTerms, Places]]:
-        """Which places of a batch go by the same terms."""
+        """Group the rows of a batch by terms."""
         terms = self._streams.terms
         if len(terms_of) and (terms_of == terms_of[0]).all():
             return [(terms[terms_of[0]], np.arange(len(terms_of)))]
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compared(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
-        """Take the streams' own thresholds, in steps; those of questions take their places."""
+        """Compare numbers with the streams' thresholds, which questions may override."""
         values, asked = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
@@ -162,7 +162,7 @@ class SparseVectorFamily:
         return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
 
     def _noise(self, batch: _Batch) -> Integers:
-        """ν of every question, with all noise of one law drawn at once."""
+        """Draw ν of every question, all noise of one distribution at once."""
         noise = np.empty(len(batch.rows.slots), dtype=np.int64)
         laws: dict[Sampler, list[Places]] = {}
         for terms, members in batch.by_terms:
@@ -174,13 +174,13 @@ class SparseVectorFamily:
         return noise
 
     def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:
-        """One law's noise for rows, each under a key of its own."""
+        """Draw the noise of rows with separate keys."""
         topic, partition = self._context.topic, self._context.partition
         words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
         return law.draw(words, low)
 
     def _numbers(self, batch: _Batch, compared: _ComparedBatch, decisions: Decisions) -> Mapping[int, Number]:
-        """The number of each ⊤ of a stream that publishes numbers, by place."""
+        """Return the published numbers of ⊤s by place."""
         tops = np.flatnonzero(decisions.codes == ABOVE)
         if not len(tops):
             return _NO_NUMBERS
@@ -208,7 +208,7 @@ class SparseVectorFamily:
 
 
 def _as_written(terms: StreamTerms, rows: QuestionRows, members: Places) -> Callable[[int], Decimal]:
-    """The exact number of each of some rows: a trusted value stands in its event, a count is whole."""
+    """Return the exact number of each row: as written in its event, or a count."""
     if terms.trusts_values:
         return lambda place: value_of(rows.payloads[int(members[place])])
     return lambda place: written(float(rows.values[members[place]]))

@@ -1,4 +1,4 @@
-"""Questions about a table's attributes as weights over the tensor of their cells."""
+"""Questions as weights over the tensor of their attributes' cells."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from stream.tables.cache import BoundedCache
 from stream.tables.expressions import evaluate
 
 VECTOR_CACHE_BYTES: Final = 64 << 20
-"""Questions' weights that a partition keeps written out; the others are written out again when they are needed."""
+"""Cache of questions' weights per partition; evicted ones are recomputed."""
 
 Steps = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedPredicates:
-    """Σ weight·predicate: distinct predicates in a canonical order, weights in whole steps, none of them 0."""
+    """Σ weight·predicate: distinct predicates in canonical order, nonzero weights in steps."""
 
     parts: tuple[tuple[Predicate, int], ...]
 
     @property
     def attributes(self) -> frozenset[str]:
-        """The attributes that the question depends on."""
+        """The attributes on which the question depends."""
         return frozenset[str]().union(*(attributes_of(predicate) for predicate, _ in self.parts))
 
     def steps(self, sizes: Mapping[str, int]) -> Steps:
-        """The weight of each cell of these attributes' tensor in steps, in row-major order."""
+        """Return the weight of each cell of the tensor in steps, in row-major order."""
         total = np.zeros(tuple(sizes.values()), dtype=np.int32)
         for predicate, weight in self.parts:
             total += np.int32(weight) * cells(predicate, sizes)
@@ -46,7 +46,7 @@ class WeightedPredicates:
 
 
 def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> WeightedPredicates:
-    """What a question's terms add up; ``parse`` takes a predicate and the field that it stands in. Rejection as from it."""
+    """Resolve a question's terms with ``parse``, called with a predicate and its field."""
     alone = len(terms) == 1
     parts: dict[Predicate, int] = {}
     for place, term in enumerate(terms):
@@ -60,14 +60,14 @@ def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> We
 
 
 class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps]):
-    """Questions' weights over the cells of some attributes, shared by the streams of a partition."""
+    """A cache of questions' weights, shared by the streams of a partition."""
 
     def __init__(self) -> None:
         super().__init__(VECTOR_CACHE_BYTES, lambda steps: steps.nbytes)
 
 
 class Tensor:
-    """The tensor of some attributes' cells, and the weights that questions give to them."""
+    """The tensor of some attributes' cells."""
 
     def __init__(self, sizes: Mapping[str, int], written: VectorCache) -> None:
         self.sizes: Final = dict(sizes)
@@ -75,16 +75,16 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many values each attribute has."""
+        """Number of values of each attribute."""
         return tuple(self.sizes.values())
 
     def axes(self, question: WeightedPredicates) -> tuple[int, ...]:
-        """The axes that a question depends on."""
+        """Return the axes on which a question depends."""
         named = question.attributes
         return tuple(axis for axis, name in enumerate(self.sizes) if name in named)
 
     def steps(self, question: WeightedPredicates) -> Steps:
-        """A question's weights over the cells of its own axes."""
+        """Return a question's weights over the cells of its axes."""
         named = question.attributes
         sizes = {name: size for name, size in self.sizes.items() if name in named}
         # A predicate knows its attributes' sizes, so that their names in order say it all.
@@ -99,28 +99,28 @@ class Tensor:
 
 @dataclass(frozen=True)
 class HypothesisQuestion:
-    """A question about a tensor, as its hypothesis takes it."""
+    """A question about a tensor."""
 
     tensor: Tensor
     weights: WeightedPredicates
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
-        """The axes that the question depends on, in increasing order."""
+        """The axes on which the question depends, in increasing order."""
         return self.tensor.axes(self.weights)
 
     @cached_property
     def key(self) -> bytes:
-        """Canonical bytes: equal for equal questions, however they were written."""
+        """Return canonical bytes, equal for equivalent questions."""
         return json.dumps([[canonical(predicate), weight] for predicate, weight in self.weights.parts]).encode()
 
     def steps(self) -> Steps:
-        """q over the cells of these axes in row-major order, in steps."""
+        """Return q over the cells of these axes in row-major order, in steps."""
         return self.tensor.steps(self.weights)
 
 
 class TensorSpace:
-    """What ``pmw`` needs to know of its universe, every cell of which is in memory."""
+    """The universe of ``pmw``, with all cells in memory."""
 
     def __init__(
         self,
@@ -138,10 +138,9 @@ class TensorSpace:
         self._learning_rate = learning_rate
 
     def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> HypothesisQuestion:
-        """Resolve a question, or the question of an update; Rejection names what is wrong with it.
+        """Resolve a question, or the question of an update, or raise Rejection.
 
-        Whether every row's weight lies between 0 and 1, so that one row moves the answer by at most 1, is checked on the
-        cells: public, and true of every table.
+        The weight of every cell must lie between 0 and 1, so that a row of any table has sensitivity 1.
         """
         if cells:
             raise Rejection("malformed", "cells: this stream's mechanism does not take them; send where or terms")
@@ -152,11 +151,11 @@ class TensorSpace:
         return HypothesisQuestion(self._tensor, weights)
 
     def key(self, question: HypothesisQuestion) -> bytes:
-        """Canonical bytes: equal for equal questions, however they were written."""
+        """Return canonical bytes, equal for equivalent questions."""
         return question.key
 
     def private(self, questions: Sequence[HypothesisQuestion]) -> npt.NDArray[np.int64]:
-        """The true value of each question in steps, exactly. The numbers are private."""
+        """Return the exact value of each question in steps: private."""
         table = self._table()
         totals = [
             sum(weight * table.count(predicate) for predicate, weight in question.weights.parts)
@@ -165,7 +164,7 @@ class TensorSpace:
         return np.array(totals, dtype=np.int64)
 
     def fresh(self) -> TensorHypothesis:
-        """The uniform hypothesis."""
+        """Return the uniform hypothesis."""
         return TensorHypothesis(self._tensor.shape, self._learning_rate, WEIGHT_STEPS)
 
     def _predicate(self, where: str, field: str) -> Predicate:
@@ -175,7 +174,7 @@ class TensorSpace:
 def predicate_on(
     attributes: Container[str], tables: TableStore, source: TableSource, where: str, field: str
 ) -> Predicate:
-    """The predicate of a question that may be about these attributes alone; Rejection names ``field``."""
+    """Parse a predicate; Rejection of ``field`` if it names other attributes."""
     try:
         predicate = tables.predicate(source, where)
     except ValueError as error:
@@ -190,7 +189,7 @@ def predicate_on(
 
 
 def canonical(predicate: Predicate) -> str:
-    """A predicate in one spelling: equal for equal normal forms."""
+    """Return a text that is equal for predicates of equal normal form."""
     return evaluate(
         predicate,
         lambda holds: "1" if holds else "0",
@@ -201,7 +200,7 @@ def canonical(predicate: Predicate) -> str:
 
 
 def check_range(question: WeightedPredicates, sizes: Mapping[str, int]) -> None:
-    """Refuse a question that gives some row a weight below 0 or above 1; ``sizes`` are those of its attributes."""
+    """Reject a question that gives some row a weight below 0 or above 1."""
     weights = [weight for _, weight in question.parts]
     if min(weights, default=0) >= 0 and sum(weights) <= WEIGHT_STEPS:
         return

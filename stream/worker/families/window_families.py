@@ -1,6 +1,7 @@
-"""Running counts: the exact sums of nodes come with the question, and each node's noise belongs to its place.
+"""Running counts and histograms of windows.
 
-Nothing of a count is stored: what was published of a node is published again, noise and all, with every answer that the node is in.
+A running count's question carries the exact sums of its nodes. A node's noise depends only on its
+place, so a node has the same noisy sum in all answers, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from stream.worker.stream_terms import StreamTerms
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """What streams of the same terms count by."""
+    """The counting tree and windows that streams of equal terms share."""
 
     calibration: RunningCountCalibration
     tree: CountingTree
@@ -56,7 +57,7 @@ class _Horizon:
 
 @dataclass(frozen=True, slots=True)
 class _NodeQuestion:
-    """The place of a group, the nodes of its windows so far, and their trusted sums as doubles."""
+    """A group's place, the nodes of its windows so far, and their trusted sums as doubles."""
 
     group: int
     nodes: tuple[Node, ...]
@@ -71,7 +72,7 @@ class RunningCountFamily(Stateless):
         self._horizons: dict[int, _Horizon] = {}
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
-        """Find the nodes of a question: its window tells how many windows there are so far. Nothing private decides."""
+        """Find the nodes of a question from its window, which is public."""
         form_for(query, "values")
         horizon = self._horizon(slot)
         group = self._context.streams.terms_at(slot).groups.place(query.group)
@@ -86,7 +87,7 @@ class RunningCountFamily(Stateless):
         return _NodeQuestion(group, nodes, query.values)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Noise for all nodes of a stream's questions at once."""
+        """Answer questions, drawing the noise of each stream's nodes at once."""
         paid = within_grants(self._context.streams, questions)
         replies = iter(
             stream_by_stream([one for one, pays in zip(questions, paid, strict=True) if pays], self._replies)
@@ -124,7 +125,7 @@ class RunningCountFamily(Stateless):
 def _horizon_of(terms: StreamTerms) -> _Horizon:
     calibration, standing, source = terms.calibration, terms.standing, terms.source
     if not isinstance(calibration, RunningCountCalibration) or not isinstance(source, EventsSource):
-        raise TypeError("a stream of running_count has a calibration of its own and a source of events")
+        raise TypeError("a running_count stream needs its own kind of calibration and a live topic")
     if standing is None or standing.begins is None:
         raise TypeError("a stream of running_count is standing, and its first window is known")
     return _Horizon(
@@ -141,7 +142,7 @@ def _first(standing: StandingQuery, begins: str) -> int:
 
 
 def _windows(horizon: _Horizon, window: Window | None) -> int:
-    """How many windows of the horizon are over with a question's own."""
+    """Return the number of a question's window within the horizon."""
     if window is None:
         raise Rejection("malformed", "window: the windows ask this stream; a question by hand is not answered")
     try:
@@ -169,7 +170,7 @@ class StandingHistogramFamily(Stateless):
         self._context = context
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
-        """The numbers of all groups of a window, in row-major order."""
+        """Return the numbers of all groups of a window, in row-major order."""
         form_for(query, "values")
         values: tuple[float, ...] = query.values
         if len(values) != (groups := self._groups(slot)):
@@ -179,7 +180,7 @@ class StandingHistogramFamily(Stateless):
         return values
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Noise for all windows of a stream at once."""
+        """Answer questions, drawing the noise of each stream's windows at once."""
         return stream_by_stream(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -212,19 +213,19 @@ class StandingHistogramFamily(Stateless):
         for place, (one, noise) in enumerate(zip(paid, np.stack(columns, axis=1).tolist(), strict=True)):
             exact = terms.grid.private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
-            told = tuple(shown(noisy, calibration.grid))
-            replies[place] = Reply(charged=True, estimates=told, basis="noisy", alpha=alpha)
+            estimates = tuple(shown(noisy, calibration.grid))
+            replies[place] = Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha)
         return replies
 
     def _groups(self, slot: int) -> int:
-        """How many groups a window has: the cells of the attributes that the mechanism names."""
+        """Return the number of groups of a window: the cells of the mechanism's attributes."""
         terms = self._context.streams.terms_at(slot)
         if not isinstance(terms.source, EventsSource) or not isinstance(terms.mechanism, Histogram):
             raise TypeError(f"stream in slot {slot} is no histogram of a live topic")
         return math.prod(terms.source.attributes[name].size for name in terms.mechanism.attributes)
 
     def _spread(self, slot: int, groups: int) -> int:
-        """Among how many numbers a person's movement is spread where its ℓ₂ norm is largest."""
+        """Return how many numbers a person changes if the ℓ₂ norm is largest."""
         terms = self._context.streams.terms_at(slot)
         if not isinstance(terms.source, EventsSource) or terms.standing is None:
             raise TypeError(f"stream in slot {slot} is no standing one")

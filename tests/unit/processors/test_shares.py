@@ -37,7 +37,7 @@ TIGHT = Limits.of(0.004, 0.002)
 
 def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
     try:
-        shares.take(slot, work, timestamp)
+        shares.admit(slot, work, timestamp)
     except Rejection:
         return False
     return True
@@ -227,7 +227,7 @@ def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
 def told(driver: Driver, **asked: Any) -> int:
     (one,) = driver._workers
     workload = Workload(Context(one.streams, driver._tables, driver.topics.queries, 0))
-    return workload.of(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode()))
+    return workload.estimate(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode()))
 
 
 def over(
@@ -329,7 +329,7 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
         outputs = one.process(records[:count])
         answers = answers_in(outputs, driver.topics)
         done = [
-            workload.of(0, decode(record.value))
+            workload.estimate(0, decode(record.value))
             for record, answer in zip(records, answers, strict=False)
             if answer.stream == "s" and answer.outcome == "answer"
         ]
