@@ -1,4 +1,4 @@
-"""People's events as a topic has them: bytes in, numpy columns out."""
+"""Converts people's events from bytes to numpy columns."""
 
 from stream.events.event_reader import EventReader, Events, Flaw
 

@@ -1,4 +1,4 @@
-"""From JSON to the fields that a source declares, and nothing else of an event."""
+"""Extracts the declared fields from events in JSON."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
 from stream.tables.encoding import bin_codes, integer_codes
 
 Path = tuple[str, ...]
-"""The names on the way to a field."""
+"""The names of nested fields, outermost first."""
 
 
 class Decoder:
-    """Reads the fields at some paths; what is not there, or no way leads to, is None.
+    """Reads the fields at some paths; a missing field is None.
 
-    ``quick`` is for what is as it should be, a struct an event; ``slow`` says what is wrong, or reads what only looked wrong. Both
-    judge each event by itself.
+    ``quick`` decodes valid events to structs. ``slow`` decodes the others or returns their flaw.
+    Each event is decoded independently of the others.
     """
 
     def __init__(self, paths: Sequence[Path], kinds: Sequence[Any]) -> None:
-        """Take the fields' paths, and the types that values of each are expected to have."""
+        """Set the fields' paths and the expected types of their values."""
         self._paths = paths
         self._tree = _Branch()
         names: list[str] = []
@@ -49,14 +49,14 @@ class Decoder:
         self.written: Sequence[bytes] = [
             msgspec.json.encode(step) for step in dict.fromkeys(step for path in paths for step in path)
         ]
-        """Each name on some path as JSON has it, if nothing of it is escaped."""
+        """Each name of a path as JSON, without escapes."""
 
     def column(self, field: int, events: Sequence[Any]) -> list[Any]:
-        """One field's values in events that were read quickly."""
+        """Return one field's values in events that ``quick`` decoded."""
         return list(map(self._getters[field], events))
 
     def slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        """The fields of one event, or what is wrong with it; numbers beyond all doubles are infinite."""
+        """Return an event's fields or its flaw; numbers beyond all doubles become infinite."""
         try:
             event = _decode(value)
         except (ValueError, RecursionError):
@@ -66,7 +66,7 @@ class Decoder:
         return tuple(_at(event, path) for path in self._paths)
 
     def repeats(self, value: bytes) -> Flaw | None:
-        """What is wrong with an event in which a name on some path stands twice in its object."""
+        """Return the flaw of an event that repeats a declared field, or None."""
         try:
             event = _pairs.decode(value.decode(errors="surrogateescape"))
         except (ValueError, RecursionError):
@@ -85,20 +85,18 @@ _pairs: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_
 
 
 class _Branch:
-    """The fields below one object."""
-
     def __init__(self) -> None:
         self.branches: dict[str, _Branch] = {}
         self.kinds: list[Any] = []
 
     def below(self, step: str) -> tuple[_Branch, str]:
-        """What is below a name, and what the struct calls it."""
+        """Return the branch below a name, and its name in the struct."""
         branch = self.branches.setdefault(step, _Branch())
         return branch, f"f{list(self.branches).index(step)}"
 
     @property
     def is_mixed(self) -> bool:
-        """Whether something is read both itself and as an object that others stand in."""
+        """Whether some field is read both as a value and as an object with fields."""
         return bool(self.kinds and self.branches) or any(one.is_mixed for one in self.branches.values())
 
     def struct(self, name: str) -> type[msgspec.Struct]:
@@ -151,14 +149,14 @@ def _repeated(event: Any, branch: _Branch) -> bool:
 DIGEST_BYTES: Final = 16
 
 Digests = npt.NDArray[np.uint64]
-"""Two words a person; the second is odd, so that none is 0."""
+"""Two words per person; the second is odd, so that no digest is 0."""
 
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)
 _SEED: Final = np.uint32(0x9747B28C)
 
 
 def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
-    """The digest of each name, and the partition that it belongs to."""
+    """Return each name's digest and partition."""
     if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
         return digests_of(names), partitions_of(names, partitions)
     found[0][:, 1] |= np.uint64(1)
@@ -166,7 +164,7 @@ def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests,
 
 
 def digests_of(names: Sequence[bytes]) -> Digests:
-    """The digest of each name."""
+    """Return each name's digest."""
     joined = b"".join([blake2b(name, digest_size=DIGEST_BYTES).digest() for name in names])
     digests = np.frombuffer(joined, dtype="<u8").reshape(-1, 2).astype(np.uint64)
     digests[:, 1] |= np.uint64(1)
@@ -174,7 +172,7 @@ def digests_of(names: Sequence[bytes]) -> Digests:
 
 
 def partitions_of(names: Sequence[bytes], partitions: int) -> npt.NDArray[np.int64]:
-    """The partition that Kafka's default partitioner (murmur2) gives each name."""
+    """Return each name's partition by Kafka's default partitioner (murmur2)."""
     if not names:
         return np.empty(0, dtype=np.int64)
     lengths = np.array([len(name) for name in names], dtype=np.uint32)
@@ -202,9 +200,9 @@ _NOT_AMONG: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of a batch that are as declared, in order, and what is wrong with the others.
+    """The valid events of a batch in order, and the flaws of the others.
 
-    ``places`` are theirs in the batch; ``homes`` the partitions that their people belong to.
+    ``places`` are the events' indices in the batch; ``homes`` their people's partitions.
     """
 
     places: npt.NDArray[np.int64]
@@ -215,7 +213,7 @@ class Events:
     flaws: Mapping[int, Flaw]
 
     def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
-        """These and others of the same batch, whose own places are given by theirs."""
+        """Merge with others of the batch; ``places`` maps their places to the batch's."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)
         return Events(
@@ -247,7 +245,7 @@ class PlainReader:
                 self._names[name].extend([value.encode(errors="replace") for value in domain.values])
 
     def read(self, texts: Spans) -> Events | None:
-        """The plain ones; None where there is no kernel to read them, or the fields are none that plain events have."""
+        """Read the plain events; None without the kernel or if fields overlap."""
         if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
             return None
         columns = self._fields.columns
@@ -259,7 +257,7 @@ class PlainReader:
         return Events(rows, people, homes, times[rows], {name: column[rows] for name, column in codes.items()}, {})
 
     def _codes(self, name: str, values: Values, column: int) -> Codes:
-        """The code of each value; those without one are left to be told why."""
+        """Return each value's code; values without one are left to the slow reader."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
             other = _NOT_AMONG if domain.other is None else domain.values.index(domain.other)

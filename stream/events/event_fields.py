@@ -1,4 +1,4 @@
-"""What is wrong with an event, in words of a closed list and declared names alone."""
+"""Flaws of events, and the conversion of fields; messages never quote undeclared text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from schemas.windows import END_MS, NO_MOMENT, moment_of
 from stream.tables.encoding import Mask, bin_codes, integer_codes
 
 MAX_BYTES: Final = 64 * 1024
-"""Largest event; anything larger is refused unread."""
+"""Largest event; larger ones are refused unread."""
 MAX_DEPTH: Final = 64
-"""Deepest nesting of objects and lists, so that no event's fate hangs on how much of the stack is in use."""
+"""Deepest nesting of objects and lists, independent of the stack in use."""
 MAX_PERSON_BYTES: Final = 256
 """Longest name of a person."""
 
 
 class Flaw(NamedTuple):
-    """Why an event is set aside: a code, and a message with the remedy."""
+    """The reason for rejecting an event: a code, and a message with the remedy."""
 
     code: str
     message: str
@@ -63,22 +63,22 @@ BEFORE: Final = Flaw(
 
 SECONDS_FROM: Final = 10**8
 SECONDS_TO: Final = 10**10
-"""Seconds since 1970 in the years 1973 to 2286; taken for milliseconds they lie in the first 116 days of 1970."""
+"""Seconds since 1970 from 1973 to 2286; as milliseconds, the first 116 days of 1970."""
 _UNITS: Final = (
     (SECONDS_FROM, SECONDS_TO, SECONDS),
     (10**14, 10**16, MICROSECONDS),
     (10**17, 10**19, NANOSECONDS),
 )
-"""The unit of numbers from one size to another, in the years 1973 to 2286; the later two would be after the year 5000 in milliseconds."""
+"""Ranges of numbers by unit, from 1973 to 2286; as milliseconds, the latter two lie after 5000."""
 
 
 def unit_of(number: float) -> Flaw | None:
-    """Name the unit other than milliseconds that a time is given in, by its size; None if there is none."""
+    """Return the flaw of a time in another unit than milliseconds, or None."""
     return next((flaw for low, high, flaw in _UNITS if low <= number < high), None)
 
 
 def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
-    """Say why a time in milliseconds since 1970 is refused, ahead of the clock or before every window: by its unit, if it is another one."""
+    """Return the flaw of a time ahead of the clock or before every window."""
     unit = unit_of(time)
     if is_ahead:
         return MICROSECONDS if unit is MICROSECONDS else AHEAD
@@ -86,12 +86,12 @@ def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
 
 
 def unknown_category(attribute: str) -> Flaw:
-    """Of an attribute without ``other``."""
+    """Return the flaw of an unknown category of an attribute without ``other``."""
     return Flaw("unknown category", f"{attribute}: unknown category; declare it, or give the attribute an other")
 
 
 def no_number(attribute: str) -> Flaw:
-    """Of a number that is missing, none, not whole, or outside where that is refused."""
+    """Return the flaw of a missing, invalid, fractional or out-of-range number."""
     return Flaw(
         "number", f"{attribute}: missing, no number of the declared kind, or outside; declare what the events have"
     )
@@ -101,14 +101,14 @@ Moments = npt.NDArray[np.int64]
 
 _ZERO: Final = ord("0")
 _PLAIN: Final = 20
-"""The length of ``2013-01-01T05:00:00Z``, which most events have, maybe with milliseconds."""
+"""Length of ``2013-01-01T05:00:00Z``, the commonest form, sometimes with milliseconds."""
 _FINE: Final = 24
 _SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
 _DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
 
 
 def moments_of(values: Sequence[Any]) -> Moments:
-    """The moment of each value; many alike take a fraction of the time."""
+    """Return the time of each value; values of one form are converted at once."""
     kinds = set(map(type, values))
     if kinds == {int}:
         try:
@@ -123,10 +123,10 @@ def moments_of(values: Sequence[Any]) -> Moments:
 
 
 def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
-    """Mark the events to refuse since they are dated before the ``first`` window of every stream.
+    """Mark events before the ``first`` window of every stream, which are refused.
 
-    An event that stands in the order of time, where the clock is before that window as well, is history and stays: it counts
-    nowhere either. A clock below 0 has not begun. Seconds that were taken for milliseconds are refused wherever they stand.
+    Events are not refused while the clock is before that window too: they are history and count
+    nowhere. A clock below 0 has not started. Seconds read as milliseconds are always refused.
     """
     is_history = (clocks >= 0) & (clocks < first)
     has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
@@ -134,7 +134,7 @@ def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[n
 
 
 def _alike(texts: Sequence[str]) -> Moments | None:
-    """The moments of texts that are all written plainly in UTC; None if any is not."""
+    """Parse texts of one plain form in UTC at once; None if one has another form."""
     width = len(texts[0])
     if width not in {_PLAIN, _FINE} or set(map(len, texts)) != {width}:
         return None
@@ -186,7 +186,7 @@ _TEXT: Final = frozenset({str})
 
 
 class FieldCodes:
-    """Codes of one attribute."""
+    """Converts the values of one attribute to codes."""
 
     def __init__(self, domain: Domain) -> None:
         self._domain: Integers | Bins | None = None
@@ -199,7 +199,7 @@ class FieldCodes:
             self._domain = domain
 
     def codes(self, values: Sequence[Any]) -> tuple[Codes, Mask]:
-        """The code of each value, and which have one."""
+        """Return each value's code, and a mask of the values that have one."""
         kinds = set(map(type, values))
         if self._domain is None:
             texts = values if kinds <= _TEXT else [text_of(value) for value in values]
@@ -222,7 +222,7 @@ def _numbers(values: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.float64]
 
 
 def text_of(value: Any) -> str | None:
-    """A value as categories are read from it."""
+    """Convert a value to the text of a category; None if it has none."""
     match value:
         case str():
             return value
@@ -237,7 +237,7 @@ def text_of(value: Any) -> str | None:
 
 
 def number_of(value: Any) -> float:
-    """A value as numbers are read from it: the double nearest to it, infinite beyond all of them; NaN for what is none."""
+    """Convert a value to the nearest double, infinite if too large, NaN if not a number."""
     match value:
         case float():
             return value

@@ -1,7 +1,6 @@
-"""Batches of events as columns: whose each is, when it was, and the codes of its attributes.
+"""Reads batches of events as columns of people, times and attribute codes.
 
-Each event is judged by itself: what becomes of it depends neither on the others of its batch nor on how a topic is cut into
-batches.
+Each event is read independently of the others in its batch and of the batch boundaries.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class EventReader:
         self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
 
     def read(self, values: Sequence[bytes | None] | Spans) -> Events:
-        """The columns of a batch."""
+        """Read a batch as columns."""
         plain = self._plain.read(values if isinstance(values, Spans) else spans_of([one or b"" for one in values]))
         if plain is None:
             return self._read(_listed(values))
@@ -110,7 +109,7 @@ class EventReader:
     def _fields(
         self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
     ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
-        """The declared fields of events that are JSON, column by column, and their places."""
+        """Return the places of decodable events, and their fields as columns."""
         events = self._at_once(values)
         if events is None:
             places, rows = [], []
@@ -133,7 +132,7 @@ class EventReader:
         return kept, [[column[place] for place in kept] for column in columns]
 
     def _at_once(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
-        """All events, if there is nothing wrong with any."""
+        """Decode all events quickly; None if any is invalid."""
         quick = self._decoder.quick
         if quick is None or None in values:
             return None
@@ -147,10 +146,10 @@ class EventReader:
             return None
 
     def _give_each_once(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
-        """Whether it is plain of all events at once that none gives a declared field twice.
+        """Return whether a count over the batch proves that no event repeats a declared field.
 
-        If every field has a value in every event, each event has each name at least once; it has it once if all together have
-        it as often as there are events.
+        If every field has a value in every event, each event has each name at least once. So if a name's
+        total equals the number of events, each event has it exactly once.
         """
         joined = b"\n".join(values)
         return (
@@ -160,7 +159,7 @@ class EventReader:
         )
 
     def _repeats(self, value: bytes) -> Flaw | None:
-        """What is wrong with an event that may give a declared field twice."""
+        """Return the flaw of an event that repeats a declared field, or None."""
         if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.written):
             return None
         return self._decoder.repeats(value)
@@ -179,7 +178,7 @@ class EventReader:
 
 
 def _names(people: Sequence[Any]) -> list[bytes]:
-    """People's names as bytes, empty for what is none."""
+    """Return people's names as bytes, empty if invalid."""
     if set(map(type, people)) == {str} and all(map(str.strip, people)):
         try:
             names = list(map(str.encode, people))
@@ -192,7 +191,7 @@ def _names(people: Sequence[Any]) -> list[bytes]:
 
 
 def _name(person: Any) -> bytes:
-    """A person's name as bytes, empty for what is none."""
+    """Return a person's name as bytes, empty if invalid."""
     if isinstance(person, int) and not isinstance(person, bool):
         if abs(person).bit_length() > 8 * MAX_PERSON_BYTES:
             return b""
@@ -212,12 +211,12 @@ def _same(flaw: Flaw, row: int) -> Flaw:
 
 
 def _no_time(value: Any) -> Flaw:
-    """Say what is wrong with a time that is no moment: its unit, if it is a number of another one."""
+    """Return the flaw of an invalid time: its unit, if it is a number in another unit."""
     return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
 
 
 def _refused(value: bytes | None) -> Flaw | None:
-    """What is wrong with an event that is not worth reading."""
+    """Return the flaw of an event that is refused unread, or None."""
     if value is None:
         return EMPTY
     if len(value) > MAX_BYTES:
@@ -228,14 +227,14 @@ def _refused(value: bytes | None) -> Flaw | None:
 
 
 def _may_nest(values: Sequence[bytes], longest: int) -> bool:
-    """Whether some event may be nested too deep: more brackets open within an event's length than it may have."""
+    """Return whether some event may be nested too deep, by opening brackets per length."""
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
     return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
 
 
 def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
-    """Values one by one; a size below 0 stands for none."""
+    """List the values; a negative size means None."""
     if not isinstance(values, Spans):
         return values
     return [None if size < 0 else text for text, size in zip(values, values.size.tolist(), strict=True)]

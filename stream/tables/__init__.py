@@ -1,6 +1,6 @@
 """Tables with declared attributes, predicates over them, and exact private counts and sums.
 
-Its names are brought in when they are first asked for: a process that reads one table waits for no parser of predicates.
+Names are imported on first use: a process that reads one table needs no parser of predicates.
 """
 
 from __future__ import annotations

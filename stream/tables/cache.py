@@ -1,4 +1,4 @@
-"""A bounded cache."""
+"""Bounded caches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def _one(_: object) -> int:
 
 
 class BoundedCache(Generic[Key, Value]):
-    """Keeps what was used last, up to a total weight of ``capacity`` (by default each value weighs 1).
+    """An LRU cache with a total weight of at most ``capacity``; each value weighs 1 by default.
 
-    Safe to share between threads. A value heavier than the whole capacity is not kept.
+    Thread-safe. A value heavier than the whole capacity is not cached.
     """
 
     def __init__(self, capacity: int, weigh: Callable[[Value], int] = _one) -> None:
@@ -30,14 +30,14 @@ class BoundedCache(Generic[Key, Value]):
 
     @property
     def weight(self) -> int:
-        """The total weight of what is kept."""
+        """The total weight of all cached values."""
         return self._weight
 
     def __len__(self) -> int:
         return len(self._values)
 
     def get(self, key: Key) -> Value | None:
-        """The value kept under the key, which thereby counts as used last, or None."""
+        """Return the cached value and mark it as used last, or return None."""
         with self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -45,7 +45,7 @@ class BoundedCache(Generic[Key, Value]):
             return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value, letting go of those that were unused for longest until it fits."""
+        """Cache a value, and evict the least recently used ones until it fits."""
         weight = self._weigh(value)
         with self._lock:
             if key in self._values:
@@ -59,10 +59,7 @@ class BoundedCache(Generic[Key, Value]):
 
 
 class RecentCache(Generic[Key, Value]):
-    """Keeps the last ``capacity`` values that were put or asked for, and up to as many again; at the cost of a look-up.
-
-    Not safe to share between threads.
-    """
+    """Caches between ``capacity`` and twice as many recent values; fast, not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -70,14 +67,14 @@ class RecentCache(Generic[Key, Value]):
         self._older: dict[Key, Value] = {}
 
     def get(self, key: Key) -> Value | None:
-        """The value kept under the key, or None."""
+        """Return the cached value, or None."""
         value = self._recent.get(key)
         if value is None and (value := self._older.get(key)) is not None:
             self.put(key, value)
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value."""
+        """Cache a value."""
         if len(self._recent) >= self._capacity:
             self._older, self._recent = self._recent, {}
         self._recent[key] = value

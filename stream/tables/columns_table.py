@@ -23,22 +23,22 @@ from stream.tables.table_errors import DataError, no_attribute, shown
 from stream.tables.universe import Cell, CellIndex
 
 Bitmap = npt.NDArray[np.uint64]
-"""One bit a row, 64 rows a word; the bits after the last row are 0."""
+"""One bit per row, 64 rows per word; the bits after the last row are 0."""
 
 BITMAP_CACHE_BYTES: Final = 64 << 20
 GROUP_CACHE_BYTES: Final = 64 << 20
 COUNT_CACHE_SIZE: Final = 1 << 14
 INDEX_CACHE_SIZE: Final = 8
-"""Most indexes of cells that are kept; each takes as much memory as the codes of its attributes."""
+"""Most cached indexes of cells; each takes as much memory as its attributes' codes."""
 
 _MOST_AXES: Final = 64
 _WORD_BITS: Final = 64
 _MOST_CUTS_BY_BITMAP: Final = 8
 _BLOCK_ROWS: Final = 1 << 20
-"""Rows that are looked at together: a multiple of 64, so that arrays wider than codes are never as long as a table."""
+"""Rows per block, a multiple of 64, so that wide arrays are never as long as a table."""
 
 UNKEYED: Final = bytes(32)
-"""The key of tables that are public, or made up: it chooses as well as any, and is no secret."""
+"""The key for public or invented tables, which need no secret."""
 
 _BitmapKey = (
     tuple[str, Literal["below"], int] | tuple[str, Literal["bit"], int] | tuple[str, Literal["among"], Cuts]
@@ -47,7 +47,7 @@ _BitmapKey = (
 
 @dataclass(frozen=True, slots=True)
 class Everyone:
-    """All rows of all people, those first of which ``contribution`` a person count; ``person`` is the column that names them."""
+    """All rows of all people, counted ones first: at most ``contribution`` per person."""
 
     person: str
     contribution: int
@@ -58,13 +58,15 @@ class Everyone:
 class PrivateTable:
     """The rows of a table that count, as codes of its declared attributes, with exact counts and sums.
 
-    Everything that starts with ``private`` and every count and total is private data: it may meet noise and nothing
-    else. Adding or removing one row that counts moves every count by at most 1, and of a group-by or of distinct
-    cells one count at most; totals move by at most ``sum_sensitivity``. One person is one row of the file or, where the rows have
-    persons, at most ``contribution`` of them (``stream.tables.people``); ``people_count`` moves by at most 1 whatever that is. No count or
-    total is cut short by what the rows hold. ``public_size`` is the number of the file's rows, those that the domains' rules left
-    out among them, or of the people that it names and of its rows without a name: it alone is the same for all neighbours where
-    these replace a person.
+    All names with ``private``, counts and totals are private: they may only be used with noise.
+
+    - A counted row changes each count, and one count of disjoint cells, by at most 1, and a total by
+      at most ``sum_sensitivity``.
+    - A person is one row or, if rows have persons, at most ``contribution`` counted rows;
+      ``people_count`` changes by at most 1.
+    - The time of a count or total does not depend on the rows' content.
+    - ``public_size``: number of the file's rows, or of its people and unnamed rows, including those
+      left out. It is equal for all neighbours that replace a person.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class PrivateTable:
 
     @classmethod
     def of(cls, rows: Rows, source: TableSource, key: bytes = UNKEYED) -> PrivateTable:
-        """The table of a source's rows; which of a person's rows count is decided by ``key``, one that the deployment holds."""
+        """Build the table of a source's rows; ``key`` chooses the rows that count."""
         if rows.people is None:
             return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count)
         found = choose(rows.private_codes, rows.people, source.contribution, contribution_key(key, source.source))
@@ -111,17 +113,17 @@ class PrivateTable:
 
     @classmethod
     def load(cls, source: TableSource, frame: Frame | None = None, key: bytes = UNKEYED) -> PrivateTable:
-        """Read a source's table from its file, or from ``frame`` instead, as ``Rows.load`` does."""
+        """Read a source's table from its path or from ``frame``; see ``Rows.load``."""
         return cls.of(Rows.load(source, frame), source, key)
 
     def rows(self) -> Rows:
-        """All rows, those among them that do not count."""
+        """Return all rows, including those that do not count."""
         if self.everyone is None:
             return Rows(self.attributes, self.private_codes, self.public_size)
         return Rows(self.attributes, self.everyone.private_codes, self.public_size, self.everyone.people)
 
     def is_of(self, source: TableSource) -> bool:
-        """Whether the table was made by a source's declaration."""
+        """Return whether the table fits a source's declaration."""
         bound = (None, 1) if self.everyone is None else (self.everyone.person, self.everyone.contribution)
         return self.attributes == source.attributes and bound == (source.person, source.contribution)
 
@@ -129,10 +131,9 @@ class PrivateTable:
         return f"Table(attributes={list(self.attributes)})"
 
     def count(self, predicate: Predicate) -> int:
-        """How many rows satisfy the predicate, exactly. The number is private.
+        """Return the exact number of rows that satisfy the predicate: private.
 
-        The predicate must have been parsed for this table's attributes; DataError if the table lacks one of its
-        attributes or declares it with another number of values.
+        DataError if the table lacks an attribute of the predicate or declares it with another size.
         """
         known = self._counts.get(predicate)
         if known is None:
@@ -141,9 +142,9 @@ class PrivateTable:
         return known
 
     def people_count(self, predicate: Predicate) -> int:
-        """How many people have a row that satisfies the predicate, exactly, rows that do not count among them. Private.
+        """Return the exact number of people with a matching row, counted or not: private.
 
-        Errors as from ``count``. Without persons each row is one.
+        Errors as from ``count``. Without persons each row is one person.
         """
         if self.everyone is None:
             return self.count(predicate)
@@ -152,7 +153,7 @@ class PrivateTable:
             if self._every_row is None:
                 self._every_row = PrivateTable(self.attributes, self.everyone.private_codes)
             whose, count = self.everyone.people.private_numbers, self.everyone.people.count
-            # Rows outside mark one person more, instead of being left out: how many they are would show in the time.
+            # Other rows mark an extra person instead of being skipped, so that the time is constant.
             found = np.zeros(count + 1, dtype=np.bool_)
             for block, inside in self._every_row.private_inside(predicate):
                 found[np.where(inside, whose[block], count)] = True
@@ -161,15 +162,14 @@ class PrivateTable:
         return known
 
     def counts(self, predicates: Sequence[Predicate]) -> npt.NDArray[np.int64]:
-        """How many rows satisfy each predicate, exactly. The numbers are private."""
+        """Return the exact number of rows that satisfy each predicate: private."""
         return np.fromiter(map(self.count, predicates), dtype=np.int64, count=len(predicates))
 
     def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
-        """The exact sum of value − centre over the rows that satisfy the predicate. The number is private.
+        """Return the exact sum of value − centre over the matching rows: private.
 
-        The values are those that the declared rule left, so that ``sum_sensitivity`` of the attribute's domain and
-        the same centre bounds what one row does. DataError if the attribute is not declared as integers, and as
-        from ``count``.
+        Values are clamped or left out as declared, so ``sum_sensitivity`` of the domain and the same
+        centre bounds the effect of a row. DataError if the attribute has no integers, and as from ``count``.
         """
         [(name, domain)] = self._declared((attribute,)).items()
         integers = summable(domain, f"attribute {shown(name)}")
@@ -187,11 +187,10 @@ class PrivateTable:
         predicate: Predicate,
         max_cells: int = MAX_UNIVERSE,
     ) -> npt.NDArray[np.int64]:
-        """How many rows that satisfy the predicate lie in each cell, exactly. The numbers are private.
+        """Return the exact number of matching rows in each cell: private.
 
-        One axis an attribute, in the order given, along the codes of its domain; in memory in row-major order, and
-        read-only. DataError if an attribute is unknown or named twice, if the product of the domains' sizes exceeds
-        ``max_cells``, and as from ``count``.
+        One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
+        unknown or repeated, if there are more than ``max_cells`` cells, and as from ``count``.
         """
         shape = tuple(domain.size for domain in self._declared(attributes).values())
         size = math.prod(shape)
@@ -208,7 +207,7 @@ class PrivateTable:
                 for name, length in zip(attributes, shape, strict=True):
                     cell *= length
                     cell += self.private_codes[name][block]
-                # Rows outside take one cell more, instead of being left out: how many they are would show in the time.
+                # Other rows fall into an extra cell instead of being skipped, so that the time is constant.
                 counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
             known = counted[:size].reshape(shape)
             known.setflags(write=False)
@@ -216,15 +215,15 @@ class PrivateTable:
         return known
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-        """How many rows lie in each cell of the attributes' product, exactly. The numbers are private.
+        """Return the exact number of rows in each of these cells: private.
 
-        A cell has one code an attribute, in the order given, as ``cell_codes`` reads them; the product may be of any
-        size. DataError if an attribute is unknown or named twice, or a cell is none of theirs.
+        A cell has one code per attribute in the given order; the universe may have any size. DataError if
+        an attribute is unknown or repeated, or a cell is invalid.
         """
         return self._index(attributes).counts(cells)
 
     def private_inside(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
-        """Yield blocks of rows, with which of them satisfy the predicate. Errors as from ``count``."""
+        """Yield blocks of rows with a mask of matching rows. Errors as from ``count``."""
         bits = self._bits(predicate).view(np.uint8)
         for block in self._blocks():
             rows = block.stop - block.start
@@ -254,7 +253,7 @@ class PrivateTable:
         return index
 
     def _bits(self, predicate: Predicate) -> Bitmap:
-        # Nothing is cut short when a part is empty or full: the time taken would tell of the rows.
+        # Empty or full parts take no shortcut, as the time would reveal private data.
         return evaluate(
             predicate,
             lambda holds: self._everyone if holds else self._nobody,
@@ -271,7 +270,7 @@ class PrivateTable:
             )
         if len(leaf.cuts) > _MOST_CUTS_BY_BITMAP:
             return self._among(leaf)
-        # The rows below each cut hold those below the one before, so that their differences are the ranges.
+        # The rows below each cut include those below the previous one; the differences are ranges.
         return reduce(np.bitwise_xor, [self._below(leaf.attribute, leaf.size, cut) for cut in leaf.cuts])
 
     def _below(self, attribute: str, size: int, cut: int) -> Bitmap:

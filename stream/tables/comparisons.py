@@ -1,4 +1,4 @@
-"""What a value and a comparison mean for an attribute: its code, and the codes that satisfy it, exactly."""
+"""Converts values to codes, and comparisons to exact sets of codes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def number(text: str) -> Decimal:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A declared attribute, as comparisons see it."""
+    """A declared attribute."""
 
     name: str
     domain: Domain
 
     def compare(self, operator: Operator, literal: Constant) -> Predicate:
-        """The rows whose value stands in the given relation to the literal."""
+        """Return the predicate of rows whose value compares so with the literal."""
         match self.domain:
             case Categories():
                 return self._compare_category(operator, literal)
@@ -64,18 +64,18 @@ class Attribute:
                 return self._compare_bin(bins, operator, self._number(literal))
 
     def between(self, low: Constant, high: Constant) -> Predicate:
-        """The rows whose value lies between the literals, both included; none if they are the wrong way round."""
+        """Return the predicate of rows between two literals, both included."""
         return conjunction((self.compare(">=", low), self.compare("<=", high)))
 
     def among(self, literals: Iterable[Constant]) -> Predicate:
-        """The rows whose value is one of the literals."""
+        """Return the predicate of rows whose value is one of the literals."""
         return disjunction([self.compare("=", literal) for literal in literals])
 
     def code(self, value: str | float) -> int:
-        """The code that a row of this value has; PredicateError for a value that is not in the domain.
+        """Return the code of a value; PredicateError if it is not in the domain.
 
-        Values of rows that do not fit are clamped, taken for ``other`` or left out. Here they are refused, so that
-        nobody is answered about another cell than the one that was named.
+        Invalid values of rows are clamped, mapped to ``other`` or left out. Those of questions are
+        refused, so that an answer is never about another cell.
         """
         match self.domain:
             case Categories():
@@ -96,7 +96,7 @@ class Attribute:
                 return min(bisect_right(edges, float(value)), size) - 1
 
     def refusal_of_truth(self, *, truth: bool) -> str:
-        """Say what to write in place of TRUE or FALSE."""
+        """Return the message on what to write in place of TRUE or FALSE."""
         word = str(truth)
         if not isinstance(self.domain, Categories):
             return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
@@ -158,7 +158,7 @@ class Attribute:
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
             raise PredicateError(f"a number is no bin edge of {shown(self.name)}; use {nearest}", str(literal))
-        # The last bin holds its upper edge, so that edge can be told from what lies above, but not from below.
+        # The last bin includes its upper edge, so only <= and > can use that edge.
         is_last = edge == domain.size
         if operator in {"<=", ">"} and is_last:
             return TRUE if operator == "<=" else FALSE
@@ -175,15 +175,15 @@ def _is_number(value: str | float) -> TypeGuard[int | float]:
 
 MOST_SHAPES: Final = 1 << 12
 LONGEST: Final = 512
-"""Longer texts have shapes that hardly come again."""
+"""Longest text with a cached shape; shapes of longer texts rarely repeat."""
 
 Ranges = tuple[tuple[str, int, int, int], ...]
-"""For each attribute, by name: its size and the half-open range of its codes, neither empty nor all."""
+"""Attributes by name: size, and a half-open range of codes, neither empty nor all."""
 
 _Ends = tuple[tuple[int, int], ...]
-"""Which numbers of the text cut a range, each with what is taken from it."""
+"""Numbers of the text that cut a range, each with the amount to subtract."""
 _Range = tuple[str, int, int, int, _Ends, _Ends]
-"""An attribute, its size, the range of it that constants leave, and what cuts that from below and from above."""
+"""An attribute, its size, its range by constants, and the cuts from below and above."""
 _Shape = tuple[_Range, ...]
 
 _HOLE: Final = "\0"
@@ -196,7 +196,7 @@ _and = re.compile(r"\s+AND\s", re.IGNORECASE | re.ASCII)
 
 
 def predicate_of(ranges: Ranges) -> Predicate:
-    """The predicate in normal form of which these are the ranges."""
+    """Return the predicate of these ranges in normal form."""
     leaves = [Codes(attribute, size, (low, high)) for attribute, size, low, high in ranges]
     if len(leaves) > 1:
         return AllOf(tuple(leaves))
@@ -204,16 +204,16 @@ def predicate_of(ranges: Ranges) -> Predicate:
 
 
 class Shapes:
-    """The shapes that were met; safe to use from several threads."""
+    """Caches the shapes of predicates, texts without their numbers; thread-safe."""
 
     def __init__(self, find: Callable[[str], Attribute | None], parse: Callable[[str], Predicate]) -> None:
-        """Take what finds an attribute by its name, and what reads a text of any shape."""
+        """Set the lookup of attributes, and the parser of any text."""
         self._find = find
         self._parse = parse
         self._known: dict[tuple[str, ...], _Shape] = {}
 
     def ranges(self, text: str) -> Ranges | None:
-        """The ranges that a text says; None if its shape is another or has not been met, or no row can be within them all."""
+        """Return a text's ranges; None if its shape is unknown or a range is empty."""
         if len(text) > LONGEST:
             return None
         parts = _numbers.split(text)
@@ -221,7 +221,7 @@ class Shapes:
         return None if known is None else _cut(known, parts)
 
     def parse(self, text: str) -> Predicate:
-        """What a text says, which the parser reads if its shape does not tell; errors are the parser's."""
+        """Parse a text by its shape or, if that is unknown, with the parser."""
         if (ranges := self.ranges(text)) is not None:
             return predicate_of(ranges)
         predicate = self._parse(text)
@@ -245,7 +245,7 @@ class Shapes:
             self._known[shape] = found
 
     def _read(self, shape: tuple[str, ...]) -> _Shape | None:
-        """The meaning of a shape, if it has one here."""
+        """Interpret a shape; None if it is not a conjunction of ranges."""
         text = _HOLE.join(shape)
         ranges: dict[str, _Range] = {}
         at, place = 0, 1
@@ -274,7 +274,7 @@ def _all_of(attribute: Attribute) -> _Range:
 def _held(
     attribute: Attribute, known: _Range, operator: str | None, constant: str | None, place: int
 ) -> _Range | None:
-    """A range that one more comparison cuts: with the number at a place, or with a constant; no operator is BETWEEN."""
+    """Add a comparison with a number or a constant; operator None means BETWEEN."""
     name, size, low, high, lows, highs = known
     domain = attribute.domain
     if constant is not None:

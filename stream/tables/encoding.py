@@ -1,12 +1,11 @@
-"""From cells to codes, one row at a time.
+"""Encodes cells as codes.
 
-Each cell is judged by itself against the declared domain, never against other cells: otherwise one person's row
-could change how another's is read, and a count could move by more than 1.
+Each cell is encoded by the declared domain alone, independent of other cells: otherwise one
+person's row could change another's, and a count could move by more than 1.
 
-- A category that is not declared, or is missing, becomes ``other``, or its row is left out if there is none.
-- A number outside is clamped to the nearer end, or its row is left out (``reject``); infinities are outside.
-- A number that is missing, is not a number, or is not whole where whole numbers are declared has no nearer end:
-  its row is left out, under either rule.
+- An undeclared or missing category becomes ``other``; without ``other`` its row is left out.
+- A number out of range is clamped, or its row is left out (``reject``); so are infinities.
+- The row of a missing, invalid or (for integers) fractional number is always left out.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ Mask = npt.NDArray[np.bool_]
 
 _LARGEST_EXACT: Final = 2.0**53
 _FEW_EDGES: Final = 32
-"""So many edges are sooner compared with one by one than searched."""
+"""Up to this number of edges, comparing with each is faster than searching."""
 _WHOLE: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"})
 
 
 def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The narrowest unsigned integer that holds codes 0 … size − 1, in little-endian order."""
+    """Return the narrowest little-endian unsigned type for codes 0 … size − 1."""
     if size <= 1 << 8:
         return np.dtype("<u1")
     return np.dtype("<u2") if size <= 1 << 16 else np.dtype("<u4")
 
 
 class Encoder:
-    """Encodes the cells of one attribute, batch by batch, each cell by itself."""
+    """Encodes the cells of one attribute, each independent of the others."""
 
     def __init__(self, name: str, domain: Domain) -> None:
         self._name = name
@@ -46,7 +45,7 @@ class Encoder:
         self._enum = pl.Enum(domain.values if isinstance(domain, Categories) else ())
 
     def __call__(self, column: pl.Series) -> tuple[CodeArray, Mask]:
-        """The code of each row, and which rows have one; the code of a row that has none means nothing.
+        """Return each row's code, and a mask of rows with a code; other codes are invalid.
 
         DataError if the column's type, which the file declares for all rows, is neither text nor numbers.
         """
@@ -74,12 +73,12 @@ class Encoder:
 
 
 def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mask]:
-    """What ``Encoder`` gives for a column that stands alone."""
+    """Encode a single column."""
     return Encoder(name, domain)(column)
 
 
 def _whole_codes(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
-    """What ``integer_codes`` gives, for cells that are whole numbers by their type."""
+    """Return ``integer_codes`` of a column of an integer type."""
     known = column.is_not_null().to_numpy()
     cells = column.cast(pl.Int64).fill_null(domain.minimum).to_numpy()
     if domain.outside == "reject":
@@ -88,7 +87,7 @@ def _whole_codes(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.in
 
 
 def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
-    """The code of each number, and which have one; NaN has none."""
+    """Return each number's code, and a mask of numbers with a code; NaN has none."""
     known = cells == np.floor(cells)
     if domain.outside == "reject":
         known &= (cells >= domain.minimum) & (cells <= domain.maximum)
@@ -97,7 +96,7 @@ def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt
 
 
 def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], Mask]:
-    """The bin of each number, and which have one; NaN has none."""
+    """Return each number's bin, and a mask of numbers with a bin; NaN has none."""
     edges = np.array(domain.edges, dtype=np.float64)
     known = ~np.isnan(cells)
     if domain.outside == "reject":
@@ -112,10 +111,10 @@ def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray
 
 
 def as_text(name: str, column: pl.Series) -> pl.Series:
-    """A column's cells as categories are read from them."""
+    """Convert a column's cells to the texts of categories."""
     kind = column.dtype
     if kind.is_float():
-        # Some writers turn whole numbers into floats as soon as one row has none: 1.0 is still the category '1'.
+        # Some writers turn integers into floats if a cell is missing: 1.0 is still the category '1'.
         whole = (column == column.floor()) & (column.abs() <= _LARGEST_EXACT)
         return (
             column.cast(pl.Int64, strict=False)
@@ -128,20 +127,20 @@ def as_text(name: str, column: pl.Series) -> pl.Series:
 
 
 def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
-    """A column's cells as numbers are read from them; NaN where a cell is missing or no number."""
+    """Convert a column's cells to numbers; NaN if missing or not a number."""
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
         column = column.cast(pl.String).str.strip_chars()
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
         raise ColumnError("no numbers", name, _told(kind))
     if kind.is_float() and kind != pl.Float64:
-        # The decimal that was written, as in CSV and as categories are read: 0.7 is not below an edge 0.7.
+        # Use the shortest decimal, as for CSV and categories: 0.7 is not below an edge 0.7.
         column = column.cast(pl.String)
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 
 def _told(kind: pl.DataType) -> str:
-    """A type's name alone: what is inside may hold categories or names of fields, which are from the file."""
+    """Return a type's name without parameters, which may contain private text of the file."""
     return str(kind.base_type())
 
 
@@ -149,12 +148,12 @@ Words = npt.NDArray[np.uint64]
 
 _START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _BLOCK: Final = 1 << 14
-"""Messages that are hashed at a time: few enough to stay in a core's cache."""
+"""Messages hashed at a time, so few that they stay in a core's cache."""
 _END: Final = 0xFF
 
 
 def siphash(keys: Words, messages: Words) -> Words:
-    """The hash of each row of ``messages``, which has one column for each 64-bit word, under the same row of ``keys`` or the only one."""
+    """Return SipHash of each row of 64-bit words, under its row of ``keys`` or the only one."""
     found = np.empty(len(messages), dtype=np.uint64)
     for start in range(0, len(messages), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -178,7 +177,7 @@ def _hashed(keys: Words, messages: Words) -> Words:
 
 
 def _rounds(state: list[Words], count: int) -> None:
-    """Rounds of the hash, in place; sums are modulo 2⁶⁴."""
+    """Apply rounds of the hash in place; sums are modulo 2⁶⁴."""
     v0, v1, v2, v3 = state
     for _ in range(count):
         v0 += v1

@@ -1,8 +1,8 @@
 """Predicates in normal form: a small immutable tree over sets of attribute codes.
 
-NOT is pushed down into the leaves, AND and OR are flattened, sorted and freed of repeats, and leaves of one
-attribute under the same AND or OR are merged. So most ways of writing one predicate give the same tree, and
-with it the same cache entry. (Two trees that differ may still mean the same; that costs a recount, no more.)
+NOT is pushed down into the leaves, AND and OR are flattened, sorted and deduplicated, and leaves of
+one attribute under the same AND or OR are merged. So most spellings of a predicate share a tree and
+a cache entry. Different trees with the same meaning only cost another count.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from functools import reduce
 from typing import Any, TypeVar
 
 Cuts = tuple[int, ...]
-"""A set of codes as the increasing ends of half-open ranges: (a, b, c, d) is [a, b) ∪ [c, d)."""
+"""A set of codes as increasing ends of half-open ranges: (a, b, c, d) is [a, b) ∪ [c, d)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Every row or no row."""
+    """All rows or no rows."""
 
     holds: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """The rows whose code of one attribute, out of 0 … size − 1, lies in ``cuts``; neither none nor all codes."""
+    """Rows whose code of an attribute is in ``cuts``, which is neither empty nor full."""
 
     attribute: str
     size: int
@@ -35,20 +35,20 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """The rows of which every part is true; at least two parts, no two of them leaves of one attribute."""
+    """Rows that satisfy all of at least two parts; leaves have distinct attributes."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """The rows of which some part is true; at least two parts, no two of them leaves of one attribute."""
+    """Rows that satisfy one of at least two parts; leaves have distinct attributes."""
 
     parts: tuple[Predicate, ...]
 
 
 Predicate = Constant | Codes | AllOf | AnyOf
-"""A predicate in normal form; equal trees are equal and hash alike."""
+"""A predicate in normal form."""
 
 TRUE = Constant(holds=True)
 FALSE = Constant(holds=False)
@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 
 
 def codes(attribute: str, size: int, cuts: Iterable[int]) -> Predicate:
-    """The rows whose code lies in ``cuts``, where ends are clipped to 0 … size and meeting ranges are joined."""
+    """Return a leaf; ends are clipped to 0 … size, and adjacent ranges joined."""
     kept: set[int] = set()
     for cut in cuts:
         kept ^= {min(max(cut, 0), size)}
@@ -67,7 +67,7 @@ def codes(attribute: str, size: int, cuts: Iterable[int]) -> Predicate:
 
 
 def negation(predicate: Predicate) -> Predicate:
-    """The rows of which the predicate is false."""
+    """Return the negation of a predicate."""
     match predicate:
         case Constant(holds):
             return Constant(not holds)
@@ -80,7 +80,7 @@ def negation(predicate: Predicate) -> Predicate:
 
 
 def conjunction(parts: Iterable[Predicate]) -> Predicate:
-    """The rows of which every part is true; all rows if there is no part."""
+    """Return the conjunction of parts; all rows if there are none."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, AllOf) else (part,))]
     kept = _merged(flat, lambda leaves: leaves)
     if FALSE in kept:
@@ -92,7 +92,7 @@ def conjunction(parts: Iterable[Predicate]) -> Predicate:
 
 
 def disjunction(parts: Iterable[Predicate]) -> Predicate:
-    """The rows of which some part is true; no row if there is no part."""
+    """Return the disjunction of parts; no rows if there are none."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, AnyOf) else (part,))]
     kept = _merged(flat, lambda _: 1)
     if TRUE in kept:
@@ -110,7 +110,7 @@ def evaluate(
     both: Callable[[Result, Result], Result],
     either: Callable[[Result, Result], Result],
 ) -> Result:
-    """Fold a predicate from its leaves up. Every leaf is visited, whatever the others gave."""
+    """Fold a predicate from its leaves up; every leaf is visited."""
     match predicate:
         case Constant(holds):
             return constant(holds)
@@ -123,7 +123,7 @@ def evaluate(
 
 
 def attributes_of(predicate: Predicate) -> frozenset[str]:
-    """The attributes that the predicate depends on."""
+    """Return the attributes on which the predicate depends."""
     return evaluate(
         predicate,
         lambda _: frozenset[str](),
@@ -134,7 +134,7 @@ def attributes_of(predicate: Predicate) -> frozenset[str]:
 
 
 def _merged(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
-    """The parts without repeats; of an attribute's n leaves, one that holds where ``needed(n)`` of them do."""
+    """Deduplicate parts; merge an attribute's n leaves where ``needed(n)`` of them hold."""
     merged: set[Predicate] = set()
     leaves: dict[str, list[Codes]] = {}
     for part in parts:
@@ -148,7 +148,7 @@ def _merged(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Pre
 
 
 def _sweep(leaves: Iterable[Codes], needed: int) -> Iterable[int]:
-    """The ends of the ranges that lie in at least ``needed`` of the leaves."""
+    """Yield the ends of the ranges that at least ``needed`` leaves contain."""
     steps: Counter[int] = Counter()
     for leaf in leaves:
         steps.update(leaf.cuts[::2])

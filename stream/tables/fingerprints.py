@@ -1,4 +1,4 @@
-"""By what a table is recognised: a keyed digest of its schema and of its rows' codes."""
+"""Fingerprints of tables: keyed digests of schema and rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _BLOCK_ROWS: Final = 1 << 16
 
 
 def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
-    """A digest of the source's name and schema and of the table's rows in their order: 64 hexadecimal digits.
+    """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
 
-    Equal data gives an equal digest; without the 32-byte key the digest tells nothing about the rows. Where rows have
-    persons it covers whose each row is and which of them count. Their order makes no difference then, nor where they come from a
-    database, which keeps none. Where the number of the file's rows or people is public it covers that. Equal data of two versions have two digests: whether anything changed is as private as what did.
+    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the
+    owners of rows, which rows count, and a public number of rows or people. The order of rows matters
+    unless they have persons or come from a database. The version is included, as it is private whether
+    the data changed.
     """
     if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
@@ -58,11 +59,11 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
         add_column(rows.people.private_numbers)
         add_column(rows.people.private_names)
         if rows_are_public(source) and rows.people.private_unnamed:
-            # Without such rows the names say as much.
+            # If there are no such rows, the names determine the number.
             add(b"people of the file")
             add(table.public_size.to_bytes(8, "little"))
     elif source.neighbors == "replace" and table.public_size != table.private_row_count:
-        # Where no row is left out the codes say as much.
+        # If no row is left out, the codes determine the number.
         add(b"rows of the file")
         add(table.public_size.to_bytes(8, "little"))
     if version != FIRST_VERSION:
@@ -77,9 +78,9 @@ def _is_in_database(source: TableSource) -> bool:
 
 
 def _multiset(codes: Mapping[str, CodeArray], rows: int, key: bytes) -> bytes:
-    """The number of rows and two sums of keyed hashes of them, modulo 2⁶⁴: the same for the same rows in any order.
+    """Hash rows independent of order: their number and two sums of keyed hashes mod 2⁶⁴.
 
-    Without the key nobody finds two tables that agree but by chance. What it gives is private, for the digest alone.
+    Collisions cannot be found without the key. The result is private, for the digest alone.
     """
     keys = (
         np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)

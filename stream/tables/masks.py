@@ -1,6 +1,6 @@
-"""Predicates as arrays: which codes of an attribute, and which cells of several, satisfy one.
+"""Predicates as masks over codes and cells.
 
-It stands by itself so that a predicate can be read, and refused, where there are no arrays: by a client.
+The module is separate so that clients can parse and refuse predicates without numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stream.tables.table_errors import PredicateError, shown
 
 
 def membership(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
-    """Which of the codes 0 … size − 1 lie in ``cuts``."""
+    """Return a mask of the codes 0 … size − 1 that lie in ``cuts``."""
     inside = np.zeros(size, dtype=np.bool_)
     for low, high in zip(cuts[::2], cuts[1::2], strict=True):
         inside[low:high] = True
@@ -23,11 +23,11 @@ def membership(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
 
 
 def cells(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    """Which cells of the tensor over the given attributes, in the given order, satisfy the predicate.
+    """Return a mask of the cells of these attributes that satisfy the predicate.
 
-    The shape is that of the sizes; axes stand in row-major order, as in ``Table.group_counts``. The array is
-    read-only, and no larger in memory than the attributes that the predicate depends on make it. The schema alone
-    decides it. PredicateError if the predicate depends on an attribute without an axis.
+    Axes are in the order of ``sizes``, as in ``PrivateTable.group_counts``. The array is read-only, and
+    broadcast over attributes without a condition. It depends on the schema alone. PredicateError if
+    the predicate depends on an attribute without an axis.
     """
     shape = tuple(sizes.values())
     axes = {name: axis for axis, name in enumerate(sizes)}

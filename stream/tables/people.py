@@ -1,8 +1,8 @@
-"""Whose rows a table's are, and which of them count.
+"""Applies contribution bounds: chooses which rows of each person count.
 
-Of each person at most so many rows count, those whose keyed hashes are least. The hash is of the person and the row, and of how
-many equal rows of the same person came before it: a person's rows are chosen by that person's rows alone, in whatever
-order they stand and whoever else is in the table. Every row is hashed and sorted, however few a person has.
+The rows with the least keyed hashes count. A row's hash depends on the person, the row, and the
+number of equal rows of the same person before it. So the choice depends only on the person's own
+rows, not on their order or on other people. Every row is hashed and sorted.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from stream.tables.encoding import CodeArray, Mask, Words, as_text, siphash
 Numbers = npt.NDArray[np.uint32]
 
 NAME_BYTES: Final = 16
-"""How long a digest of a person's name is."""
+"""Length of the digest of a person's name."""
 PERSON_BYTES: Final = 44
-"""Most memory that choosing takes in a service for each person: names in two orders, and places."""
+"""Most memory of choosing rows per person: names in two orders, and places."""
 CHOOSING_BYTES: Final = 32
-"""And for each row, beside its codes in two orders: whose it is, its hash, rank and place, before and after."""
+"""Most memory per row besides codes: owner, hash, rank and place, before and after."""
 
 _WHOLE_NUMBER: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
 _GROUP_ROWS: Final = 1 << 22
-"""Rows of how many people are chosen from at a time, which takes some hundred bytes each."""
+"""Most rows that are processed at a time, at about a hundred bytes each."""
 _HASH_ROWS: Final = 1 << 16
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _PURPOSE: Final = b"sotto contribution v1"
@@ -38,9 +38,9 @@ _PURPOSE: Final = b"sotto contribution v1"
 
 @dataclass(frozen=True, slots=True)
 class RowOwners:
-    """The number of each row's person, and a digest of each person's name: two words each, by number.
+    """Each row's person number, and each person's name as a digest of two words.
 
-    ``private_unnamed`` counts the file's rows that name nobody, none of which is in the table.
+    ``private_unnamed`` counts the file's rows without a person, which are not in the table.
     """
 
     private_numbers: Numbers
@@ -49,20 +49,20 @@ class RowOwners:
 
     @property
     def count(self) -> int:
-        """How many people the file names, those among them of whom no row is in the table."""
+        """Number of people in the file, including those without a row in the table."""
         return len(self.private_names)
 
     @property
     def public_size(self) -> int:
-        """People and rows without a name, each of which may be a person: the same whatever one person's row holds."""
+        """Number of people and unnamed rows, which does not depend on the content of a row."""
         return self.count + self.private_unnamed
 
 
 def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
-    """What each row of a column calls its person, as text, and which rows name nobody: their cell is missing or blank.
+    """Return each row's person as text, and a mask of rows with a missing or blank name.
 
-    Spaces around a name are no part of it, and a whole number has one form: some writers turn 1 into 1.0 as soon as another
-    row's cell is missing. DataError if the column's type is none that categories are read from.
+    Names are stripped, and whole numbers have one form, as some writers turn 1 into 1.0 if another
+    row's cell is missing. DataError if the column's type is not that of categories.
     """
     texts = as_text(name, column)
     if not column.dtype.is_integer():
@@ -74,16 +74,16 @@ def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
 
 
 class PeopleNumbers:
-    """Gives each person whom batches of a column name a number, in no order."""
+    """Numbers the people in batches of a column, in no order."""
 
     def __init__(self, column: str) -> None:
         self.column: Final = column
         self._texts = pl.Categories.random()
-        # The mapping lives as long as a series that is of it.
+        # The mapping lives as long as a series of its type.
         self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
 
     def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
-        """The numbers of a batch's people, and which rows name somebody; the number of a row that does not means nothing."""
+        """Return person numbers, and a mask of rows with a person; other numbers are invalid."""
         texts, nobody = named(self.column, column)
         somebody = ~nobody
         asked = (
@@ -93,7 +93,7 @@ class PeopleNumbers:
         return numbers.fill_null(0).to_numpy().astype(np.uint32), somebody
 
     def names(self) -> Words:
-        """A digest of each person's name, by number."""
+        """Return the digest of each person's name, by number."""
         digests = b"".join(
             [
                 blake3(text.encode(), derive_key_context=_NAME_CONTEXT).digest(NAME_BYTES)
@@ -104,13 +104,13 @@ class PeopleNumbers:
 
 
 def contribution_key(key: bytes, source: str) -> bytes:
-    """The key by which a source's rows are chosen, from one that the deployment holds."""
+    """Derive the key for choosing a source's rows from a deployment's key."""
     return blake3(source.encode(), key=blake3(_PURPOSE, key=key).digest()).digest(NAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """All rows in an order of their own, those that count first; ``private_numbers`` says whose they are in that order."""
+    """All rows, counted ones first; ``private_numbers`` has their people in that order."""
 
     private_order: Numbers
     private_counted: int
@@ -118,9 +118,9 @@ class Chosen:
 
 
 def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: bytes) -> Chosen:
-    """Which rows count: ``most`` of each person. The order of the rows, and the people's numbers, make no difference.
+    """Choose ``most`` rows of each person, independent of row order and person numbers.
 
-    The result is in an order that follows from what the rows hold, so that equal rows of the same people give the same.
+    The order of the result depends only on the rows' content.
     """
     by_name = np.lexsort((people.private_names[:, 1], people.private_names[:, 0]))
     place = np.empty(people.count, dtype=np.uint32)
@@ -137,7 +137,7 @@ def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: by
 
 
 def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
-    """Ranges of people, in order, whose rows are looked at together: so many rows, or one person's if these are more."""
+    """Yield ranges of people with at most ``_GROUP_ROWS`` rows, or of a single person."""
     rows = np.cumsum(np.bincount(whose, minlength=people))
     low = done = 0
     while low < people:
@@ -149,7 +149,7 @@ def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
 def _chosen(
     codes: Mapping[str, CodeArray], rows: Numbers, whose: Numbers, names: Words, most: int, key: bytes
 ) -> Iterator[tuple[npt.NDArray[np.intp], Mask]]:
-    """Yield the order of some people's rows, by person and hash, in parts, and which of them in that order count."""
+    """Yield parts of the rows sorted by person and hash, and a mask of counted rows."""
     own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
     hashes = np.empty(len(whose), dtype=np.uint64)
     for block in _blocks(len(whose), _HASH_ROWS):
@@ -162,7 +162,7 @@ def _chosen(
         )
     done = 0
     for order in _sorted_parts(whose, hashes, len(names)):
-        # Only one person's rows come in several parts.
+        # Only a single person's rows are split into several parts.
         yield order, _ranks(whose[order]) + done < most
         done += len(order)
 
@@ -173,14 +173,14 @@ def _blocks(rows: int, size: int) -> Iterator[slice]:
 
 
 def _hash_ranges(rows: int) -> Iterator[tuple[np.uint64, np.uint64]]:
-    """Yield as many ranges of hashes, first and last, as ``rows`` make groups: of different hashes each has a group's."""
+    """Yield as many equal ranges of hashes as ``rows`` make groups."""
     parts = -(-rows // _GROUP_ROWS)
     for part in range(parts):
         yield np.uint64((part << 64) // parts), np.uint64(((part + 1 << 64) // parts) - 1)
 
 
 def _sorted_parts(whose: Numbers, hashes: Words, people: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yield the rows by person and hash; those of one person who has more than a group in parts, by hash."""
+    """Yield rows sorted by person and hash; a person's rows beyond a group, in parts."""
     if len(whose) <= _GROUP_ROWS:
         yield _sorted(whose, hashes, people)
         return
@@ -190,13 +190,13 @@ def _sorted_parts(whose: Numbers, hashes: Words, people: int) -> Iterator[npt.ND
 
 
 def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
-    """How many equal rows of the same person come before each row, in any order."""
+    """Count the equal rows of the same person before each row, in any order."""
     ranks = np.empty(len(whose), dtype=np.uint32)
     if len(whose) <= _GROUP_ROWS:
         order = _sorted(whose, hashes, people)
         ranks[order] = _ranks(whose[order], hashes[order])
         return ranks
-    # One person's: however many are equal, a group of rows is sorted at a time, and a group of different ones is remembered.
+    # For one person, sort a group at a time and remember at most a group of distinct rows.
     for first, last in _hash_ranges(len(whose)):
         known, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
         for block in _blocks(len(whose), _GROUP_ROWS):
@@ -217,13 +217,13 @@ def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
 
 
 def _twice(names: Words) -> Words:
-    """Each name with 0 and with 1 behind it: the messages of a person's two words of key."""
+    """Append 0 and 1 to each name: the messages for a person's two key words."""
     doubled = np.repeat(names, 2, axis=0)
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
 
 
 def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
-    """Each row's codes side by side, by the names of the attributes, as whole words."""
+    """Pack each row's codes into words, in the order of attribute names."""
     width = sum(column.dtype.itemsize for column in codes.values())
     found = np.zeros((rows, -(-width // _WORD_BYTES) * _WORD_BYTES), dtype=np.uint8)
     at = 0
@@ -235,10 +235,9 @@ def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
 
 
 def _sorted(whose: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
-    """The rows by person and hash; equal ones stay in no order.
+    """Sort rows by person and hash; equal rows have no order.
 
-    Person and hash are cut to one word, which sorts in a fraction of the time. Where that leaves different hashes
-    alike, all of both decide.
+    Both are truncated to one word, which sorts much faster; on collisions, the full values decide.
     """
     bits = np.uint64(max(1, (people - 1).bit_length()))
     key = (whose.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
@@ -250,7 +249,7 @@ def _sorted(whose: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
 
 
 def _ranks(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
-    """How many rows before each one, of sorted columns, are equal to it."""
+    """Count the equal rows before each row of sorted columns."""
     rows = np.arange(len(columns[0]))
     first = np.zeros(len(rows), dtype=np.bool_)
     first[:1] = True

@@ -1,8 +1,8 @@
-"""Reading predicates: the condition of an SQL WHERE, held to a short list of what is allowed.
+"""Parses predicates: SQL WHERE conditions, restricted to a list of allowed constructs.
 
 Allowed are AND, OR, NOT, parentheses, TRUE, FALSE, attribute names (bare or in double quotes), strings in single
 quotes, numbers, and between one attribute and literals the comparisons = <> != < <= > >=, BETWEEN and IN.
-The list is kept twice: tokens are checked before anything is parsed, and the syntax tree after.
+Both the tokens, before parsing, and the syntax tree, after parsing, are checked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DOUBLED_QUOTE: Final = (
 _ESCAPED_QUOTE: Final = "\\'"
 
 MAX_TOKENS = 1024
-"""Most tokens of a predicate; its syntax tree has at most as many nodes twice over."""
+"""Most tokens of a predicate; its syntax tree has at most twice as many nodes."""
 
 MAX_NESTING = 16
 """Deepest nesting of parentheses and NOTs."""
@@ -34,7 +34,7 @@ MAX_NESTING = 16
 MAX_LIST_LENGTH = 256
 """Most literals in one IN list."""
 
-# Double quotes are identifiers and nothing but a doubled quote escapes in a string.
+# Double quotes mark identifiers, and only a doubled quote is an escape in a string.
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
 _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
@@ -45,7 +45,7 @@ _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
     exp.GT: (">", "<"),
     exp.GTE: (">=", "<="),
 }
-"""Each comparison, and the same comparison seen from its right side."""
+"""Each comparison, and its form with the operands exchanged."""
 
 _ALLOWED_TOKENS: Final = frozenset(
     {
@@ -74,7 +74,7 @@ _ALLOWED_TOKENS: Final = frozenset(
 )
 
 _KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
-"""The words and signs of SQL, which a message may name."""
+"""SQL keywords and signs, which a message may name."""
 
 _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
@@ -101,22 +101,22 @@ _CONSTRUCTS: Final[tuple[tuple[tuple[type[exp.Expr], ...], str], ...]] = (
     ((exp.Connector, exp.Not, exp.Predicate), "a condition"),
     ((exp.Func,), "a function call"),
 )
-"""What a node is called to people; the first that fits."""
+"""Names of nodes in messages; the first match applies."""
 
 
 class PredicateParser:
-    """Reads predicates over one table's declared attributes; safe to use from several threads."""
+    """Parses predicates over one table's declared attributes; thread-safe."""
 
     def __init__(self, attributes: Mapping[str, Domain]) -> None:
         self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
         self._shapes = Shapes(self._find, self._in_full)
 
     def parse(self, text: str) -> Predicate:
-        """The predicate in normal form; PredicateError, and no other error, if the text is not one."""
+        """Return the predicate in normal form; PredicateError, and no other error, if invalid."""
         return self._shapes.parse(text)
 
     def ranges(self, text: str) -> Ranges | None:
-        """The range of each attribute that a text says, if it is known to say just that; None of any other text."""
+        """Return a text's ranges by attribute; None if it is not known to be ranges."""
         return self._shapes.ranges(text)
 
     def _in_full(self, text: str) -> Predicate:
@@ -137,7 +137,7 @@ class PredicateParser:
             trees = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         except ParseError as error:
             raise PredicateError(_syntax_error(error, remedy_of(text, _USUAL_HINT))) from None
-        except Exception:  # noqa: BLE001 - whatever a stranger's text does to the parser, the worker goes on
+        except Exception:  # noqa: BLE001 - no text may crash the worker
             raise PredicateError("the predicate cannot be read; check its operators and parentheses") from None
         if len(trees) != 1 or trees[0] is None:
             raise PredicateError("the predicate is not one condition; give one, or TRUE for all rows")
@@ -160,7 +160,7 @@ class PredicateParser:
             if token.token_type in _ALLOWED_TOKENS:
                 continue
             written = text[token.start : token.end + 1]
-            # An attribute may be called 'date' or 'type', which SQL keeps for itself; E'date' is not its name.
+            # An attribute may be named 'date' or 'type', which SQL reserves; E'date' is not such a name.
             if not written.isidentifier() or self._find(written) is None:
                 hint = _hint(tokens[place : place + 3]) or remedy_of(text, _USUAL_HINT)
                 sign = written.upper() if written.upper() in _KNOWN_WORDS else "what stands there"
@@ -264,12 +264,12 @@ class PredicateParser:
 
 
 def parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
-    """The predicate in normal form; PredicateError, and no other error, if the text is not one."""
+    """Return the predicate in normal form; PredicateError, and no other error, if invalid."""
     return PredicateParser(attributes).parse(text)
 
 
 def _check_nesting(tokens: Iterable[Token]) -> None:
-    """Refuse what would nest deep, so that no predicate's fate hangs on how much of the stack is in use."""
+    """Refuse deep nesting, so that the result does not depend on the stack in use."""
     prefixes = [0]
     for token in tokens:
         match token.token_type:
@@ -286,7 +286,7 @@ def _check_nesting(tokens: Iterable[Token]) -> None:
 
 
 def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Expr]:
-    """The operands of a AND b AND c …, which the parser nests to the left as deep as the chain is long."""
+    """Return the operands of a AND b AND c …, which the parser nests to the left."""
     operands = []
     while isinstance(node, kind):
         node, right = _parts(node, "this", "expression")
@@ -296,7 +296,7 @@ def _chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Expr]:
 
 
 def _parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
-    """The node's parts under these names; any other part would be a construct nobody looked at."""
+    """Return the node's parts; PredicateError if it has parts that were not checked."""
     if extra := [name for name, value in node.args.items() if value and name not in names]:
         raise PredicateError(f"{node.key.upper()} with {shown(extra[0])} is not allowed; {_USUAL_HINT}")
     parts: list[exp.Expr] = []
@@ -345,12 +345,12 @@ def _described(node: exp.Expr) -> str:
 
 
 def remedy_of(text: str, usual: str) -> str:
-    """What to do about SQL that cannot be read: ``usual``, or how quotes are written if one has a backslash before it."""
+    """Return the remedy for unreadable SQL: ``usual``, or how to escape quotes."""
     return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else usual
 
 
 def _hint(tokens: Sequence[Token]) -> str | None:
-    """What to write in place of the first of these tokens, which is not allowed."""
+    """Return what to write in place of the first token, which is not allowed."""
     first, *following = tokens
     kinds = [token.token_type for token in following]
     if first.text == "`":

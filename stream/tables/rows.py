@@ -1,4 +1,4 @@
-"""The rows of a table as a place has them, encoded batch by batch, before anything says which of them count."""
+"""Reads and encodes the rows of a table in batches, before a contribution bound applies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FARTHEST_INTEGER: Final = 10**30
 
 
 def in_memory(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
-    """The named columns of a table in memory; DataError if one is missing or their lengths differ."""
+    """Select columns of a table in memory; DataError if one is missing or lengths differ."""
     if isinstance(frame, pl.DataFrame):
         require(names, frame.columns, person)
         return frame.select(names)
@@ -41,7 +41,7 @@ def in_memory(frame: Frame, names: Sequence[str], person: str | None = None) -> 
 def require(
     names: Sequence[str], available: Sequence[str] | Mapping[str, object], person: str | None = None
 ) -> None:
-    """ColumnError naming the first column that is not available; ``person`` is the one that names each row's."""
+    """Raise ColumnError for the first missing column; ``person`` is the person column."""
     for name in names:
         if name not in available:
             raise ColumnError("no person" if name == person else "missing", name)
@@ -72,9 +72,9 @@ _MOST_BYTES: Final = 1 << 23
 
 
 class GrowingColumn:
-    """Items of one type, kept in blocks of memory that go back to the operating system as soon as they are let go of.
+    """Items of one type, in memory blocks that return to the operating system when freed.
 
-    What the allocator has for small arrays stays with the process, so that a column would be held twice for good.
+    The allocator would keep the memory of small arrays, so that a column would use it twice.
     """
 
     def __init__(self, kind: np.dtype[Any]) -> None:
@@ -97,7 +97,7 @@ class GrowingColumn:
             taken += count
 
     def joined(self) -> npt.NDArray[Any]:
-        """All items, once; each block is released when it was copied, so that no more than one is held twice."""
+        """Return all items and empty the column; each block is freed once it is copied."""
         blocks, self._blocks = self._blocks, []
         if not blocks:
             return np.empty(0, self._kind)
@@ -115,13 +115,13 @@ class GrowingColumn:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A batch of rows as codes, those that are left out not among them, and the numbers of the people whose they are."""
+    """A batch of rows that are in the table, as codes, with their people's numbers."""
 
     private_codes: Mapping[str, CodeArray]
     private_numbers: Numbers | None
     file_row_count: int
     private_unnamed: int = 0
-    """How many of the file's rows name nobody where rows have persons."""
+    """Number of the file's rows without a person."""
 
 
 class RowEncoder:
@@ -133,9 +133,9 @@ class RowEncoder:
         self._people = None if source.person is None else PeopleNumbers(source.person)
 
     def encode(self, cells: pl.DataFrame) -> Coded:
-        """The rows of a batch that the domains' rules leave, and that name somebody where rows have a person.
+        """Encode a batch, without rows that a domain rejects or that lack their person.
 
-        DataError if a column is neither text nor numbers; no error depends on what a cell holds.
+        DataError if a column is neither text nor numbers; no error depends on a cell.
         """
         kept = None
         encoded: dict[str, CodeArray] = {}
@@ -153,7 +153,7 @@ class RowEncoder:
         return Coded(encoded, numbers, cells.height, unnamed)
 
     def sheet(self, sheet: Sheet) -> Iterator[Coded]:
-        """The batches of a part of the table; ColumnError, which names the part's file, if it lacks a column."""
+        """Encode the batches of a file of the table; ColumnError if it lacks a column."""
         names = columns_of(self._source)
         try:
             require(names, sheet.types, self._source.person)
@@ -162,15 +162,15 @@ class RowEncoder:
             raise error.in_file(sheet.name) from None
 
     def people(self) -> PeopleNumbers | None:
-        """Who was named so far."""
+        """Return the people so far; None if rows have no person."""
         return self._people
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as codes of the declared attributes, and whose they are where the source says so; nothing is counted by them.
+    """Rows as codes of the declared attributes, with their owners if rows have persons.
 
-    ``file_row_count`` counts the file's rows, those that the domains' rules left out among them.
+    ``file_row_count`` includes the rows that were left out.
     """
 
     attributes: Mapping[str, Domain]
@@ -180,15 +180,15 @@ class Rows:
 
     @property
     def private_row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(next(iter(self.private_codes.values())))
 
     @classmethod
     def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
-        """Read a source's rows from where they lie, or from ``frame`` instead, and encode them by the declared domains.
+        """Read a source's rows from its path or from ``frame``, and encode them.
 
-        Rows that the domains' rules leave out are not among them, nor are those that name nobody where rows have a person.
-        DataError if the table or a column is missing or unreadable; no error depends on what a cell of a well-formed file holds.
+        Rows that a domain rejects or that lack their person are left out. DataError if the table or a
+        column is missing or unreadable; no error depends on a cell of a well-formed file.
         """
         encoder = RowEncoder(source)
         if frame is not None:
@@ -203,7 +203,7 @@ class Rows:
 
 
 class Gathered:
-    """Batches on their way to being one table; what is joined is let go of as it is, so that little is held twice."""
+    """Collects batches into one table, and frees them while joining."""
 
     def __init__(self, source: TableSource) -> None:
         self._source = source
@@ -214,7 +214,7 @@ class Gathered:
         self.private_unnamed = 0
 
     def add(self, batch: Coded) -> None:
-        """Take a batch; UnreadableError if there are more rows than totals are planned for."""
+        """Add a batch; UnreadableError if there are more than ``MAX_ROWS`` rows."""
         for name, column in batch.private_codes.items():
             self._codes[name].extend(column)
         if batch.private_numbers is not None:
@@ -226,16 +226,16 @@ class Gathered:
             raise UnreadableError(f"more than {MAX_ROWS} rows")
 
     def rows(self, names: Words | None) -> Rows:
-        """The table of all batches, once; ``names`` are those of its people, where rows have persons."""
+        """Join all batches once; ``names`` are the digests of people's names, if any."""
         codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
         people = None if names is None else RowOwners(self._numbers.joined(), names, self.private_unnamed)
         return Rows(self._source.attributes, codes, self.file_row_count, people)
 
 
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:
-    """Read the columns of a source from the table at ``path``, all at once.
+    """Read the columns of a source from the table at ``path`` at once.
 
-    A column that files have in different types is given one from which the same codes and people are read.
+    A column with different types in files is converted to one that gives the same codes and people.
     """
     names = columns_of(source)
     batches: list[pl.DataFrame] = []
@@ -259,7 +259,7 @@ def read_cells(source: TableSource, path: str) -> pl.DataFrame:
 
 
 def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
-    """Convert a column to the type that its attribute, or the person's name, is read from."""
+    """Convert a column to the type of its attribute, or of a person's name."""
     if column.name == source.person:
         texts, nobody = named(column.name, column)
         return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
@@ -269,5 +269,5 @@ def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
 
 
 def columns_of(source: TableSource) -> list[str]:
-    """The columns that a source's table is read from: its attributes, and who each row's person is."""
+    """Return the columns to read: the attributes, and the person column."""
     return list(dict.fromkeys([*source.attributes, *([] if source.person is None else [source.person])]))

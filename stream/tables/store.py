@@ -1,4 +1,4 @@
-"""The tables and predicates that a process holds, each read once for all streams."""
+"""Caches a process's tables and predicates, which its streams share."""
 
 from __future__ import annotations
 
@@ -49,15 +49,17 @@ class _Parser:
 
 
 class TableStore:
-    """Loads tables once, and keeps of each source the one that was loaded last; another is let go of when nobody holds it any more.
-    With ``keeps=False`` it keeps fingerprints alone, and each table is let go of once they are made.
+    """Caches the latest table of each source; older ones are freed once unreferenced.
 
-    Tables in memory stand in for the files of the sources of their name.
+    - ``keys``: 32 bytes each. The first makes fingerprints, and all are tried to match one; the key
+      of its fingerprint chooses which of a person's rows count.
+    - ``overrides``: tables in memory by the name of their source.
+    - ``read`` reads a table. ``stamp`` changes if the table may have changed; until then an unreadable
+      table is not read again.
+    - ``keeps=False``: only fingerprints are kept.
 
-    ``keys`` have 32 bytes each: fingerprints are made with the first, and recognised under any. By the key of its fingerprint it is
-    chosen which of a person's rows count. ``read`` reads a source's table, and ``stamp`` tells whether it may have changed; what could not
-    be read is not read again before. A store or a database that had other data than expected is asked again after
-    ``RETRY_SECONDS``. Safe to share between threads: while one source's file is read, the tables of the others can be had.
+    After unexpected data, a store or database is read again only after ``RETRY_SECONDS``. Thread-safe:
+    reading one source does not block the others.
     """
 
     def __init__(
@@ -97,21 +99,21 @@ class TableStore:
         *,
         keeps: bool = True,
     ) -> TableStore:
-        """A store whose keys are subkeys of the noise key, and of the older ones."""
+        """Create a store with keys derived from the noise key and the older ones."""
         return cls(*map(table_key, (key, *key.older)), read=read, stamp=stamp, keeps=keeps)
 
     def put(self, source_name: str, frame: Frame) -> None:
-        """Use a table in memory for the source of this name from now on, whatever path the source gives."""
+        """Use a table in memory for the source of this name instead of its path."""
         with self._lock:
             self._frames[source_name] = (next(self._numbers), frame)
 
     def get(
         self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
     ) -> PrivateTable:
-        """The source's table.
+        """Return the source's current table, or the one with the expected fingerprint.
 
-        With an expected fingerprint, of a version, it is the table that has it, even if the file has changed since it was loaded, as
-        long as somebody holds it; DataError if the data is another. Without one it is the table as it is now.
+        A table with the fingerprint is returned while it is referenced, even if its file has changed since.
+        DataError if the data has another fingerprint.
         """
         if (known := self.at_hand(source, expected_fingerprint)) is not None:
             return known
@@ -129,14 +131,14 @@ class TableStore:
                 raise
 
     def at_hand(self, source: TableSource, expected_fingerprint: str | None) -> PrivateTable | None:
-        """The source's table of this fingerprint, if it was loaded and not let go of."""
+        """Return the source's table of this fingerprint, if it is in memory."""
         if expected_fingerprint is None:
             return None
         known = self._tables.get((source.source, expected_fingerprint))
         return known if known is not None and known.is_of(source) else None
 
     def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
-        """The fingerprint of the source's table as it is now, as a version of it."""
+        """Return the fingerprint of the source's current table as this version."""
         with self._one_at_a_time(source):
             stamp = self._stamp_of(source)
             made = self._fingerprint_known(source, version, stamp)
@@ -150,7 +152,7 @@ class TableStore:
             return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
-        """Parse a predicate over the source's attributes, or recall it; PredicateError as from parsing."""
+        """Parse a predicate over the source's attributes, with a cache."""
         parser = self._parser(source)
         key = (parser.number, text)
         known = self._predicates.get(key)
@@ -165,7 +167,7 @@ class TableStore:
         return known
 
     def ranges(self, source: TableSource, text: str) -> Ranges | None:
-        """The range of each attribute that a predicate says, if it is known to say just that; None of any other text."""
+        """Return a predicate's ranges by attribute; None if it is not known to be ranges."""
         return self._parser(source).parser.ranges(text)
 
     def _parser(self, source: TableSource) -> _Parser:
@@ -191,11 +193,11 @@ class TableStore:
     def _recognised(
         self, source: TableSource, current: _Current, expected: str, version: int
     ) -> PrivateTable | None:
-        """The table as it is now, if it has this fingerprint as that version, under any of the keys."""
+        """Return the current table, if it has this fingerprint under any key."""
         table: PrivateTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
             made = (
-                # Under another key other rows of a person count.
+                # Each key chooses different rows of a person.
                 (current.table if key == self._keys[0] else _chosen_by(key, current.table, source), key)
                 for key in self._keys
             )
@@ -213,14 +215,14 @@ class TableStore:
         return (number,) if frame is not None else self._stamp(source)
 
     def _fingerprint_known(self, source: TableSource, version: int, stamp: Stamp) -> str | None:
-        """The fingerprint that was made of a version, if the data has not changed since."""
+        """Return a version's cached fingerprint, if the data has not changed since."""
         known = self._known.get((source.source, version))
         return known.fingerprint if known is not None and (known.stamp, known.source) == (stamp, source) else None
 
     def _load(self, source: TableSource, stamp: Stamp) -> _Current:
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or not current.table.is_of(source):
-            # The earlier table goes before this one comes, unless somebody holds it; rows go as soon as the table is made.
+            # Free the earlier table before loading, and the rows once the table is built.
             self._current.pop(source.source, None)
             current = None
             table = PrivateTable.of(self._rows(source, stamp), source, self._keys[0])
@@ -241,17 +243,17 @@ class TableStore:
         try:
             return self._read(source)
         except UnreadableError as refused:
-            # A path at which there is nothing has a stamp that stays when the file comes.
+            # A missing file's stamp does not change when the file appears.
             if refused.lasting and len(stamp) > 1:
                 self._unreadable[source.source] = (stamp, source, refused)
             raise
 
 
 def table_key(key: NoiseKey) -> bytes:
-    """The subkey of a noise key by which tables are recognised, and by which their people's rows are chosen."""
+    """Derive the key for fingerprints and for choosing people's rows from a noise key."""
     return key.subkey(_FINGERPRINT_PURPOSE)
 
 
 def _chosen_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
-    """The same rows, of which another key decides which count."""
+    """Choose the counted rows again, by another key."""
     return table if table.everyone is None else PrivateTable.of(table.rows(), source, key)

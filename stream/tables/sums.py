@@ -1,4 +1,4 @@
-"""Sums of an integer attribute: which attributes have one, which values it is over, and how far one row moves it."""
+"""Sums of integer attributes: their values and sensitivity."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stream.tables.table_errors import DataError
 
 
 def summable(domain: Domain, described: str = "the attribute") -> Integers:
-    """The domain, if its values can be added up; DataError if they are names or bins."""
+    """Return the domain if it has integers; DataError if it has names or bins."""
     if not isinstance(domain, Integers):
         raise DataError(f"{described} has no sum; declare it as integers")
     return domain
 
 
 def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
-    """The domain from the least to the greatest value that a row may have which satisfies a predicate.
+    """Restrict a domain to the range of values that a predicate allows.
 
-    What a predicate says of the attribute itself decides it, and so what is public; it may be wider than need be where conditions
-    on several attributes belong together. The whole domain if no value is left.
+    The result depends on the predicate's conditions on this attribute alone, so it is public; it may
+    be wider than necessary. If no value is allowed, it is the whole domain.
     """
     whole, none = (0, domain.size), (domain.size, 0)
     first, end = evaluate(
@@ -36,11 +36,11 @@ def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
 
 
 def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:
-    """The most by which ``Table.total`` of an attribute of this domain, and this centre, differs between neighbours.
+    """Return the most by which ``PrivateTable.total`` differs between neighbours.
 
-    A row adds its value − centre if it satisfies the predicate, and 0 if not. So one row more or less makes at most
-    max |value − centre|; one row in another's place, the distance from the least to the greatest of these terms,
-    0 among them. The domain alone decides it; DataError if its values are not integers.
+    A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total
+    by at most max |value − centre|, and a replaced row by the range of these terms including 0.
+    DataError if the domain is not one of integers.
     """
     integers = summable(domain)
     lowest, highest = integers.minimum - centre, integers.maximum - centre
@@ -50,20 +50,20 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
 
 def rows_are_public(source: TableSource) -> bool:
-    """Whether all neighbours have the same number of rows or, where rows have persons, of people, one row of each counting."""
+    """Return whether all neighbours have the same number of rows, or of people."""
     return source.neighbors == "replace" and source.contribution == 1
 
 
 def count_sensitivity(source: TableSource) -> int:
-    """How far one person moves a count of rows: with all rows within, at most."""
+    """Return the most by which one person changes a count of rows."""
     return source.contribution
 
 
 def groups_sensitivity(source: TableSource) -> int:
-    """How far one person moves all counts of disjoint groups together; two persons, where one stands in another's place."""
+    """Return the ℓ1 sensitivity of the counts of disjoint groups."""
     return source.contribution * (2 if source.neighbors == "replace" else 1)
 
 
 def total_sensitivity(source: TableSource, domain: Integers, centre: int = 0) -> int:
-    """How far one person moves a sum of an attribute of this domain, less ``centre`` for each row."""
+    """Return the most by which one person changes a sum of value − centre."""
     return source.contribution * sum_sensitivity(domain, source.neighbors, centre)

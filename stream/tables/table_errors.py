@@ -1,4 +1,4 @@
-"""What goes wrong with tables and predicates, told without a word of private data."""
+"""Errors of tables and predicates, whose messages have no private data."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _LISTED_LENGTH = 120
 
 
 def one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
-    """The text on one printable line of at most ``length`` characters."""
+    """Return the text as one printable line of at most ``length`` characters."""
     line = "".join(character if character.isprintable() else " " for character in text)
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
 def shown(text: str) -> str:
-    """A name or a literal in quotes, cut to a length that fits a message."""
+    """Quote a name or a literal, truncated to fit a message."""
     return f"'{one_line(text, _SHOWN_LENGTH)}'"
 
 
 def normal(text: str) -> str:
-    """A text with each sign in one piece, where Unicode has it so: ``ä`` may be an ``a`` and two dots, too, and looks the same."""
+    """Normalize a text to NFC: ``ä`` may also be written as ``a`` with a combining mark."""
     return normalize("NFC", text)
 
 
 def listed(names: Iterable[str]) -> str:
-    """Declared names in quotes, as many as fit a message, and a sign that there are more."""
+    """Quote declared names, as many as fit a message, with an ellipsis for the others."""
     found, room = "", _LISTED_LENGTH
     for name in names:
         room -= len(shown(name)) + 2
@@ -41,7 +41,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> str:
-    """Say that the name at a place is none of the declared ``names`` of ``whole``; the name itself is not shown."""
+    """Describe an undeclared name by its place; the name itself is not shown."""
     meant = in_other_case(name, names)
     hint = f"; did you mean {shown(meant)}?" if meant is not None else ""
     return f"name {place + 1} is no attribute of {whole} {listed(names)}{hint}"
@@ -67,12 +67,12 @@ OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
 
 
 class UnreadableError(DataError):
-    """There is no table to be read at a source's path.
+    """No table can be read at a source's path.
 
-    The message names the ``cause``, in public words, and the ``file`` of a folder. With ``hidden`` it is one and the same whatever
-    the cause: whoever may register a source with a service must not learn from it which files that service can see, and the
-    cause is for the service's own log. ``lasting`` says whether the cause is the table's. ``where`` names the place in the file:
-    it is private, for the table's owner alone, and leaves no process.
+    The message names the public ``cause`` and the ``file`` of a folder. If ``hidden``, it is the same
+    for all causes, so that registering a source does not reveal which files a service can see; the
+    log has the cause. ``lasting`` is true if the table itself is at fault. ``where``, the place in
+    the file, is private and stays in the process.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class UnreadableError(DataError):
 
     @property
     def problem(self) -> str:
-        """The file, the cause and its remedy."""
+        """The file, the cause and the remedy."""
         begin = f"{shown(self.file)}: " if self.file else ""
         return f"{begin}{self.cause}" if ";" in self.cause else f"{begin}{self.cause}; {self._remedy()}"
 
     def in_file(self, file: str) -> UnreadableError:
-        """The same error of a file of a folder; of the file that was named before, if any."""
+        """Return the error with the name of a folder's file, unless it has one."""
         return UnreadableError(self.cause, lasting=self.lasting, where=self.where, file=self.file or file)
 
     def for_callers(self, *, hidden: bool) -> UnreadableError:
-        """The same error as callers of a service get it, without the cause if it is ``hidden``."""
+        """Return the error for callers of a service, without the cause if ``hidden``."""
         return UnreadableError(self.cause, lasting=self.lasting, file=self.file, hidden=hidden)
 
     def _remedy(self) -> str:
@@ -112,14 +112,14 @@ COLUMN_ERRORS: Final = {
     "no text": "column {column}{place} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
     "no numbers": "column {column}{place} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
-"""What may be wrong with a declared column."""
+"""Errors of declared columns."""
 
 
 class ColumnError(DataError):
-    """A declared column is missing, or of a type that it is not read from.
+    """A declared column is missing, or has an unsupported type.
 
-    ``told`` is what is wrong, a key of ``COLUMN_ERRORS``, the column, and the name of its type: three words
-    from which the error can be made again, and each of which can be looked up. ``file`` is that of a folder.
+    ``told`` has a key of ``COLUMN_ERRORS``, the column and its type: the error can be rebuilt from
+    these, and each can be verified. ``file`` is the name of a folder's file.
     """
 
     def __init__(self, wrong: str, column: str, kind: str = "", file: str = "") -> None:
@@ -130,15 +130,15 @@ class ColumnError(DataError):
         self.file = file
 
     def in_file(self, file: str) -> ColumnError:
-        """The same error of a file of a folder."""
+        """Return the error with the name of a folder's file."""
         return ColumnError(*self.told, file)
 
 
 class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
-    It depends on the text and the schema alone. The message may stand on a public topic, so it has nothing of the text but
-    declared names: ``culprit`` is what it is about, for whoever has the text to tell where it stands.
+    It depends on the text and the schema alone. The message may be published, so it quotes only
+    declared names; ``culprit`` is the part of the text at fault, for its author.
     """
 
     def __init__(self, message: str, culprit: str | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Cells of the product of some attributes' domains, which may be far too large to be written out.
+"""Cells of a product of domains, which may be far too large for an array.
 
-A cell is a tuple of codes, one an attribute in a fixed order.
+A cell is a tuple of codes, one per attribute in a fixed order.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Cell = tuple[int, ...]
 
 
 class CellReader:
-    """Reads cells that are named by values; safe to use from several threads."""
+    """Converts cells from values to codes; thread-safe."""
 
     def __init__(self, attributes: Mapping[str, Domain]) -> None:
         self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
 
     def read(self, cell: Mapping[str, str | int | float]) -> Cell:
-        """The codes of the cell's values, in the attributes' order: those that a row of these values has.
+        """Return the codes of the cell's values, in the attributes' order.
 
-        Each attribute has one value: a declared category, a whole number in range, or a number within the bins.
-        PredicateError, which names the attribute, for any other value, one that is missing and one too many.
+        Each attribute needs a declared category, a whole number in range, or a number within the bins;
+        PredicateError names the attribute if its value is missing, unknown or invalid.
         """
         for place, name in enumerate(cell):
             if name not in self._attributes:
@@ -41,19 +41,19 @@ class CellReader:
 
 
 def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | float]) -> Cell:
-    """The codes of one cell, as ``CellReader`` reads them."""
+    """Return the codes of one cell."""
     return CellReader(attributes).read(cell)
 
 
 class CellIndex:
-    """All rows' cells, sorted, to count the rows of a cell by two binary searches.
+    """All rows' cells, sorted, so that two binary searches count the rows of a cell.
 
-    Repeats are kept, so that size and time of a search depend on the number of rows and not on what they hold.
+    Repeats are kept, so that the time of a search depends only on the number of rows.
     """
 
     def __init__(self, private_columns: Mapping[str, CodeArray], sizes: Mapping[str, int]) -> None:
         self._sizes: Final = dict(sizes)
-        # Codes of fixed width, highest byte first and side by side, compare as strings of bytes like the tuples.
+        # Big-endian codes of fixed width compare as byte strings in the order of the tuples.
         self._layout = np.dtype(
             [(f"axis {axis}", code_type(size).newbyteorder(">")) for axis, size in enumerate(sizes.values())],
         )
@@ -61,7 +61,7 @@ class CellIndex:
         self._private_keys.sort()
 
     def counts(self, cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-        """How many rows lie in each of the cells; DataError if one is no cell of these attributes."""
+        """Return the number of rows in each cell; DataError if a cell has other attributes."""
         for cell in cells:
             if len(cell) != len(self._sizes):
                 raise DataError(
