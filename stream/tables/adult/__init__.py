@@ -1,4 +1,4 @@
-"""The Adult census table, for demonstrations: 48,842 rows, discretised. See CITATION.md for its origin."""
+"""The discretised Adult census table for demonstrations: 48,842 rows; see CITATION.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How well a table fits its declaration, for its owner: exact figures, which are private.
+"""Checks a table against its declaration, for its owner: exact and private figures.
 
-Nothing here is used by a service, and nothing of it is published, logged or kept.
+No service uses this package, and its figures are never published, logged or stored.
 """
 
 from stream.tables.checks.check_report import NOTICE, CheckReport, ColumnMatch, FoundValue, Misfit, PersonRows

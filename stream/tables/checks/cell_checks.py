@@ -1,6 +1,6 @@
-"""Which cells of an attribute do not fit its domain, in what way, and what becomes of them.
+"""Classifies the cells of an attribute that do not fit its domain.
 
-The rules are ``stream.tables.encoding``'s, and so is the word on which rows are left out. Here the cells are told apart.
+``stream.tables.encoding`` has the rules and decides which rows are left out.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from stream.tables.encoding import Mask, as_numbers, as_text, encode
 
 SHOWN_VALUES: Final = 5
 MAX_VALUES: Final = 10_000
-"""Most different values that are told apart; beyond, the rarer half is forgotten."""
+"""Most distinct values that are counted; beyond, the rarer half is dropped."""
 
 _SHOWN_LENGTH: Final = 60
 
 
 class Commonest:
-    """Counts values, each cut to 60 characters; exactly, as long as there are no more than ``MAX_VALUES``."""
+    """Counts values, truncated to 60 characters; exact up to ``MAX_VALUES``."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._all = True
 
     def __iter__(self) -> Iterator[str]:
-        """The values that are told apart, in no order."""
+        """Iterate over the counted values, in no order."""
         return iter(self._rows)
 
     def add(self, values: pl.Series) -> None:
-        """Count a batch of texts; missing ones are not counted."""
+        """Count a batch of texts, without missing ones."""
         counted = values.drop_nulls().str.head(_SHOWN_LENGTH).alias("value").value_counts(name="rows")
         for value, rows in counted.iter_rows():
             self._rows[value] = self._rows.get(value, 0) + rows
@@ -45,11 +45,11 @@ class Commonest:
             self._rows = {one.value: one.rows for one in self._sorted()[: MAX_VALUES // 2]}
 
     def shown(self) -> tuple[FoundValue, ...]:
-        """The values that came most often."""
+        """Return the most frequent values."""
         return tuple(self._sorted()[:SHOWN_VALUES])
 
     def different(self) -> int | None:
-        """How many different values there were; None if they were too many."""
+        """Return the number of distinct values; None if there were too many."""
         return len(self._rows) if self._all else None
 
     def _sorted(self) -> list[FoundValue]:
@@ -61,7 +61,7 @@ _LARGEST_WHOLE: Final = 1e15
 
 @dataclass
 class _Misfits:
-    """Cells that do not fit in one way, so far."""
+    """Cells with one kind of misfit so far."""
 
     rows: int = 0
     values: Commonest = field(default_factory=Commonest)
@@ -70,7 +70,7 @@ class _Misfits:
 
 
 class CellCheck:
-    """One attribute's cells, batch by batch."""
+    """Checks one attribute's cells in batches."""
 
     def __init__(self, name: str, domain: Domain) -> None:
         self.name = name
@@ -78,9 +78,9 @@ class CellCheck:
         self._misfits: dict[What, _Misfits] = {}
 
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
-        """Look at a batch of cells: which have a code, and which of these have another than their own value's.
+        """Return masks of the cells with a code, and of those with a changed value.
 
-        DataError if the column's type is none that is read.
+        DataError if the column's type is not supported.
         """
         _codes, known = encode(self.name, self.domain, column)
         match self.domain:
@@ -93,11 +93,11 @@ class CellCheck:
         return known, known & misfits
 
     def misfits(self) -> tuple[Misfit, ...]:
-        """What did not fit, in the order in which cells are judged."""
+        """Return the misfits, in the order of the rules."""
         return tuple(self._told(what, self._misfits[what]) for what in get_args(What) if what in self._misfits)
 
     def undeclared(self) -> Commonest:
-        """The values that are none of the declared categories."""
+        """Return the undeclared values of categories."""
         return self._misfits["undeclared"].values if "undeclared" in self._misfits else Commonest()
 
     def _add_categories(self, domain: Categories, column: pl.Series) -> Mask:

@@ -1,4 +1,4 @@
-"""What a check found. All of it is private: exact, and without noise."""
+"""Reports of table checks. All figures are private: exact and without noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOTICE: Final = (
     "PRIVATE: exact figures about people's rows, which no noise protects. They are for the table's owner alone: do not "
     "publish, log or send them. Nothing was sent, logged or stored."
 )
-"""What stands above every report, printed or as JSON."""
+"""Notice above every report, printed or as JSON."""
 
 What = Literal["missing", "undeclared", "not a number", "not whole", "below", "above"]
 Fate = Literal["left out", "clamped", "other"]
@@ -17,7 +17,7 @@ Fate = Literal["left out", "clamped", "other"]
 
 @dataclass(frozen=True)
 class FoundValue:
-    """A value, cut to 60 characters, and how many rows hold it."""
+    """A value, truncated to 60 characters, and its number of rows."""
 
     value: str
     rows: int
@@ -25,62 +25,62 @@ class FoundValue:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Cells of one attribute that do not fit its domain, in one way."""
+    """Cells of one attribute with one kind of misfit."""
 
     attribute: str
     what: What
     rows: int
     fate: Fate
-    """What becomes of such a row: it is left out, or its cell is clamped or taken for ``other``."""
+    """Effect on the row: it is left out, or its cell is clamped or becomes ``other``."""
 
     becomes: str | None
-    """The value that the cell is read as, if the row is not left out."""
+    """The value that replaces the cell, if the row is not left out."""
 
     found: tuple[FoundValue, ...]
-    """The values that were found most often, where it is not a number outside the range."""
+    """The most frequent values, except for numbers out of range."""
 
     different: int | None
-    """How many different values were found; None if they are too many to tell, or were not told apart."""
+    """Number of distinct values; None if there are too many or they were not counted."""
 
     farthest: str | None
-    """The number that lies farthest outside the range."""
+    """The number farthest out of range."""
 
     sum_moved: float | None
-    """By how much clamping these cells moves the sum of the attribute, infinite cells left aside; None where it has no sum."""
+    """Change of the attribute's sum by clamping, without infinite cells; None without a sum."""
 
 
 @dataclass(frozen=True)
 class ColumnMatch:
-    """The file's columns beside the declared ones."""
+    """The file's columns compared with the declared ones."""
 
     found: tuple[str, ...]
     missing: tuple[str, ...]
-    """Declared, and not there."""
+    """Declared columns that are missing."""
 
     lacking: dict[str, tuple[str, ...]]
-    """Of these, what some files of a folder have, and the files that do not."""
+    """Missing columns that some files of a folder have, with the files that lack them."""
 
     unusable: dict[str, str]
-    """Of a type that cannot be read as declared, and why."""
+    """Columns of an unsupported type, and the reason."""
 
     undeclared: tuple[str, ...]
-    """There, not declared, and ignored."""
+    """Undeclared columns, which are ignored."""
 
     repeated: tuple[str, ...]
-    """Names that several columns of a part have; the first of them is read."""
+    """Names of several columns of a file, the first of which is read."""
 
     separator: str | None
-    """What a CSV file seems to be separated by, if not by commas."""
+    """The probable separator of a CSV file, if not a comma."""
 
     @property
     def usable(self) -> bool:
-        """Whether a table can be read from the file at all."""
+        """Whether the file can be read as a table."""
         return not self.missing and not self.unusable
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How many rows a contribution leaves out."""
+    """The number of rows that a contribution bound leaves out."""
 
     contribution: int
     rows_beyond: int
@@ -88,56 +88,56 @@ class Bound:
 
 @dataclass(frozen=True)
 class PersonRows:
-    """How many rows belong to one person, who is named in a column."""
+    """Numbers of rows per person, by the person column."""
 
     column: str
     people: int
     most_rows: int
     with_several: int
-    """How many people have more than one row."""
+    """Number of people with more than one row."""
 
     contribution: int
-    """How many rows of each person count."""
+    """The contribution bound."""
 
     rows_beyond: int
-    """How many rows do not count, because so many others of their person do."""
+    """Number of rows beyond the contribution bound, which do not count."""
 
     rows_without: int
-    """How many rows name nobody."""
+    """Number of rows without a person."""
 
     bounds: tuple[Bound, ...] = ()
-    """How many rows larger contributions would leave out: up to the least that leaves out at most one in a hundred."""
+    """Rows left out by larger bounds, up to the least that leaves out at most 1 %."""
 
     alike: int = 0
-    """How many names have several spellings that differ in case, spaces, leading zeros or Unicode's composition alone."""
+    """Number of names whose spellings differ only in case, spaces, zeros or Unicode form."""
 
     spellings: tuple[tuple[str, ...], ...] = ()
-    """Some of these spellings, for each of some names."""
+    """Examples of such spellings by name."""
 
     @property
     def all_count(self) -> bool:
-        """Whether each row names its person, who has no more rows than count."""
+        """Whether all rows count: each has a person within the contribution bound."""
         return not self.rows_beyond and not self.rows_without
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """How well a table fits its declaration. All of it is private."""
+    """The fit of a table to its declaration. All figures are private."""
 
     source: str
     path: str
     rows: int
     as_declared: int | None
-    """Rows all of whose declared cells fit; None if the file cannot be read as declared."""
+    """Number of rows that fit; None if the file cannot be read as declared."""
 
     changed: int | None
-    """Rows that are in the table with a cell clamped or taken for ``other``."""
+    """Number of rows with a cell that is clamped or becomes ``other``."""
 
     left_out: int | None
-    """Rows that are not in the table."""
+    """Number of rows that are left out."""
 
     surplus_lines: int
-    """Lines of a CSV file that have more cells than there are columns; what is too much is ignored."""
+    """Number of CSV lines with more cells than columns; extra cells are ignored."""
 
     columns: ColumnMatch
     misfits: tuple[Misfit, ...]
@@ -146,10 +146,10 @@ class CheckReport:
 
     @property
     def fits(self) -> bool:
-        """Whether every row is in the table as it was found and, where people are known, none has more than count."""
+        """Whether every row is in the table unchanged and within the contribution bound."""
         people = self.people is None or self.people.all_count
         return self.columns.usable and self.as_declared == self.rows and not self.surplus_lines and people
 
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON has it, with the notice as its first field."""
+        """Return the report as JSON, with the notice as its first field."""
         return {"private": NOTICE, "fits": self.fits, **asdict(self)}

@@ -1,4 +1,4 @@
-"""How many rows belong to one person."""
+"""Counts the rows of each person."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from stream.tables.readers.sheets import sheets_of
 
 @dataclass(frozen=True)
 class TableScan:
-    """A table that is there and has columns. Cells are read as services read them."""
+    """An opened table; cells are read as services read them."""
 
     path: str
     types: Mapping[str, pl.DataType]
-    """The columns that all of its parts have, in order, by the types of the first; those of CSV are text."""
+    """The columns of all files, in order, with the types of the first; CSV columns are text."""
 
     kinds: Mapping[str, Mapping[pl.DataType, str]]
-    """The types that these columns have in parts, each with the name of the first part."""
+    """The types of these columns in files, each with its first file."""
 
     lacking: Mapping[str, Sequence[str]]
-    """Columns that some of its parts have, with the names of those that do not."""
+    """Columns of some files, with the names of files that lack them."""
 
     repeated: tuple[str, ...]
-    """Names that several columns of one part have."""
+    """Names of several columns of one file."""
 
     has_lines: bool
-    """Whether lines may have too many cells, in some part."""
+    """Whether some file is CSV, whose lines may have too many cells."""
 
     @classmethod
     def open(cls, path: str) -> TableScan:
-        """UnreadableError if there is no table to be read at the path."""
+        """Open a table; UnreadableError if there is none at the path."""
         sheets = list(sheets_of(path))
         types = {
             name: kind for name, kind in sheets[0].types.items() if all(name in sheet.types for sheet in sheets)
@@ -58,9 +58,9 @@ class TableScan:
         return cls(path, types, kinds, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """The named columns, some rows at a time and in order, with ``SURPLUS`` beside them where they are lines of CSV.
+        """Yield the named columns in batches, with ``SURPLUS`` for lines of CSV.
 
-        Memory does not grow with the number of rows. UnreadableError if a part turns out to be malformed.
+        Memory does not grow with the number of rows. UnreadableError if a file is malformed.
         """
         for sheet in sheets_of(self.path):
             yield from sheet.batches([*names, SURPLUS] if sheet.is_csv else names)
@@ -75,10 +75,10 @@ _Digests = npt.NDArray[np.uint64]
 
 
 def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> PersonRows:
-    """Count each person's rows by 64-bit digests of the names in a column, and those beyond ``most`` a person.
+    """Count each person's rows by 64-bit digests of names, and the rows beyond ``most``.
 
-    The file is read once more for every eight million rows, so that memory does not grow with them: each pass counts
-    the people whose digests fall to it. Two people in a hundred million share a digest with a chance of 0.03 %.
+    For bounded memory, the file is read once per eight million rows; each pass counts a range of
+    digests. Among a hundred million people, two share a digest with a probability of 0.03 %.
     """
     passes = -(-rows // _ROWS_A_PASS)
     people = most_rows = several = somebody = beyond = alike = 0
@@ -129,7 +129,7 @@ def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows:
 
 
 class _Counted:
-    """How many rows have each name, by digests, and the digest of each name's folded form."""
+    """Numbers of rows by digest of the name, and the digest of each name's folded form."""
 
     def __init__(self) -> None:
         self._names: _Digests = np.empty(0, dtype=np.uint64)
@@ -154,13 +154,13 @@ class _Counted:
 
 
 def _names(column: str, cells: pl.Series) -> pl.Series:
-    """Return the name of each row that names somebody."""
+    """Return the names of rows with a person."""
     texts, nobody = named(column, cells)
     return texts.filter(pl.Series(~nobody))
 
 
 def _digests(names: pl.Series) -> tuple[_Digests, _Digests]:
-    """Return a digest of each name, and one of its form without case, spaces, leading zeros and Unicode's composition."""
+    """Return digests of each name, and of its form without case, spaces and leading zeros."""
     folded = (
         names.str.normalize("NFKC")
         .str.to_lowercase()

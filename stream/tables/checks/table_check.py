@@ -1,4 +1,4 @@
-"""A table beside its declaration."""
+"""Compares a table with its declaration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_UTF8: Final = "\ufffd"
 
 
 def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
-    """The sign that seems to stand between a header's names in the place of a comma; None if none does."""
+    """Return the probable separator of a header, if it is not a comma."""
     wanted, line = set(declared), ",".join(header)
     named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in SEPARATORS}
     best = max(named, key=lambda sign: named[sign])
@@ -37,7 +37,7 @@ def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
 
 
 def about_columns(columns: ColumnMatch) -> Iterator[str]:
-    """What to do about columns that are missing."""
+    """Yield advice on missing columns."""
     if columns.separator is not None:
         yield (
             f"the columns seem to be separated by {SEPARATORS[columns.separator]}; services read commas only: write the "
@@ -64,7 +64,7 @@ def about_columns(columns: ColumnMatch) -> Iterator[str]:
 
 
 def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
-    """What to do about cells that do not fit."""
+    """Yield advice on cells that do not fit."""
     clamped = False
     for check in checks:
         for misfit in check.misfits():
@@ -78,7 +78,7 @@ def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
 
 
 def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: PersonRows | None) -> Iterator[str]:
-    """What to do about whole rows."""
+    """Yield advice on rows."""
     if surplus_lines:
         yield "lines with too many cells: put cells that hold commas in quotes, or their rows are read shifted"
     if left_out and source.neighbors == "replace":
@@ -109,7 +109,7 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
 
 
 def bound_words(people: PersonRows) -> str:
-    """How many rows a contribution leaves out, what larger ones would, and what they cost."""
+    """Describe how many rows contribution bounds leave out, and their cost."""
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
     return (
         f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do, so counts and sums are too small by "
@@ -153,7 +153,7 @@ def _folded(text: str) -> str:
 
 
 def _apart(found: str, declared: str) -> str:
-    """In what two texts differ that are alike when folded."""
+    """Describe the difference between two texts of equal folded form."""
     if normal(found) == normal(declared):
         return "Unicode normalisation"
     plain = "".join(found.casefold().split()) == "".join(declared.casefold().split())
@@ -163,10 +163,9 @@ def _apart(found: str, declared: str) -> str:
 def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> CheckReport:
     """Compare a source's table, or another file, with the source's declaration, as services would read it.
 
-    ``person`` names a column that says whose row it is, if not the one that the source declares; each person's rows are counted
-    then. The report is private.
-    Memory does not grow with the number of rows. UnreadableError if there is no table at the path, DataError if it has
-    no column of the person's.
+    Each person's rows are counted if the source declares a person column or ``person`` names one. The
+    report is private. Memory does not grow with the number of rows. UnreadableError if there is no
+    table at the path, DataError if the person column is missing.
     """
     file = TableScan.open(source.path if path is None else str(path))
     declared = person in {None, source.person}
@@ -198,7 +197,7 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
         changed += int(np.count_nonzero(kept & altered))
         if SURPLUS in batch.columns:
             surplus_lines += int((batch[SURPLUS] != "").sum())
-    # Of a column that is not the declared one, each row beyond a person's first is beyond what is promised.
+    # An undeclared person column implies one row per person.
     people = None if person is None else count_people(file, person, rows, source.contribution if declared else 1)
     return CheckReport(
         source=source.source,

@@ -1,4 +1,4 @@
-"""A year of departures from New York's airports, for demonstrations: 336,776 events. See CITATION.md for its origin."""
+"""A year of departures from New York for demonstrations: 336,776 events; see CITATION.md."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PATH: Final = Path(__file__).with_name("flights.parquet")
 
 BEGINS: Final = "2013-01-01T00:00:00Z"
 ENDS: Final = "2014-01-01T06:00:00Z"
-"""After the last scheduled departure, which was in the night of New Year's Eve over there."""
+"""After the last scheduled departure, at local New Year's Eve."""
 
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
 _MINUTE_MS: Final = 60_000
 
 
 def source(epsilon: float, topic: str = "departures") -> EventsSource:
-    """The departures as a live topic named ``flights`` with that budget, to be replayed with marks.
+    """Return the departures as a live topic ``flights`` with this budget, with watermarks.
 
-    The person is the aircraft: what is protected is all that one ever does. Of each at most one departure counts in a window.
-    ``delay`` is in minutes, that of a cancelled departure is the largest there is.
+    The person is the aircraft, with at most one counted departure per window. ``delay`` is in minutes,
+    and the maximum for a cancelled departure.
     """
     return EventsSource(
         kind="events",
@@ -45,9 +45,9 @@ def source(epsilon: float, topic: str = "departures") -> EventsSource:
 
 
 def table() -> pl.DataFrame:
-    """All departures in the order of their schedule: ``scheduled`` in milliseconds since 1970, ``aircraft``, ``origin``, ``delay``.
+    """Return all departures by schedule: ``scheduled`` (ms since 1970), aircraft, origin, delay.
 
-    An aircraft that is not known is null, the delay of a cancelled departure is 1440.
+    An unknown aircraft is null; the delay of a cancelled departure is 1440.
     """
     return pl.read_parquet(PATH).select(
         scheduled=moment_ms(BEGINS) + pl.col("minute").cast(pl.Int64) * _MINUTE_MS,
@@ -58,5 +58,5 @@ def table() -> pl.DataFrame:
 
 
 def events() -> Iterator[dict[str, str | int | None]]:
-    """The departures as events of that topic."""
+    """Yield the departures as events."""
     yield from table().iter_rows(named=True)

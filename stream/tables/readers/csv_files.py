@@ -1,7 +1,7 @@
-"""Reads CSV files in blocks of whole rows, and refuses those whose quotes leave in doubt where a row ends.
+"""Reads CSV files in blocks of whole rows, and refuses files with ambiguous quotes.
 
-Quotes decide which newlines end a row. All of them are checked before the parser sees a block, in columns that are read and in
-those that are not: a cell that begins with a quote ends with one, its own quotes are doubled, and no other cell has any.
+Quotes decide which newlines end a row, so all columns are checked before a block is parsed: a
+quoted cell begins and ends with a quote, inner quotes are doubled, and other cells have none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stream.optional_packages import pl
 from stream.tables.table_errors import UnreadableError
 
 SURPLUS: Final = "\0surplus"
-"""The column that holds a line's first cell beyond the file's columns. No header has the name."""
+"""Column with a line's first extra cell; no header has this name."""
 
 BLOCK_BYTES: Final = 8 << 20
 _HEADER_BYTES: Final = 1 << 16
@@ -34,14 +34,14 @@ _NOT_CSV: Final = {
     b"\xff\xfe": "it is UTF-16; write it as UTF-8",
     b"\xfe\xff": "it is UTF-16; write it as UTF-8",
 }
-"""Files of other kinds by their first bytes."""
+"""Other kinds of files by their first bytes."""
 SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
-"""Signs that other programs put between cells."""
+"""Other separators of cells."""
 
 _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 _LONGEST_MARK: Final = 4
-"""Bytes by which a file is recognised: the first member of a gzip file may be shorter."""
+"""Bytes that identify a file; the first member of a gzip file may be shorter."""
 
 _QUOTE, _LF, _CR = b'"\n\r'
 _BEFORE_OPENING: Final = np.isin(np.arange(256), list(b',\n"'))
@@ -51,43 +51,43 @@ Places = npt.NDArray[np.intp]
 
 
 class ByteStream(Protocol):
-    """A file or an object that is open for reading."""
+    """An open file or object."""
 
     def read(self, size: int, /) -> bytes:
-        """Give up to ``size`` bytes; none at the end."""
+        """Return up to ``size`` bytes; none at the end."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the stream."""
 
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A CSV file, also a gzipped one; its cells are text, and a missing one is the empty text."""
+    """A CSV file, possibly gzipped; cells are text, and missing cells are empty."""
 
     open: Callable[[], ByteStream]
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """The names in its first line that is not blank; UnreadableError if it has none, or is a file of another kind."""
+        """The names in the first nonblank line; UnreadableError if there are none."""
         with _CsvText(self.open) as text:
             return text.names
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """Its columns, in order; of several with one name the first."""
+        """The columns in order; the first of several with one name."""
         return dict.fromkeys(self.names, pl.String())
 
     @property
     def repeated(self) -> Sequence[str]:
-        """Names that several columns have."""
+        """Names of several columns."""
         return [name for name in self.types if self.names.count(name) > 1]
 
     def said_rows(self) -> int | None:
-        """Return None: nothing but reading tells."""
+        """Return None: the number of rows is unknown before reading."""
         return None
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the named columns, ``SURPLUS`` among them, some rows at a time; UnreadableError if a quote is astray."""
+        """Yield the named columns in batches; UnreadableError if a quote is ambiguous."""
         with _CsvText(self.open) as text:
             places = [str(place) for place in range(len(text.names) + 1)]
             header = ",".join(places).encode() + b"\n"
@@ -110,7 +110,7 @@ class CsvFile:
 
 
 class _CsvText:
-    """The text of an open CSV file: its names, then its rows."""
+    """The text of an open CSV file."""
 
     def __init__(self, opened: Callable[[], ByteStream]) -> None:
         self._stream = opened()
@@ -129,7 +129,7 @@ class _CsvText:
         self._stream.close()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all rows behind the names, as blocks of whole rows."""
+        """Yield all rows after the names, as blocks of whole rows."""
         waiting, size, wanted = [self._rest], len(self._rest), 0
         for chunk in self._chunks:
             waiting.append(chunk)
@@ -140,7 +140,7 @@ class _CsvText:
             quotes = _places(text, _QUOTE)
             self._check(text, quotes)
             end = _last_row_end(text, quotes)
-            # A row longer than a block is looked at again when there is twice as much of it.
+            # If a row is longer than a block, the block size doubles.
             waiting, size, wanted = [text[end:]], len(text) - end, 0 if end else 2 * len(text)
             if end:
                 yield text[:end]
@@ -205,7 +205,7 @@ class _CsvText:
         signs = np.frombuffer(text, dtype=np.uint8)
         opening, closing = quotes[::2], quotes[1::2]
         opens = (opening == 0) | _BEFORE_OPENING[signs[opening - 1]]
-        # What stands behind the last sign is looked at when it has been read.
+        # A quote at the end of the text is checked with the next block.
         behind = np.minimum(closing + 1, len(signs) - 1)
         closes = (closing == behind) | _AFTER_CLOSING[signs[behind]]
         further = np.minimum(behind + 1, len(signs) - 1)
@@ -235,7 +235,7 @@ def _chunks(stream: ByteStream) -> Iterator[bytes]:
 
 
 def _decompressed(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield chunks as they are, or what they hold if they are gzipped, also in several members."""
+    """Yield the chunks, decompressed if they are gzipped; there may be several members."""
     first = next(chunks, b"")
     if not first.startswith(_GZIP):
         yield first
@@ -273,7 +273,7 @@ def _places(text: bytes, sign: int) -> Places:
 
 
 def _first_row_end(text: bytes) -> int | None:
-    """The end of the first row, its newline included; None if there is none yet."""
+    """Return the end of the first row after its newline, or None."""
     quotes = at = 0
     while found := text.find(b"\n", at) + 1:
         quotes += text.count(b'"', at, found)
@@ -284,7 +284,7 @@ def _first_row_end(text: bytes) -> int | None:
 
 
 def _last_row_end(text: bytes, quotes: Places) -> int:
-    """The end of the last whole row, its newline included; 0 if there is none."""
+    """Return the end of the last whole row after its newline, or 0."""
     if not len(quotes):
         return text.rfind(b"\n") + 1
     newlines = _places(text, _LF)

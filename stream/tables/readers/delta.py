@@ -1,8 +1,9 @@
-"""Delta tables: which files the newest version is made of (github.com/delta-io/delta/blob/master/PROTOCOL.md).
+"""Delta tables: finds the files of the newest version.
 
-A log is read by the package deltalake. The files that it names are read as all others are, but for four things: they are those that
-were found in the table's own folder, whatever the log says; partition columns have the cells that the log says; a column
-that a file does not have yet is missing in it; and rows that are deleted in place are no rows.
+The package deltalake reads the log (github.com/delta-io/delta/blob/master/PROTOCOL.md). Its files
+are read like others, with four differences: only files found in the table's folder are read;
+partition columns have the log's values; columns that a file lacks are missing cells; and rows that
+are deleted in place are skipped.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _UNDERSTOOD: Final = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-"""What a reader has to know of, by a table's own word: it changes nothing in how files are read, or is looked at here."""
+"""Reader features that are handled here or do not affect the reading of files."""
 
 _MAPPING: Final = "delta.columnMapping.mode"
 
 
 def newest_local_parts(folder: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
-    """Those of the files of a folder of this machine that its newest version is made of.
+    """Select the files of a local folder's newest version.
 
-    What links lead out of the folder to is none of the table's, its log included. UnreadableError as for ``newest_parts``.
+    Links out of the folder are not followed, even in its log. UnreadableError as for ``newest_parts``.
     """
     own = folder.resolve()
     below = {
@@ -50,10 +51,10 @@ def newest_local_parts(folder: Path, listed: Sequence[TableFile]) -> tuple[Table
 def newest_parts(
     table: str, listed: Mapping[Names, TableFile], options: Mapping[str, str]
 ) -> tuple[TableFile, ...]:
-    """Those of the files found in a table's folder that its newest version is made of, in the order of their names.
+    """Select the files of a table's newest version, in the order of their names.
 
-    ``options`` are what its store takes. UnreadableError if the log cannot be read, names a file that is not among them, or says
-    of the files what is not understood here; Missing without the extra ``delta``.
+    ``options`` are the store's. UnreadableError if the log cannot be read, names an unknown file, or
+    uses unsupported features; Missing without the extra ``delta``.
     """
     deltalake = needed("deltalake", "delta")
     with _readable():
@@ -80,7 +81,7 @@ def newest_parts(
 
 
 def _require_understood(log: Any) -> None:
-    """UnreadableError unless files are read as they are here, under the names of the table's columns."""
+    """Raise UnreadableError if the log uses unsupported features or column mapping."""
     if strange := set(log.protocol().reader_features or ()) - _UNDERSTOOD:
         raise UnreadableError(f"a Delta table with {', '.join(sorted(strange))}")
     if log.metadata().configuration.get(_MAPPING, "none") != "none":
@@ -90,17 +91,17 @@ def _require_understood(log: Any) -> None:
 
 
 def _cells(name: str, column: pl.Series) -> pl.Series:
-    """A partition column's cells as text again: the log's reader makes them values of the column's type."""
+    """Convert a partition column back to text; the log's reader has typed its values."""
     if column.dtype.is_float():
         return as_text(name, column)
     if isinstance(column.dtype, pl.Datetime):
-        # Its zone is UTC, which no cell has to say.
+        # The zone is UTC, so cells need not name it.
         column = column.dt.replace_time_zone(None)
     return column.cast(pl.String)
 
 
 def _kept_rows(log: Any) -> dict[str, bytes]:
-    """By a file's address: a byte for each of its rows, 0 where it is deleted in place (a deletion vector); files that have none are left out."""
+    """Return deletion vectors by file address: a byte per row, 0 if it is deleted."""
     return {
         address: column.cast(pl.UInt8).to_numpy().tobytes()
         for batch in map(pl.DataFrame, log.deletion_vectors())
@@ -110,7 +111,7 @@ def _kept_rows(log: Any) -> dict[str, bytes]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """UnreadableError for whatever goes wrong in reading a log; what the reader says may quote it, so only its kind is passed on."""
+    """Convert errors to UnreadableError with their type only, as messages may quote the log."""
     failures = import_module("deltalake.exceptions")
     try:
         yield

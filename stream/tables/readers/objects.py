@@ -1,7 +1,7 @@
-"""Tables in stores that speak S3: which objects they are, and how they are read.
+"""Reads tables from stores with an S3 API.
 
-Credentials, region and the store's own address are AWS's standard settings: variables, profiles, roles. They are found as every
-other program of that kind finds them, and stand in no source. Whatever goes wrong is told by the store's own word for it.
+Credentials, region and the store's address are AWS's standard settings (variables, profiles,
+roles), never part of a source. Errors carry only the store's error code.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
 
 def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[FileSheet]:
-    """The objects that an address stands for, one after the other.
+    """Yield the objects of an address.
 
-    UnreadableError if they have more than ``most_bytes`` together, or are not the same after the last as before the first.
+    UnreadableError if they have more than ``most_bytes`` in total, or change while they are read.
     """
     parts = object_parts(address)
     require_size(parts, most_bytes)
@@ -51,7 +51,7 @@ def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[F
 
 
 def object_parts(address: Address) -> tuple[TableFile, ...]:
-    """The objects that an address stands for; UnreadableError if there is none, or one that is no table's."""
+    """List the objects of an address; UnreadableError if there are none or other files."""
     scope = Scope.of(address.parts, is_folder=address.is_folder)
     if scope is None:
         require_table_name(address.parts[-1])
@@ -71,7 +71,7 @@ def object_parts(address: Address) -> tuple[TableFile, ...]:
 
 
 class _ObjectStream:
-    """An object's bytes, in the version that was listed."""
+    """The bytes of an object in the listed version."""
 
     def __init__(self, part: TableFile) -> None:
         bucket, _, key = part.location.removeprefix("s3://").partition("/")
@@ -79,7 +79,7 @@ class _ObjectStream:
             self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(part.stamp[0]))["Body"]
 
     def read(self, size: int) -> bytes:
-        """Give up to ``size`` bytes; none at the end."""
+        """Return up to ``size`` bytes; none at the end."""
         with _answering():
             return bytes(self._body.read(size))
 
@@ -94,7 +94,7 @@ def _part(bucket: str, found: dict[str, Any], names: Names) -> TableFile:
 
 
 def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
-    """The objects whose keys begin so, or the one whose key this is; markers of folders are none."""
+    """List the objects with this key or prefix, without markers of folders."""
     found: list[dict[str, Any]] = []
     with _answering():
         for page in _client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
@@ -112,7 +112,7 @@ def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, 
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """UnreadableError if the store refuses or is not reached; its messages may quote what lies there, so they are not passed on."""
+    """Convert the store's errors to UnreadableError, without messages, which may quote data."""
     needed("boto3", "s3")
     failures = import_module("botocore.exceptions")
     try:
@@ -127,7 +127,7 @@ def _answering() -> Iterator[None]:
 
 
 def _told(code: object) -> str:
-    """A store's word for what went wrong, if it is a plain one."""
+    """Return a store's error code, if it is a plain word."""
     return code if isinstance(code, str) and _word.fullmatch(code) else "no word of why"
 
 
@@ -139,17 +139,17 @@ def _client() -> Any:
         read_timeout=_READ_SECONDS,
         retries={"total_max_attempts": 3, "mode": "standard"},
     )
-    # The session that boto3 shares by itself keeps the credentials and addresses that it was first used with.
+    # boto3's default session keeps the credentials and addresses of its first use.
     return boto3.Session().client("s3", config=settings)
 
 
 def _options() -> dict[str, Any]:
-    """What reads the objects is told: the same store. It finds the same credentials, by the same package."""
+    """Return options for reading objects; the reader finds credentials by the same package."""
     return {"storage_options": _store(), "credential_provider": pl.CredentialProviderAWS()}
 
 
 def _delta_options() -> dict[str, str]:
-    """What reads a log is told: the same store, and the credentials themselves, of which it looks for few kinds."""
+    """Return options for reading a log, with credentials, as its reader finds only few kinds."""
     found = pl.CredentialProviderAWS()()[0]
     return _store() | {name: text for name, text in found.items() if text is not None}
 

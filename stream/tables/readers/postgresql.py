@@ -1,8 +1,8 @@
 """Tables in PostgreSQL: one repeatable-read snapshot, read-only, sent in batches.
 
-User, password and what else a connection takes are libpq's own settings: PGUSER, PGPASSFILE, PGSERVICEFILE, PGSSLMODE. They
-stand in no source. Numbers come as such, everything else as text, so that a cell decides nothing about others. What the server
-says when it fails may quote cells, so only its five-letter code is passed on.
+User, password and other connection settings are libpq's (PGUSER, PGPASSFILE, PGSERVICEFILE,
+PGSSLMODE), never part of a source. Numbers are read as numbers and all else as text, so that no
+cell affects others. The server's messages may quote cells, so only its error code is kept.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NUMBERS: Final[Mapping[str, pl.DataType]] = {
     "double precision": pl.Float64(),
     "boolean": pl.Boolean(),
 }
-"""The types whose cells come as they are."""
+"""Types whose cells are not converted to text."""
 
 
 @dataclass(frozen=True)
 class PostgresqlSheet:
-    """A table or view, within a snapshot that is held meanwhile."""
+    """A table or view within an open snapshot."""
 
     address: Address
     types: Mapping[str, pl.DataType]
@@ -46,11 +46,11 @@ class PostgresqlSheet:
     repeated: Sequence[str] = ()
 
     def said_rows(self) -> int | None:
-        """Nothing: counting takes as long as reading."""
+        """Return None: counting rows takes as long as reading them."""
         return None
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """The named columns, in whatever order the server sends them."""
+        """Yield the named columns in batches, in the server's order of rows."""
         schema = pl.Schema({name: self.types[name] for name in names})
         yield pl.DataFrame(schema=schema)
         asked = [_quoted(name) + ("::text" if kind == pl.String else "") for name, kind in schema.items()]
@@ -65,7 +65,7 @@ class PostgresqlSheet:
 
 
 def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
-    """The one table that an address names; UnreadableError if it is not there or may not be read."""
+    """Yield the table of an address; UnreadableError if it is missing or forbidden."""
     with _readable(), _connected(address) as connection:
         _database, schema, name = address.parts
         found = _rows(
@@ -82,7 +82,7 @@ def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
 
 
 def snapshot(address: Address) -> tuple[str, ...]:
-    """What is seen by whoever reads now: two of one server that are equal see the same rows."""
+    """Return the current snapshot; equal snapshots of a server have equal rows."""
     with _readable(), _connected(address) as connection:
         [seen] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
     return seen
@@ -90,8 +90,8 @@ def snapshot(address: Address) -> tuple[str, ...]:
 
 @contextmanager
 def _connected(address: Address) -> Iterator[Any]:
-    """A connection in a read-only transaction that sees one snapshot."""
-    # Everything is of a few signs only, as addresses are.
+    """Open a connection in a read-only transaction with one snapshot."""
+    # Addresses have only few kinds of characters, so nothing needs quoting.
     told = {
         "host": address.host,
         "port": address.port,
@@ -102,7 +102,7 @@ def _connected(address: Address) -> Iterator[Any]:
     connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
     try:
         with connection.cursor() as cursor:
-            # The first statement begins the transaction, and the second takes its snapshot.
+            # The first statement begins the transaction; the second takes its snapshot.
             cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         yield connection
@@ -121,12 +121,12 @@ def _readable() -> Iterator[None]:
         told = f"PostgreSQL says {code}" if code else "PostgreSQL was not reached, or let nobody in"
         raise UnreadableError(told) from None
     except (OSError, import_module("pyarrow").ArrowException):
-        # While rows come: what is said then has no code of its own.
+        # Errors while rows arrive have no code.
         raise UnreadableError("PostgreSQL broke off while it sent rows") from None
 
 
 def _rows(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The rows of a query, with the values bound in the places of $1, $2 and so on."""
+    """Return the rows of a query with bound values."""
     with connection.cursor() as cursor:
         cursor.execute(query, values or None)
         return [tuple(row) for row in cursor.fetchall()]

@@ -1,7 +1,7 @@
 """The process that reads one table for a service: ``python -m stream.tables.readers.reading_process``.
 
-It takes a source and limits on standard input, gives the rows' codes or a refusal on standard output, and ends. What reads tables is
-imported when nothing else can be done any more.
+It reads a source and limits from standard input, writes the rows' codes or a refusal to standard
+output, and exits. The readers of tables are imported only after the process is confined.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from pathlib import Path
 from typing import Final
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""The numbers of its calls, the same for every processor that CPython is released for."""
+"""System call numbers, the same on all processors that CPython supports."""
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
 _NO_NEW_PRIVILEGES: Final = 38
 
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _TCP: Final = 0b11
-"""To bind and to connect."""
+"""Rights to bind and to connect."""
 _SCOPES: Final = 0b11
-"""Abstract sockets, and signals to others."""
+"""Scopes of abstract sockets and of signals."""
 _RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
-"""How many rights to files there are, from each version on that has more than the one before: bits from the lowest on."""
+"""Number of file rights by the first version that has them; rights are the lowest bits."""
 
 _SYSTEM: Final = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
     *("/dev/null", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm"),
     *("/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
 )
-"""Of the machine: shared libraries, clocks, this process itself, and how many processors and how much memory there are."""
+"""Readable system paths: shared libraries, clocks, this process, processors and memory."""
 
 _OURS: Final = Path(__file__).resolve().parents[3]
-"""The folder of these packages: that of all others once they are installed, or a source tree."""
+"""The folder of these packages: site-packages, or a source tree."""
 
 
 class _Rules(ctypes.Structure):
@@ -50,18 +50,19 @@ class _Below(ctypes.Structure):
 
 
 def version() -> int:
-    """The version of Landlock that this process may use; 0 without any."""
+    """Return the version of Landlock; 0 if it is not available."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(_call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)), 0)
 
 
 def confine(readable: Iterable[Path]) -> bool:
-    """From here on this process opens files to read alone: those at or below these paths, its own programs' and a few of the system's.
+    """Confine this process to reading these paths, Python's files and a few of the system's.
 
-    It writes, makes and removes none, starts no program and sees no other process's memory, and where the kernel can see to that (6.2, 6.7, 6.12) it
-    cuts no file short, uses no TCP and signals nobody outside. Modes and times of its user's files, Unix sockets by path and UDP are as before. Whether it
-    is so: False where there is no Landlock, and then nothing has changed. OSError if it cannot be.
+    It can no longer write, create or remove files, start programs, or see other processes' memory.
+    Newer kernels (6.2, 6.7, 6.12) also forbid truncation, TCP, and signals to other processes. File
+    modes and times, Unix sockets by path and UDP stay allowed. Returns False, with no effect, without
+    Landlock; OSError if it fails.
     """
     if not (known := version()):
         return False
@@ -82,7 +83,7 @@ def confine(readable: Iterable[Path]) -> bool:
 
 
 def _programs() -> Iterator[Path]:
-    """Where Python and what it imports lie; of a source tree the packages alone, since services may keep their keys beside them."""
+    """Yield the paths of Python and its packages; not a whole source tree, which may hold keys."""
     apart = _OURS if _OURS.joinpath("pyproject.toml").exists() else None
     for path in (sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         if path and Path(path).resolve() != apart:
@@ -91,7 +92,7 @@ def _programs() -> Iterator[Path]:
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
-    """Have what lies at or below a path opened so; nobody opens what is not there, or may not be."""
+    """Allow access at or below a path; missing and forbidden paths are ignored."""
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -129,28 +130,28 @@ def main() -> None:
     """Read one table."""
     request = json.load(sys.stdin)
     _limit(request["reading_bytes"], request["seconds"])
-    # An address is read with drivers' settings and credentials, which lie anywhere.
+    # Reading an address needs drivers' settings and credentials, which may be anywhere.
     if request["parts"] is not None:
         confine(map(Path, request["folders"]))
     from stream.tables.readers.reading_protocol import send  # noqa: PLC0415  (it begins threads)
 
     send(request, sys.stdout.buffer)
-    # Readers may have threads that wait for whoever reads on.
+    # Readers may have threads that still wait for a consumer.
     os._exit(0)
 
 
 def _limit(memory: int, seconds: float) -> None:
-    """Have the operating system stop whatever takes more; a process that is stopped leaves no image of its memory."""
+    """Limit memory and time by the operating system, and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Several threads may take the time of as many processors.
+    # Threads use the time of several processors.
     most = int(seconds) * (os.cpu_count() or 1) + 1
     _lower(resource.RLIMIT_CPU, most, most + 1)
-    # Private writable memory, which is what a table unfolds into; programs and mapped files do not count.
+    # This limits private writable memory, which holds tables, not programs and mapped files.
     _lower(resource.RLIMIT_DATA, memory, memory)
 
 
 def _lower(limit: int, soft: int, hard: int) -> None:
-    """Set a limit, unless the process began with a lower one, which it may not raise."""
+    """Set a limit, unless the process has a lower one, which it cannot raise."""
     _, given = resource.getrlimit(limit)
     if given != resource.RLIM_INFINITY:
         soft, hard = min(soft, given), min(hard, given)

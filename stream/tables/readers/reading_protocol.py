@@ -1,6 +1,6 @@
-"""What the process that reads a table tells the service that started it, batch by batch, over a pipe.
+"""The protocol by which a reading process sends a table to its service, over a pipe.
 
-The service trusts none of it: a file may have brought the process to say anything.
+The service verifies everything: a malicious file may control the process.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _MOST_BATCH_ROWS: Final = 1 << 24
 
 @cache
 def _kinds() -> frozenset[str]:
-    """The names of the types that a column may have."""
+    """Return the names of column types."""
     types = filter(isclass, vars(import_module("polars")).values())
     return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
 
 
 def row_bytes(source: TableSource) -> int:
-    """How many bytes one row takes up at most: its codes and, while rows of persons are chosen, all copies."""
+    """Return the most bytes per row: its codes and, with persons, all copies while choosing."""
     codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
     return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
 def header(answer: dict[str, object]) -> bytes:
-    """What comes ahead of codes or names: its own length, then how many there are or why there are none."""
+    """Encode the header of codes or names: its length, and a number or a refusal."""
     text = json.dumps(answer).encode()
     return len(text).to_bytes(4, "little") + text
 
@@ -62,7 +62,7 @@ def write_batch(stream: IO[bytes], batch: Coded) -> None:
 
 
 def write_end(stream: IO[bytes], names: Words | None) -> None:
-    """Send that these were all, and the names of the people."""
+    """Send the end of the table, and the digests of people's names."""
     stream.write(header({"people": 0 if names is None else len(names)}))
     if names is not None:
         stream.write(np.ascontiguousarray(names, dtype="<u8").view(np.uint8).data)
@@ -70,25 +70,25 @@ def write_end(stream: IO[bytes], names: Words | None) -> None:
 
 
 class TimedPipe:
-    """The service's end of a process's pipe, up to a time: whatever holds the other end may be silent, and never let go of it.
+    """The service's end of a pipe, with a deadline, as the other end may stay silent and open.
 
-    It passes by the file object, which has buffered nothing if it was not used before. TimeoutError when the time is over.
+    It bypasses the file object, which must be unused. TimeoutError after the deadline.
     """
 
     def __init__(self, pipe: IO[bytes], until: float) -> None:
-        """Take the time as ``monotonic`` tells it."""
+        """Set the deadline as a time of ``monotonic``."""
         self._pipe = pipe.fileno()
         self._until = until
 
     def readinto(self, view: memoryview) -> int:
-        """Read some bytes and give their number: 0 at the end."""
+        """Read some bytes and return their number: 0 at the end."""
         self._wait(POLLIN)
         return os.readv(self._pipe, [view])
 
     def write(self, text: bytes) -> None:
         """Write all of a text."""
         for start in range(0, len(text), PIPE_BUF):
-            # There is room for so many bytes wherever there is some.
+            # A writable pipe has room for at least this many bytes.
             self._wait(POLLOUT)
             os.write(self._pipe, text[start : start + PIPE_BUF])
 
@@ -100,10 +100,10 @@ class TimedPipe:
 
 
 def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
-    """The next header; UnreadableError or ColumnError if it is a refusal, EOFError or the like if it is none.
+    """Read a header; UnreadableError or ColumnError if refused, EOFError etc. if invalid.
 
-    A refusal may be published, so nothing of it is believed but which of the known ones it is, and about which of the
-    source's columns. A cause and a file's name are for the service's own log, or for callers who may know them.
+    A refusal may be published, so only a known kind and a column of the source are accepted. Causes
+    and file names are for the service's log, or for callers who may see them.
     """
     length = int.from_bytes(_exactly(stream, 4), "little")
     if length > _HEADER_BYTES:
@@ -121,7 +121,7 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
 
 
 def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
-    """The rows that ``write_batch`` and ``write_end`` send; UnreadableError if they take up more than ``most_bytes``."""
+    """Read all batches; UnreadableError if they exceed ``most_bytes``."""
     gathered, each, highest = Gathered(source), row_bytes(source), -1
     while "people" not in (answer := receive_header(stream, source)):
         rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
@@ -155,7 +155,7 @@ _BYTE: Final = np.dtype(np.uint8)
 
 
 def _exactly(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
-    """So many items of a pipe; EOFError if it ends before, TimeoutError if its time is over."""
+    """Read a number of items; EOFError if the pipe ends, TimeoutError after the deadline."""
     found = np.empty(items, dtype=kind)
     view, filled = found.view(np.uint8).data, 0
     while filled < len(view):
@@ -167,7 +167,7 @@ def _exactly(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.
 
 
 def send(request: dict[str, Any], output: IO[bytes]) -> None:
-    """Write the rows' codes or the stamp of a source's table, or why there are none."""
+    """Write the rows' codes or the stamp of a source's table, or a refusal."""
     source = TableSource.model_validate(request["source"])
     try:
         if request["wanted"] == "stamp":
@@ -194,7 +194,7 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
 
 
 def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[Coded]:
-    """The table's batches; a file that says by itself that it holds too much is refused before any of it is unfolded."""
+    """Yield the table's batches; a file with too many rows is refused before decompression."""
     parts = None if request["parts"] is None else [_part(*told) for told in request["parts"]]
     most, rows = request["table_bytes"] // row_bytes(source), 0
     for sheet in sheets_of(source.path, parts, request["reading_bytes"]):

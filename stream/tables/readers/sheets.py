@@ -1,8 +1,8 @@
-"""The files of a table in batches, without letting a cell decide how other cells are read.
+"""Reads the files of a table in batches, so that no cell affects how others are read.
 
-Memory does not grow with the number of rows, but with a Parquet file's largest row group. Cells of CSV are text and a missing
-one is the empty text. A CSV file has a line of column names and must be well formed (``csv_files``). A blank line is a row whose
-cells are missing, wherever it stands.
+Memory grows only with a Parquet file's largest row group. CSV files have a line of column names and
+must be well formed (``csv_files``); cells are text, and missing cells are empty. A blank line is a
+row of missing cells.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ BATCH_ROWS: Final = 1 << 16
 
 
 class Sheet(Protocol):
-    """A part of a table that is read by itself."""
+    """A file, object or database table that is read separately."""
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """Its columns, in order."""
+        """The columns in order."""
 
     @property
     def name(self) -> str:
-        """Its path below the table's folder; empty if the table has no other part."""
+        """The path below the table's folder; empty for a single file."""
 
     @property
     def repeated(self) -> Sequence[str]:
-        """Names that several of its columns have, of which the first is read."""
+        """Names of several columns, the first of which is read."""
 
     @property
     def is_csv(self) -> bool:
-        """Whether lines may have too many cells, the first of which ``csv_files.SURPLUS`` holds."""
+        """Whether lines may have extra cells, the first of which is in ``csv_files.SURPLUS``."""
 
     def said_rows(self) -> int | None:
-        """How many rows it says that it has, without reading them; None where it does not say."""
+        """Return the number of rows from metadata, or None."""
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """The named columns, some rows at a time; first none, for the columns' types. UnreadableError if it is malformed."""
+        """Yield the named columns in batches, first an empty one; UnreadableError if malformed."""
 
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet file, by what its store takes as ``options``."""
+    """A Parquet file; ``options`` are its store's."""
 
     location: str
     options: Mapping[str, Any]
@@ -70,15 +70,15 @@ class ParquetFile:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """Its columns, in order."""
+        """The columns in order."""
         return dict(self._scanned().collect_schema())
 
     def said_rows(self) -> int | None:
-        """Count its rows by what its end says."""
+        """Return the number of rows from the footer."""
         return int(self._scanned().select(pl.len()).collect().item())
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield the named columns, some rows at a time."""
+        """Yield the named columns in batches."""
         yield from self._scanned().select(names).collect_batches(chunk_size=rows, lazy=True)
 
     def _scanned(self) -> pl.LazyFrame:
@@ -87,13 +87,13 @@ class ParquetFile:
 
 @dataclass(frozen=True)
 class FileSheet:
-    """A CSV or Parquet file, and what is said of it elsewhere, by its folders' names or by a log: columns, and rows that are none."""
+    """A CSV or Parquet file, with columns and deleted rows from folder names or a log."""
 
     name: str
     cells: Mapping[str, str | None]
     file: CsvFile | ParquetFile
     own: Mapping[str, pl.DataType]
-    """The columns that the file itself has, in order, those among them that ``cells`` go before."""
+    """The file's own columns in order, including those that ``cells`` replace."""
 
     rows: int | None = None
     kept: bytes | None = None
@@ -105,7 +105,7 @@ class FileSheet:
         options: Mapping[str, Any] | None = None,
         opened: Callable[[], ByteStream] | None = None,
     ) -> FileSheet:
-        """Open a file: Parquet by ``options`` of its store, CSV as a stream of bytes; UnreadableError if it has no columns."""
+        """Open a Parquet file or a stream of CSV; UnreadableError if it has no columns."""
         cells = dict(part.cells)
         file: CsvFile | ParquetFile
         if _is_parquet(part.location):
@@ -121,29 +121,29 @@ class FileSheet:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The file's columns and, as text, those that are said of it."""
+        """The file's columns and, as text, those from folder names or a log."""
         return dict(self.own) | dict.fromkeys(self.cells, pl.String())
 
     @property
     def repeated(self) -> Sequence[str]:
-        """Names that several of the file's columns have."""
+        """Names of several columns of the file."""
         return [name for name in self.file.repeated if name not in self.cells]
 
     @property
     def is_csv(self) -> bool:
-        """Whether lines may have too many cells."""
+        """Whether lines may have extra cells."""
         return isinstance(self.file, CsvFile)
 
     def said_rows(self) -> int | None:
-        """What a Parquet file's end says."""
+        """Return the number of rows from a Parquet file's footer."""
         with readable(self.name):
             return self.file.said_rows()
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """The named columns, in the file's order."""
+        """Yield the named columns in the file's order of rows."""
         said = [pl.lit(self.cells[name], dtype=pl.String).alias(name) for name in names if name in self.cells]
         own = [name for name in names if name not in self.cells]
-        # Where folders say all that is asked for, any column tells the number of rows.
+        # If folder names have all requested columns, any column gives the number of rows.
         read, types = own or list(self.own)[:1], self.types
         yield pl.DataFrame(schema={name: types.get(name, pl.String()) for name in names})
         with readable(self.name):
@@ -151,7 +151,7 @@ class FileSheet:
                 yield batch.with_columns(said).select(names)
 
     def _kept(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Batches of the whole file without its deleted rows; UnreadableError if its log says that it has another number of rows."""
+        """Drop deleted rows; UnreadableError if the log has another number of rows."""
         kept = None if self.kept is None else pl.Series(np.frombuffer(self.kept, dtype=np.bool_))
         rows, done = self.rows if kept is None else len(kept), 0
         for batch in batches:
@@ -165,7 +165,7 @@ class FileSheet:
 
 @contextmanager
 def readable(file: str = "") -> Iterator[None]:
-    """UnreadableError for whatever goes wrong in reading a file; what the reader says may quote cells, so it is not passed on."""
+    """Convert errors to UnreadableError without their messages, which may quote cells."""
     try:
         yield
     except UnreadableError as error:
@@ -183,11 +183,11 @@ def _is_parquet(location: str) -> bool:
 
 
 Stamp = tuple[object, ...]
-"""What changes when the data behind a path may have changed; of one item where nothing can be told."""
+"""A value that changes if a path's data may have changed; one item if unknown."""
 
 
 def address_of(path: str) -> Address | None:
-    """The address that a path is, if any; DataError if it is one in no form that is taken."""
+    """Parse a path that is an address, or return None; DataError if it is invalid."""
     try:
         return Address.of_table(path)
     except ValueError as error:
@@ -197,12 +197,10 @@ def address_of(path: str) -> Address | None:
 def sheets_of(
     path: str, parts: Sequence[TableFile] | None = None, most_bytes: int | None = None
 ) -> Iterator[Sheet]:
-    """What a path stands for, one after the other; ``parts`` of this machine are as they were listed.
+    """Yield the sheets of a path; ``parts`` are its local files, if already listed.
 
-    Objects of a store, and the files that a log names, may have ``most_bytes`` together.
-
-    After the last it is made sure that all of it is of one time: UnreadableError if a file has changed since it was listed.
-    Of a database all is read in one snapshot.
+    UnreadableError if objects or the files of a log exceed ``most_bytes`` in total, or if a file has
+    changed since it was listed. A database is read in one snapshot.
     """
     if (address := address_of(path)) is None:
         listed = local_parts(path) if parts is None else parts
@@ -224,12 +222,12 @@ def sheets_of(
 
 
 def stamp_of(path: str) -> Stamp:
-    """The stamp of what a path stands for now. UnreadableError if a store or a server does not tell."""
+    """Return the current stamp of a path; UnreadableError if a store or server fails."""
     if (address := address_of(path)) is None:
         try:
             return stamp_of_parts(path, local_parts(path))
         except UnreadableError:
-            # Reading says what is wrong with the path.
+            # Reading reports the error of the path.
             return (path,)
     if address.scheme == "s3":
         from stream.tables.readers.objects import object_parts  # noqa: PLC0415  (an extra)
@@ -241,7 +239,7 @@ def stamp_of(path: str) -> Stamp:
 
 
 def stamp_of_parts(path: str, parts: Sequence[TableFile]) -> Stamp:
-    """The stamp of a path that stands for these files, as short for many as for one."""
+    """Return the stamp of these files, of constant size."""
     if not parts:
         return (path,)
     told = blake2b(digest_size=16)

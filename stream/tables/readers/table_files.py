@@ -1,8 +1,8 @@
-"""The files that a source's path stands for, in an order that follows from their names alone.
+"""Lists the files of a source's path, in an order by their names alone.
 
-A path is one file's, or a folder's if it ends in ``/``, or has wildcards: ``*`` stands for signs of a name, ``**`` for any
-folders. Folders below that are called ``key=value`` say a column's cell for all rows in them. A folder that is a Delta table's
-stands for the files of its newest version (``delta``).
+A path is a file, a folder if it ends in ``/``, or a pattern: ``*`` matches characters of a name,
+``**`` any folders. A folder ``key=value`` sets a column's cell for all rows below it. The folder of
+a Delta table means the files of its newest version (``delta``).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from stream.tables.table_errors import DataError, UnreadableError
 MOST_PARTS: Final = 10_000
 """Most files of one table."""
 MOST_LISTED: Final = 100_000
-"""Most files, and on disks folders, that are looked through for them."""
+"""Most files, and local folders, that are searched."""
 
 CHANGED: Final = "changed while it was read"
 LARGE_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
 
 DELTA_LOG: Final = "_delta_log"
-"""The folder in a Delta table's own that says which files are the table's."""
+"""The log folder of a Delta table."""
 
 DOTS: Final = frozenset({"", ".", ".."})
-"""Names that would lead elsewhere, though a store's objects may have them."""
+"""Names with a special meaning in paths, though a store's objects may have them."""
 
 Names = tuple[str, ...]
-"""A file's folders, from some folder on, and its own name."""
+"""A file's path relative to some folder, as names."""
 
 _SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _ANY_FOLDERS: Final = "**"
@@ -47,38 +47,38 @@ class TableFile:
     """One file of a table."""
 
     location: str
-    """Its path, all links followed, or its address."""
+    """The path without links, or the address."""
 
     size: int
     stamp: tuple[int | str, ...]
-    """What changes when the file may have changed."""
+    """A value that changes if the file may have changed."""
 
     cells: tuple[tuple[str, str | None], ...] = ()
-    """Columns that its folders' names or a table's log say, with the cell that all of its rows have there."""
+    """Columns from folder names or a log, with the cell of all rows."""
 
     columns: tuple[str, ...] = ()
-    """Columns of its table, as far as a log says them: the cells of those that the file lacks are missing."""
+    """The table's columns from a log; columns that the file lacks are missing cells."""
 
     rows: int | None = None
-    """How many rows it has by a log's word, those that are deleted among them; None if none says."""
+    """Number of rows from a log, including deleted ones, or None."""
 
     kept: bytes | None = None
-    """A byte for each row, 0 where a log says that it is deleted; None if none is."""
+    """A byte per row, 0 if a log marks it as deleted; None if no row is."""
 
     name: str = ""
-    """Its path below the folder of the table's path; empty if the path is a single file's."""
+    """The path below the table's folder; empty for a single file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The folder that a path's files lie below, and a pattern of which they are."""
+    """The folder and the pattern of a path with several files."""
 
     folder: Names
     pattern: Names
 
     @classmethod
     def of(cls, names: Names, *, is_folder: bool) -> Scope | None:
-        """The scope of a path; None of one that is a single file's."""
+        """Return the scope of a path; None for a single file."""
         fixed = next((place for place, name in enumerate(names) if "*" in name), len(names))
         if is_folder:
             names = (*names, _ANY_FOLDERS, "*")
@@ -86,19 +86,19 @@ class Scope:
 
     @property
     def depth(self) -> int | None:
-        """How many folders deep its files lie at most; None if there is no telling."""
+        """The most folders above a file, or None if unlimited."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the path stands for all that lies in its folder, as that of a Delta table does."""
+        """Whether the path means all files of its folder, as for a Delta table."""
         return self.pattern == (_ANY_FOLDERS, "*")
 
     def select(self, listed: Sequence[Names]) -> list[Names]:
-        """Those of the files below the folder that the path stands for, in order.
+        """Select the files that match the path, in order.
 
-        Names that begin with ``_`` or ``.`` are hidden. UnreadableError if a file among them is no table's, or belongs to a
-        Delta table, in whose folder files may lie that are no part of it any more.
+        Names that begin with ``_`` or ``.`` are hidden. UnreadableError if a file is not a table, or
+        belongs to a Delta table, whose folder may have outdated files.
         """
         pattern = [None if name == _ANY_FOLDERS else _expression(name) for name in self.pattern]
         logged = {names[: names.index(DELTA_LOG)] for names in listed if DELTA_LOG in names}
@@ -119,19 +119,19 @@ class Scope:
 
 
 def local_scope(path: str) -> Scope | None:
-    """The scope of a path of this machine; None if there is a file of this very name, or the path has no wildcards."""
+    """Return the scope of a local path; None for a file of this name or without wildcards."""
     if Path(path).is_file():
         return None
     return Scope.of(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
 
 
 def local_folder(scope: Scope) -> Path:
-    """The folder of a scope of this machine."""
+    """Return the folder of a local scope."""
     return Path("/".join(scope.folder) or ("/" if scope.folder else "."))
 
 
 def local_delta(path: str) -> Path | None:
-    """The folder of the Delta table that a path of this machine stands for, if it is one's."""
+    """Return the folder of a local Delta table, or None."""
     scope = local_scope(path)
     if scope is None or not scope.is_whole:
         return None
@@ -140,10 +140,10 @@ def local_delta(path: str) -> Path | None:
 
 
 def local_parts(path: str) -> tuple[TableFile, ...]:
-    """The files that a path of this machine stands for; UnreadableError if there is none, or one that is no table's.
+    """List the files of a local path; UnreadableError if there are none or other files.
 
-    What links lead to is in ``location``: whoever may not read everything looks there. Of a Delta table they are all files of its
-    folder, its log among them, which says what they are.
+    ``location`` has the targets of links, to check permissions. For a Delta table, all files of its
+    folder are listed, including its log.
     """
     try:
         if (scope := local_scope(path)) is None:
@@ -160,7 +160,7 @@ def local_parts(path: str) -> tuple[TableFile, ...]:
 
 
 def has_changed(part: TableFile) -> bool:
-    """Whether a file of this machine is another than when it was listed."""
+    """Return whether a local file has changed since it was listed."""
     try:
         return _stamp(Path(part.location).stat()) != part.stamp
     except OSError:
@@ -168,7 +168,7 @@ def has_changed(part: TableFile) -> bool:
 
 
 def cells_of(names: Names) -> tuple[tuple[str, str | None], ...]:
-    """The columns that folders' names say: ``key=value``, signs as in addresses (``%2F``)."""
+    """Return the columns of folder names ``key=value``, with percent-decoding."""
     found: dict[str, str | None] = {}
     for name in names[:-1]:
         key, sign, value = name.partition("=")
@@ -178,13 +178,13 @@ def cells_of(names: Names) -> tuple[tuple[str, str | None], ...]:
 
 
 def require_table_name(name: str) -> None:
-    """UnreadableError unless a file's name says that it holds a table."""
+    """Raise UnreadableError unless a file's name has the ending of a table."""
     if not name.lower().endswith(_SUFFIXES):
         raise UnreadableError("no .csv, .csv.gz or .parquet file")
 
 
 def require_number(files: Sized) -> None:
-    """UnreadableError unless a table has files, and not too many."""
+    """Raise UnreadableError if a table has no files or too many."""
     if not len(files):
         raise UnreadableError("missing")
     if len(files) > MOST_PARTS:
@@ -192,13 +192,13 @@ def require_number(files: Sized) -> None:
 
 
 def require_size(parts: Sequence[TableFile], most_bytes: int | None) -> None:
-    """UnreadableError if files have more than ``most_bytes`` together."""
+    """Raise UnreadableError if files have more than ``most_bytes`` in total."""
     if most_bytes is not None and sum(part.size for part in parts) > most_bytes:
         raise UnreadableError(LARGE_FILES)
 
 
 def _listed(folder: Path, depth: int | None) -> list[Names]:
-    """The files below a folder, of links to folders none."""
+    """List the files below a folder, without following links to folders."""
     found: list[Names] = []
     for earlier, (at, folders, files) in enumerate(walk(folder)):
         below = Path(at).relative_to(folder).parts
@@ -227,12 +227,12 @@ def _is_hidden(name: str) -> bool:
 
 
 def _expression(name: str) -> re.Pattern[str]:
-    """What a name with wildcards matches; of these ``*`` alone is one."""
+    """Compile a name whose only wildcard is ``*``."""
     return re.compile(translate("".join(f"[{sign}]" if sign in "?[" else sign for sign in name)))
 
 
 def _matches(pattern: Sequence[re.Pattern[str] | None], names: Names) -> bool:
-    """Whether names are as a pattern says, of which None stands for any number of them; in time that grows with their product."""
+    """Match names with a pattern in polynomial time; None matches any number of names."""
     places = _onward(pattern, {0})
     for name in names:
         stay = {place for place in places if place < len(pattern) and pattern[place] is None}
@@ -246,7 +246,7 @@ def _matches(pattern: Sequence[re.Pattern[str] | None], names: Names) -> bool:
 
 
 def _onward(pattern: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
-    """Places in a pattern, and those behind what may stand for nothing."""
+    """Add the places after parts of a pattern that may match nothing."""
     for place, one in enumerate(pattern):
         if place in places and one is None:
             places.add(place + 1)
@@ -259,10 +259,10 @@ _address = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:]*)?(?![
 
 
 def parse_roots(text: str) -> tuple[Root, ...]:
-    """The roots of one text, separated by colons as in ``PATH``.
+    """Parse roots separated by colons as in ``PATH``.
 
-    The colon of ``://`` separates nothing, nor does one before a server's port. Behind an address comes another, or a folder that
-    begins with ``/`` or ``.``: anything else might be a part of the address. DataError, with the remedy, where that is not so.
+    The colons of ``://`` and of ports do not separate. After an address, the next root must be an
+    address or begin with ``/`` or ``.``, as other text might belong to the address; else DataError.
     """
     return tuple(_parsed(text))
 
@@ -290,11 +290,11 @@ def _parsed(text: str) -> Iterator[Root]:
 
 
 def is_within(path: Path, roots: tuple[Root, ...]) -> bool:
-    """Whether a path, all links followed, lies in one of the folders; OSError or ValueError if there is no telling."""
+    """Return whether a path, with links resolved, is in a root; OSError or ValueError if unknown."""
     resolved = path.resolve()
     return any(resolved.is_relative_to(root.resolve()) for root in roots if isinstance(root, Path))
 
 
 def is_allowed(address: Address, roots: tuple[Root, ...]) -> bool:
-    """Whether an address lies below one of the addresses."""
+    """Return whether an address is below a root."""
     return any(address.is_below(root) for root in roots if isinstance(root, Address))

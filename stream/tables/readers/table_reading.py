@@ -1,8 +1,8 @@
-"""Reading tables for a service: from the deployment's places only, beside the service, within limits.
+"""Reads tables for a service in a separate process, from allowed places and within limits.
 
-A file may be made to take any amount of memory or time to read, and a reader may be brought to crash. So each table is
-read by a process of its own (``reading_process``) that has the limits set on it by the operating system; what comes back
-is checked again here. It is told of the service's environment what reading takes, which is no more than drivers' own settings.
+A malicious file may exhaust memory or time, or crash a reader. So a process (``reading_process``)
+with limits by the operating system reads each table, and its output is verified here. Of the
+service's environment it gets only the drivers' settings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PASSED_ON: Final = {
     "s3": (*_ALWAYS, *_NETWORK, *_STORES),
     "postgresql": (*_ALWAYS, *_NETWORK, "PG"),
 }
-"""How the names of variables begin that a reading process is given, by the scheme of what it reads."""
+"""Prefixes of environment variables that a reading process gets, by scheme."""
 
 log = get_logger("tables")
 Told = TypeVar("Told")
@@ -56,53 +56,52 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True)
 class ReadingLimits:
-    """What a deployment lets its services read."""
+    """The places and limits for a deployment's tables."""
 
     roots: tuple[Root, ...]
-    """Folders and addresses that tables may lie in, at any depth; none, and no table is read."""
+    """Folders and addresses of tables, at any depth; if empty, no table is read."""
 
     table_bytes: int
-    """Most bytes that a table's codes may take up in a service."""
+    """Most bytes of a table's codes in a service."""
 
     reading_bytes: int
-    """Most bytes of a table's files, and most memory that reading it may take."""
+    """Most bytes of a table's files, and of the memory for reading it."""
 
     seconds: float
-    """Longest that reading one table may take."""
+    """Longest time for reading a table."""
 
     names_causes: bool = False
-    """Whether callers learn why a table is not read, and not the service's log alone."""
+    """Whether callers, and not only the log, get the cause of an unreadable table."""
 
     @classmethod
     def parse(
         cls, roots: str, *, table_bytes: int, reading_bytes: int, seconds: float, names_causes: bool = False
     ) -> ReadingLimits:
-        """Take roots as one text (``parse_roots``)."""
+        """Create limits with roots as one text (``parse_roots``)."""
         return cls(parse_roots(roots), table_bytes, reading_bytes, seconds, names_causes)
 
 
 class GuardedReader:
     """Reads tables within a deployment's limits.
 
-    Whatever is wrong with a table, whoever registered its source is told the same, unless the limits say otherwise; the service's
-    own log has the cause.
+    Callers get the same error for all causes, unless the limits allow details; the log has the cause.
     """
 
     def __init__(self, limits: ReadingLimits) -> None:
         self._limits = limits
 
     def __call__(self, source: TableSource) -> Rows:
-        """The source's rows as they are now; DataError if the table may not or cannot be read as declared."""
+        """Read the source's rows; DataError if that is forbidden or fails."""
         return self._told(source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes))
 
     def stamp(self, source: TableSource) -> Stamp:
-        """The stamp of a source's table, which another process asks for where that takes drivers and credentials."""
+        """Return the stamp of a source's table, from a reading process if it needs drivers."""
         if Address.of_table(source.path) is not None:
             return self._told(source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"]))
         try:
             return stamp_of_parts(source.path, self._allowed(source.path) or ())
         except UnreadableError:
-            # Reading says what is wrong with the path.
+            # Reading reports the error of the path.
             return (source.path,)
 
     def _told(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Told]) -> Told:
@@ -117,7 +116,7 @@ class GuardedReader:
             raise (error if self._limits.names_causes else error.in_file("")) from None
 
     def _allowed(self, path: str) -> tuple[TableFile, ...] | None:
-        """The files behind a path of this machine, None of an address; UnreadableError if one of them may not be read."""
+        """List a local path's files; None for an address; UnreadableError if one is forbidden."""
         roots = self._limits.roots
         if (address := Address.of_table(path)) is not None:
             if not is_allowed(address, roots):
@@ -172,14 +171,14 @@ class GuardedReader:
 
 
 def _started(path: str) -> subprocess.Popen[bytes]:
-    """A process that waits for a request to read what lies at a path; UnreadableError if there is no room for one."""
+    """Start a reading process; UnreadableError if the system has no resources for it."""
     try:
         return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
             # -P: a module in the folder that the service runs in is none of ours.
             [sys.executable, "-P", "-m", READING_PROCESS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # What it says when it crashes may quote cells.
+            # The output of a crash may quote cells.
             stderr=subprocess.DEVNULL,
             env=_environment(path),
             start_new_session=True,
@@ -189,7 +188,7 @@ def _started(path: str) -> subprocess.Popen[bytes]:
 
 
 def _asked(process: subprocess.Popen[bytes], request: bytes, until: float) -> TimedPipe:
-    """The pipe that a process answers on which was sent a request."""
+    """Send a request and return the pipe for the answer."""
     if process.stdin is None or process.stdout is None:
         raise EOFError
     TimedPipe(process.stdin, until).write(request)
@@ -198,13 +197,13 @@ def _asked(process: subprocess.Popen[bytes], request: bytes, until: float) -> Ti
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that nobody has waited for yet, and whoever is of its group."""
+    """Kill a process that was not waited for, with its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment(path: str) -> dict[str, str]:
-    """What a reading process is given of the service's environment."""
+    """Return a reading process's environment."""
     address = Address.of_table(path)
     begins = _PASSED_ON[None if address is None else address.scheme]
     return {name: text for name, text in os.environ.items() if name.startswith(begins)}
