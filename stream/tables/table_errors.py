@@ -71,7 +71,7 @@ class UnreadableError(DataError):
 
     The message names the public ``cause`` and the ``file`` of a folder. If ``hidden``, it is the same
     for all causes, so that registering a source does not reveal which files a service can see; the
-    log has the cause. ``lasting`` is true if the table itself is at fault. ``where``, the place in
+    log has the cause. ``lasting`` is true if the table is invalid. ``where``, the place in
     the file, is private and stays in the process.
     """
 
@@ -138,7 +138,7 @@ class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
     It depends on the text and the schema alone. The message may be published, so it quotes only
-    declared names; ``culprit`` is the part of the text at fault, for its author.
+    declared names; ``culprit`` is the invalid part of the text, for its author.
     """
 
     def __init__(self, message: str, culprit: str | None = None) -> None:

@@ -55,7 +55,7 @@ def about_columns(columns: ColumnMatch) -> Iterator[str]:
         if near:
             normalised = " (they differ in Unicode normalisation)" if normal(near[0]) == normal(name) else ""
             yield (
-                f"column {shown(near[0])} may be what is declared as {shown(name)}: names must be equal, sign by sign{normalised}"
+                f"column {shown(near[0])} may be the declared {shown(name)}: names must be equal, character by character{normalised}"
             )
     if len(columns.undeclared) == len(columns.found):
         yield "no declared column is there; see that the first line of a CSV file names the columns"
@@ -72,8 +72,8 @@ def about_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
             clamped |= misfit.fate == "clamped"
     if clamped:
         yield (
-            "a declaration is public: take ranges from what is known without the table, since one that was fitted to the "
-            "rows tells of them"
+            "a declaration is public: choose ranges without looking at the table, since ranges fitted to the rows "
+            "reveal them"
         )
 
 
@@ -96,16 +96,16 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
         if people.rows_beyond:
             yield f"contribution: {bound_words(people)}"
         if people.rows_without:
-            yield f"rows without {shown(people.column)} are left out: nobody can tell whose they are; name their person"
+            yield f"rows without {shown(people.column)} are left out: their person is unknown; add it"
         return
     if people is not None and people.with_several:
         yield (
-            f"every promise is for one row a person: for whoever has {people.most_rows:,} rows the loss is up to "
+            f"guarantees are for one row per person: a person with {people.most_rows:,} rows has a loss of up to "
             f"{_group_loss(source, people.most_rows)}; declare person {shown(people.column)} and a contribution, or make one row of "
             "each person's rows"
         )
     if people is not None and people.rows_without:
-        yield f"rows without {shown(people.column)}: nobody can tell whose they are; name their person or drop them"
+        yield f"rows without {shown(people.column)}: their person is unknown; add it, or drop the rows"
 
 
 def bound_words(people: PersonRows) -> str:

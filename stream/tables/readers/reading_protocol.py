@@ -103,7 +103,7 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
     """Read a header; UnreadableError or ColumnError if refused, EOFError etc. if invalid.
 
     A refusal may be published, so only a known kind and a column of the source are accepted. Causes
-    and file names are for the service's log, or for callers who may see them.
+    and file names are for the service's log, or for trusted callers.
     """
     length = int.from_bytes(_exactly(stream, 4), "little")
     if length > _HEADER_BYTES:

@@ -132,7 +132,7 @@ class GuardedReader:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
             raise UnreadableError(OUTSIDE)
-        if local_delta(path) is None:  # of a Delta table's files, whoever reads its log knows which count
+        if local_delta(path) is None:  # only the log of a Delta table says which files count
             require_size(parts, self._limits.reading_bytes)
         return parts
 
@@ -166,7 +166,7 @@ class GuardedReader:
         except DataError:
             raise
         except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
-            # It crashed, was ended, or says what it would not say.
+            # The process crashed, was killed, or sent an invalid answer.
             raise UnreadableError(f"reading ended early, status {process.returncode}") from None
 
 

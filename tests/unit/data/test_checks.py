@@ -146,7 +146,7 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
     assert report.columns.undeclared == ("Age", "note")
     assert [misfit.attribute for misfit in report.misfits] == ["sex"]
     assert not report.fits
-    assert any("'Age' may be what is declared as 'age'" in line for line in report.suggestions)
+    assert any("'Age' may be the declared 'age'" in line for line in report.suggestions)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
         (
             "wa\u0308rd,age\nA,1\n",
             {"wärd": WARD, "age": AGE},
-            "sign by sign (they differ in Unicode normalisation)",
+            "character by character (they differ in Unicode normalisation)",
         ),
         ("age,sex\n1,X\n", {"sex": SEX}, "declare 'other'"),
         ("age,sex\n11,F\n", {"age": AGE}, "a declaration is public"),
