@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 REPEATED: Final = "event: a field is given twice; give each field once"
-"""The error message for a repeated field."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -57,13 +56,9 @@ def may_repeat_a_field(data: bytes, event: Any) -> bool:
 
 
 MAX_NAMES: Final = 8192
-"""Most fields, and most objects and lists, in a text of ``MAX_DEFINITION_BYTES``.
-
-A definition has at most 5,400.
-"""
+"""Most fields, and most objects and lists, in a text; a definition has at most 5,400."""
 
 MAX_NESTING: Final = 64
-"""Deepest nesting of objects and lists."""
 
 MAX_FAULTS: Final = 1000
 """Most faults that are described one by one."""

@@ -10,7 +10,6 @@ from schemas.base import ByKind, Event, Number, SparingEvent
 from schemas.sources import AttributeName, Category
 
 MAX_ANSWERS = 1_000_000
-"""Most charged answers that one stream may be granted."""
 
 MAX_CATEGORIES = 4096
 """Most categories of a randomized response, and most cells in one answer."""
@@ -19,13 +18,10 @@ MAX_UNIVERSE = 1 << 20
 """Most cells of a hypothesis or a histogram that is held in memory."""
 
 MAX_PROJECTIONS = 1 << 16
-"""Most rows of a projection."""
 
 MAX_SPARSITY = 256
-"""Most cells that one sparse query names."""
 
 MAX_HORIZON = 1 << 20
-"""Most windows of a running count."""
 
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]

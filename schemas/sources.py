@@ -23,13 +23,10 @@ AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Category = Annotated[str, StringConstraints(max_length=256)]
 
 MAX_DOMAIN_SIZE = 1 << 20
-"""Most values that one attribute's domain may have."""
 
 MAX_ROWS = 1 << 30
-"""Most rows that a table may have."""
 
 MAX_CONTRIBUTION = 1_000_000
-"""Largest contribution bound in rows or events."""
 
 
 class Categories(Event):

@@ -22,10 +22,8 @@ _ISO: Final = re.compile(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_SPAN_MS: Final = 3660 * _UNITS_MS["d"]
-"""Longest span: ten years."""
 
 MIN_WINDOW_MS: Final = 100
-"""Shortest step from one window to the next."""
 
 MAX_OVERLAP: Final = 64
 """Most windows that contain one time."""

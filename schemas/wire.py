@@ -39,7 +39,6 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of msgspec for unreadable bytes; invalid UTF-8 and deep nesting have their own."""
 
 MAX_DESCRIPTION: Final = 500
-"""Most characters in an error message about an event."""
 
 MAX_DIGITS: Final = 400
 """Most digits of a JSON integer; longer ones become floats, because no double is larger."""
@@ -239,12 +238,10 @@ _FORMS: Final = {
     "model_type": "is no object; give one with its fields, in braces",
     "model_attributes_type": "is no object; give one with its fields, in braces",
 }
-"""Messages for values of the wrong type."""
 
 _MISSING: Final = {
     "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)",
 }
-"""Messages for missing fields whose values need an explanation."""
 
 _ALIKE: Final = {"cutoff": "answers", "answers": "cutoff"}
 """Two names of the number of charged answers; each mechanism has one of them."""
@@ -299,7 +296,6 @@ def models() -> list[type[Event]]:
 
 @cache
 def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
-    """Return the field names of each model by its ``kind``."""
     return {
         kind: frozenset(model.model_fields)
         for model in models()
@@ -322,4 +318,3 @@ def contract_words() -> frozenset[str]:
 
 
 encode = msgspec.json.Encoder().encode
-"""Encode a struct of the fast path as compact JSON."""

@@ -81,7 +81,7 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
 
 
 def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
-    """The public facts of a source that a stream's plan depends on; RefusedError if the two do not go together."""
+    """Return a source's public facts for a plan; RefusedError if they do not fit."""
     mechanism, kind = spec.mechanism, spec.mechanism.kind
     if kind not in _KINDS_OF[source.kind]:
         fitting = next((name for name, kinds in _KINDS_OF.items() if kind in kinds), "none")

@@ -81,7 +81,7 @@ class Desk:
         The writes are the receipt, and the deletion of the oldest one beyond the limit.
         """
         digest = request_digest(request)
-        if (written := self.receipts.again(request, digest)) is not None:
+        if (written := self.receipts.find_repeat(request, digest)) is not None:
             _, key, earlier = written[0]
             if earlier is not None:
                 return earlier, written, key != receipt_key(request.request)

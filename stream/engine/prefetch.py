@@ -14,7 +14,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.kafka.client.adapter import Consumer, Fetched
 from stream.kafka.client.availability import Stopped
-from stream.processing.record_columns import are_alike, one_behind_another, size_of
+from stream.processing.record_columns import are_alike, concatenate, size_of
 from stream.settings import Settings
 
 WAIT_MS: Final = 200
@@ -43,7 +43,7 @@ class _HeldRecords:
             if not are_alike(parts[0], self.fetches[0][0]):
                 break
             parts.append(self._first())
-        return parts[0] if len(parts) == 1 else one_behind_another(parts)
+        return parts[0] if len(parts) == 1 else concatenate(parts)
 
     def _first(self) -> Sequence[ConsumerRecord]:
         fetched, size = self.fetches.popleft()

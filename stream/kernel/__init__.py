@@ -1,6 +1,6 @@
-"""Loops over every event of a batch: compiled from C where it was built, in Python otherwise.
+"""Loops over the events of a batch, compiled from C if available, otherwise in Python.
 
-Both give the same bytes. Nothing here knows of Kafka, streams or privacy.
+Both give the same bytes. The kernel does not depend on Kafka, streams or privacy.
 """
 
 from stream.kernel.array_operations import (

@@ -1,4 +1,4 @@
-"""Which rows have equal numbers, and an order in which these stand together."""
+"""Operations on columns: grouping, keyed hashing, packing, and Kafka's record format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream.kernel.library import compiled
 
 
 class EqualRows(NamedTuple):
-    """The ``distinct`` numbers in ascending order, which of them each row has, and the rows by it, equal ones as they came."""
+    """``distinct`` numbers in ascending order, each row's group, and a stable order by group."""
 
     distinct: Column
     group_of: Column
@@ -24,7 +24,7 @@ class EqualRows(NamedTuple):
 
 
 def grouped(numbers: Column) -> EqualRows:
-    """Group rows by their numbers, none of which is below 0."""
+    """Group rows by their non-negative numbers."""
     count = len(numbers)
     if (library := compiled()) is None:
         order = np.argsort(numbers, kind="stable")
@@ -45,9 +45,10 @@ _WORD_BYTES: Final = 8
 
 
 def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, count: int) -> Words:
-    """So many words of 64 bits for each text: the start of the output of a message under the key of the same place.
+    """Return ``count`` 64-bit words of keyed BLAKE3 output for each text.
 
-    A message is the prefix, the text's number in 8 bytes if there are numbers, and the text. Keys have 32 bytes each.
+    A message is the prefix, the row's number in 8 bytes if there are numbers, and the text. Keys
+    have 32 bytes.
     """
     width = count * _WORD_BYTES
     if (library := compiled()) is None:
@@ -73,7 +74,7 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
             address(words[done:]),
         )
         if done < rows:
-            # It is longer than what is hashed side by side.
+            # The kernel hashes only short messages in parallel.
             output = keyed_output(keys, prefix, numbers, texts, done, width)
             words[done] = np.frombuffer(output, dtype="<u8")
             done += 1
@@ -81,7 +82,7 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
 
 
 def keyed_output(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, row: int, size: int) -> bytes:
-    """So many bytes of one message's output."""
+    """Return ``size`` bytes of one message's output."""
     number = b"" if numbers is None else int(numbers[row]).to_bytes(8, "big")
     return blake3(prefix + number + texts[row], key=keys[row]).digest(size)
 
@@ -93,9 +94,9 @@ def _heads(prefix: bytes, numbers: Column | None) -> repeat[bytes] | list[bytes]
 
 
 Picked = tuple[Spans, Column]
-"""Texts, and the number of that which each row has."""
+"""Texts, and each row's index into them."""
 Part = bytes | Spans | Picked | Column
-"""What each row has in one place: the same bytes, a text of its own, one of several texts, or a whole number."""
+"""A part of each row: constant bytes, a text per row, an indexed text, or an integer."""
 
 
 class _TextPart(ctypes.Structure):
@@ -109,7 +110,7 @@ class _TextPart(ctypes.Structure):
 
 
 def pack(count: int, parts: Sequence[Part]) -> Spans:
-    """So many texts, each of all its parts one behind another; whole numbers are written in decimal digits."""
+    """Concatenate the parts of each of ``count`` rows; integers become decimal digits."""
     if (library := compiled()) is None:
         return spans_of([b"".join(row) for row in zip(*map(_spelt, parts, [count] * len(parts)), strict=True)])
     parts = _with_constants_joined(parts)
@@ -121,7 +122,7 @@ def pack(count: int, parts: Sequence[Part]) -> Spans:
 
 
 def _with_constants_joined(parts: Sequence[Part]) -> list[Part]:
-    """The same with no constant beside another, nor one of nothing."""
+    """Merge neighboring constants and drop empty ones."""
     found: list[Part] = []
     for part in parts:
         if isinstance(part, bytes) and found and isinstance(before := found[-1], bytes):
@@ -156,7 +157,7 @@ def _spelt(part: Part, count: int) -> Iterator[bytes]:
 
 
 class RecordReader:
-    """Rows for records of one buffer; ``rows`` says how many have been read."""
+    """Columns of the records in one buffer; ``rows`` is the number of records read."""
 
     def __init__(self, data: memoryview, room: int) -> None:
         self.rows = 0
@@ -173,9 +174,10 @@ class RecordReader:
     def read(
         self, start: int, stop: int, *, count: int, last_delta: int, base: int, first_time: int, appended: int
     ) -> bool:
-        """Read a batch's records, which lie between two places; False if they are none that can be read by the thousand.
+        """Read a batch's records between two positions; False if the format is unsupported.
 
-        ``base`` is the batch's first offset. The records' time is ``appended``, unless that is below 0.
+        ``base`` is the batch's first offset. ``appended`` is the time of all records, unless
+        negative.
         """
         data, *columns = self._pointers
         found = compiled().sotto_unframe(
@@ -187,7 +189,7 @@ class RecordReader:
         return True
 
     def columns(self) -> tuple[Column, Column, Spans, Spans]:
-        """Offsets, times, keys and values of all that were read; a size of -1 stands for none."""
+        """Return offsets, times, keys and values of all records; size -1 is null."""
         rows = slice(self.rows)
         return (
             self._offset[rows],
@@ -198,7 +200,7 @@ class RecordReader:
 
 
 class RecordWriter:
-    """The records of one batch: at most ``room`` bytes, unless the first is longer, and at most ``most`` records."""
+    """Records of one batch within ``room`` bytes (except the first) and ``most`` records."""
 
     def __init__(self, room: int, most: int, largest: int) -> None:
         """Take the size of the ``largest`` record as well."""
@@ -209,7 +211,7 @@ class RecordWriter:
         self._out: Buffer = np.empty(room + largest, dtype=np.uint8)
 
     def write(self, first: int, keys: Spans, values: Spans) -> int:
-        """Write messages from one on, and give how many had room."""
+        """Write messages from ``first`` on and return the number of those that fit."""
         written: int = compiled().sotto_frame(
             first,
             len(values),
@@ -229,7 +231,7 @@ class RecordWriter:
         return written
 
     def append(self, record: bytes) -> bool:
-        """Write a record that is laid out already, as the one with number ``count``; False if it had no room."""
+        """Write an encoded record with number ``count``; False if it does not fit."""
         begin = self._written.value
         end = begin + len(record)
         if self.count and (self.count == self._most or end > self._room):
@@ -240,5 +242,5 @@ class RecordWriter:
         return True
 
     def records(self) -> memoryview:
-        """What was written."""
+        """Return the written bytes."""
         return self._out[: self._written.value].data

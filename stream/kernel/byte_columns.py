@@ -1,4 +1,4 @@
-"""Texts of bytes by the thousand, in one buffer."""
+"""Columns of byte strings in one buffer."""
 
 from __future__ import annotations
 
@@ -25,33 +25,35 @@ _LARGE_BYTES: Final = 4 << 20
 
 
 _HEAD_BYTES: Final = object.__basicsize__
-"""What CPython puts before an object's own members."""
+"""Size of CPython's object header."""
 
 
-def _told(array: npt.NDArray[Any]) -> int:
+def _documented_address(array: npt.NDArray[Any]) -> int:
     place: int = array.__array_interface__["data"][0]
     return place
 
 
-def _looked_up(array: npt.NDArray[Any]) -> int:
+def _raw_address(array: npt.NDArray[Any]) -> int:
     return _word_at(id(array) + _HEAD_BYTES).value
 
 
 _word_at: Final = ctypes.c_size_t.from_address
 _samples: Final = [np.arange(9, dtype=kind)[start:] for kind in (np.uint8, np.int32, np.int64) for start in (0, 2)]
 
-# An array's first member is where its entries are (NumPy's C API: PyArrayObject_fields). To look there takes a fifth of the time that
-# it takes to be told, and a small batch asks for a hundred addresses. Where arrays are laid out otherwise, they are asked.
+# An array's first member is the address of its entries (NumPy's C API: PyArrayObject_fields). Reading
+# it takes a fifth of the documented way's time, and a small batch needs a hundred addresses. The
+# documented way is used if the layout differs.
 address: Final[Callable[[npt.NDArray[Any]], int]] = (
-    _looked_up
-    if sys.implementation.name == "cpython" and all(_looked_up(sample) == _told(sample) for sample in _samples)
-    else _told
+    _raw_address
+    if sys.implementation.name == "cpython"
+    and all(_raw_address(sample) == _documented_address(sample) for sample in _samples)
+    else _documented_address
 )
-"""Where an array's first entry is."""
+"""Return the address of an array's first entry."""
 
 
 class Spans(Sequence[bytes]):
-    """Texts that lie somewhere in ``data``, each at a place and of a size."""
+    """Byte strings in ``data``, each at a position and with a size."""
 
     __slots__ = ("at", "data", "size")
 
@@ -74,24 +76,24 @@ class Spans(Sequence[bytes]):
         return self.data[start : start + max(int(self.size[place]), 0)].tobytes()
 
     def __iter__(self) -> Iterator[bytes]:
-        # Few texts of many are not worth a copy of all.
+        # Copy the whole buffer only if the strings fill much of it.
         data = self.data.tobytes() if 4 * self.size.sum() > len(self.data) else self.data.data
         for start, size in zip(self.at.tolist(), self.size.tolist(), strict=True):
             yield bytes(data[start : start + max(size, 0)])
 
     def picked(self, places: npt.NDArray[Any]) -> Spans:
-        """Those at some places."""
+        """Return the strings at some places."""
         return Spans(self.data, self.at[places], self.size[places])
 
-    def one_behind_another(self) -> bytes:
-        """All of them, without what may lie between."""
+    def concatenated(self) -> bytes:
+        """Concatenate the strings without the bytes between them."""
         if len(self) and np.array_equal(self.at[1:], self.at[:-1] + self.size[:-1]):
             return self.data[self.at[0] : self.at[-1] + self.size[-1]].tobytes()
         return b"".join(self)
 
 
 def spans_of(texts: Iterable[bytes]) -> Spans:
-    """Texts, copied into one buffer."""
+    """Copy byte strings into one buffer."""
     listed = texts if isinstance(texts, list) else list(texts)
     size = np.fromiter(map(len, listed), dtype=np.int32, count=len(listed))
     at = np.zeros(len(listed), dtype=np.int64)
@@ -100,14 +102,14 @@ def spans_of(texts: Iterable[bytes]) -> Spans:
 
 
 def rows_of(array: npt.NDArray[np.uint8], rows: npt.NDArray[Any]) -> Spans:
-    """Some rows of an array of bytes."""
+    """Return some rows of an array of bytes."""
     width = array.shape[1]
     at: Column = rows.astype(np.int64) * width
     return Spans(array.reshape(-1), at, np.full(len(rows), width, dtype=np.int32))
 
 
 def joined(parts: Sequence[Spans]) -> Spans:
-    """All texts of several columns."""
+    """Concatenate several columns."""
     if all(part.data is parts[0].data for part in parts):
         data, shifts = parts[0].data, [0] * len(parts)
     else:
@@ -118,7 +120,7 @@ def joined(parts: Sequence[Spans]) -> Spans:
 
 
 class Texts:
-    """Texts that are added one by one, and read by number."""
+    """Byte strings that are appended in batches and read by number."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -131,7 +133,7 @@ class Texts:
         return self._count
 
     def extend(self, texts: Sequence[bytes]) -> None:
-        """Add some."""
+        """Append byte strings."""
         if not texts:
             return
         added = spans_of(texts)
@@ -145,15 +147,14 @@ class Texts:
 
     @property
     def spans(self) -> Spans:
-        """All of them, until the next is added."""
+        """All strings; valid until the next ``extend``."""
         return Spans(self._data, self._at, self._size)
 
 
 def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
-    """An array of zeros that takes memory where it is written, and lies in large pages if it is large and the system has them.
+    """Return zeros in lazily allocated memory, in huge pages if large and supported.
 
-    Whoever reads figures of a million streams at random finds the page of hardly one where the processor keeps them. numpy
-    asks for large pages too, but not for zeros.
+    NumPy requests huge pages too, but not for zeros.
     """
     dtype = np.dtype(kind)
     size = prod(shape) * dtype.itemsize
@@ -166,7 +167,7 @@ def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
 
 
 def with_room(array: npt.NDArray[Any], count: int) -> Any:
-    """An array with room for so many entries: the same, or a larger one that begins like it."""
+    """Return the array if it has ``count`` entries, otherwise a larger copy."""
     if count <= len(array):
         return array
     grown = zeros((max(count, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
@@ -175,18 +176,18 @@ def with_room(array: npt.NDArray[Any], count: int) -> Any:
 
 
 LINE_BYTES: Final = 64
-"""What a processor fetches of memory at once."""
+"""Bytes of a cache line."""
 
 
 def empty_rows(count: int, size: int) -> Buffer:
-    """So many rows of zeros, each of which begins where a line of the cache does if its size is that of whole lines."""
+    """Return rows of zeros, aligned to cache lines if their size is a multiple of a line."""
     room: Buffer = zeros((count * size + LINE_BYTES,), np.uint8)
     start = -address(room) % LINE_BYTES
     return room[start : start + count * size].reshape(count, size)
 
 
 class RowLayout:
-    """Where the fields of rows stand, each of which is a record."""
+    """Layout of the fields in rows that are records."""
 
     def __init__(self, record: np.dtype[Any]) -> None:
         self._record = record
@@ -200,11 +201,11 @@ class RowLayout:
         return self._record.itemsize
 
     def place_of(self, name: str) -> tuple[np.dtype[Any], int]:
-        """The type of a field, and where it stands."""
+        """Return the type and the position of a field."""
         return self._fields[name]
 
     def gather(self, rows: Buffer, names: Sequence[str], slots: Column) -> list[npt.NDArray[Any]]:
-        """Some fields of some rows, in one pass over these: an array for each field, which are of 1, 4 or 8 bytes."""
+        """Read fields of 1, 4 or 8 bytes from some rows in one pass; one array per field."""
         if (library := compiled()) is None:
             records = rows.view(self._record)[:, 0]
             return [records[name][slots] for name in names]
@@ -215,19 +216,19 @@ class RowLayout:
         return found
 
     def scatter(self, rows: Buffer, columns: Mapping[str, npt.NDArray[Any]], slots: Column) -> None:
-        """Write some fields of some rows, in one pass over these: the reverse of ``gather``; each row comes once."""
+        """Write fields of some distinct rows in one pass; the reverse of ``gather``."""
         if (library := compiled()) is None:
             records = rows.view(self._record)[:, 0]
             for name, column in columns.items():
                 records[name][slots] = column
             return
-        # Kept for as long as they are read.
+        # References keep the arrays alive during the call.
         kept = [np.ascontiguousarray(column, self._fields[name][0]) for name, column in columns.items()]
         laid = self._laid_out(tuple(columns), kept)
         library.sotto_scatter(len(slots), address(slots), address(rows), self.size, address(laid), len(laid))
 
     def _laid_out(self, names: tuple[str, ...], columns: Sequence[npt.NDArray[Any]]) -> Column:
-        """Of each field its place, its size and the array for it, as the kernel takes them."""
+        """Return position, size and array address of each field for the kernel."""
         if (places := self._places.get(names)) is None:
             entries = [(self._fields[name][1], self._fields[name][0].itemsize, 0) for name in names]
             places = self._places[names] = np.array(entries, dtype=np.int64).reshape(-1, 3)

@@ -1,4 +1,4 @@
-"""The fields of plain JSON objects, by the thousand, where the kernel is compiled."""
+"""Reads fields of plain JSON objects in batches, with the compiled kernel."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ENTRY_BYTES: Final = 16
 
 
 class Scanned(NamedTuple):
-    """What was read of some events; nothing stands for those that were not ``read``.
+    """Columns of scanned events; rows that are not ``read`` have no meaning.
 
-    ``ids`` are texts as they stand between quotation marks in JSON; a threshold that is not given is NaN.
+    ``ids`` are the raw texts between quotation marks; a missing threshold is NaN.
     """
 
     read: npt.NDArray[np.bool_]
@@ -31,9 +31,9 @@ class Scanned(NamedTuple):
 
 
 class SlotNames:
-    """Names by slot, and where the kernel is compiled, slots by name.
+    """Names by slot and, with a compiled kernel, slots by name.
 
-    Whoever asks by name chooses among those that were entered; the table's order is secret all the same.
+    Clients can only look up entered names; the table's order is secret nevertheless.
     """
 
     def __init__(self) -> None:
@@ -43,20 +43,24 @@ class SlotNames:
         self._entered = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
-        """Give names the next slots."""
+        """Append names in the next slots."""
         self.texts.extend(names)
 
     def entered(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
-        """The table of slots by name, its size and its seed, and the names; only where the kernel is compiled."""
+        """Return the table of slots by name, its size, its seed, and the names.
+
+        Requires the compiled kernel.
+        """
         self._enter()
         return self._table, len(self._table), self._seed, self.texts.spans
 
     def scan(self, events: Spans, limit: int) -> Scanned | None:
-        """Read plain queries to streams that are known, and leave other events as they are; None if there is no kernel.
+        """Read plain queries to known streams; None without a kernel.
 
-        A plain query is a JSON object with ``id``, ``stream``, ``value`` and perhaps ``threshold``, each once, within the limits
-        of the contract, and written so that nobody can doubt what it says: printable ASCII without escapes, numbers that fit a
-        double after one rounding. ``limit`` is the size of the largest event.
+        A plain query is a JSON object with ``id``, ``stream``, ``value`` and optionally
+        ``threshold``, each once and within the contract's limits, in printable ASCII without
+        escapes, with numbers that a double holds after one rounding. ``limit`` is the size of the
+        largest event.
         """
         if (library := compiled()) is None:
             return None
@@ -85,7 +89,7 @@ class SlotNames:
         return Scanned(read, ids, slots, values, thresholds)
 
     def _enter(self) -> None:
-        """Bring the table up to all names."""
+        """Add new names to the table."""
         count = len(self.texts)
         if self._entered == count or (library := compiled()) is None:
             return
@@ -107,20 +111,20 @@ class SlotNames:
 
 
 def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
-    """A table without names; as many entries as a line of the cache has lie in one."""
+    """Return an empty table; its entries do not cross cache lines."""
     return empty_rows(entries, _ENTRY_BYTES).view(np.uint64)
 
 
 _MOST_NODES: Final = 64
-"""As many as a word has bits."""
+"""The bits of a word."""
 
 Read = npt.NDArray[np.bool_]
 
 
 class Values:
-    """What stands in each field of some texts; ``read`` says which of them are plain, and every column that is asked for may rule out more.
+    """Fields of some texts; ``read`` marks plain texts, and each column access may clear more.
 
-    What a column has for texts that are not read stands for nothing.
+    Rows that are not ``read`` have no meaning.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
@@ -131,13 +135,16 @@ class Values:
         self.kind: Buffer = np.zeros((columns, rows), dtype=np.uint8)
 
     def numbers(self, column: int) -> npt.NDArray[np.float64]:
-        """Numbers that fit a double after one rounding."""
+        """Return numbers that a double holds after one rounding."""
         found = np.full(len(self.read), np.nan)
         compiled().sotto_numbers(*self._column(column), address(found))
         return found
 
     def slots(self, column: int, names: SlotNames, other: int) -> Column:
-        """The slot of each name: of a text, or of a whole number by its digits. ``other`` has what is no name, nothing if that is below 0."""
+        """Return the slot of each name: a text, or a whole number by its digits.
+
+        Unknown names get ``other``, or are excluded if it is negative.
+        """
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.entered()
         compiled().sotto_find(
@@ -152,17 +159,17 @@ class Values:
         return found
 
     def moments(self, column: int, end: int) -> Column:
-        """Milliseconds since 1970 below ``end``: as a whole number, or as ``2013-01-01T05:00:00Z`` with or without milliseconds."""
+        """Return milliseconds since 1970 below ``end``, from whole numbers or ISO 8601."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         compiled().sotto_moments(*self._column(column), end, address(found))
         return found
 
     def people(self, column: int) -> None:
-        """Have names there: texts that are not blank, of at most 256 bytes, or whole numbers."""
+        """Exclude rows without a person: a nonblank text of at most 256 bytes, or an integer."""
         compiled().sotto_names(*self._column(column))
 
     def texts(self, column: int, rows: Column) -> Spans:
-        """What stands there in some rows, as bytes."""
+        """Return the raw bytes of a column in some rows."""
         return Spans(self.data, self.at[column, rows], self.size[column, rows])
 
     def _column(self, column: int) -> tuple[int, ...]:
@@ -171,10 +178,10 @@ class Values:
 
 
 class Fields:
-    """Reads the values at some paths, each a way through objects by their names."""
+    """Reads the values at some paths of nested object names."""
 
     def __init__(self, paths: Sequence[tuple[str, ...]]) -> None:
-        """Take paths none of which leads on from where another ends."""
+        """Take paths of which none is a prefix of another."""
         tree: dict[str, Any] = {}
         for path in paths:
             at = tree
@@ -183,7 +190,6 @@ class Fields:
         names, first, count, leaf = [b""], [0], [0], [-1]
         ways: list[tuple[int, tuple[str, ...], dict[str, Any]]] = [(0, (), tree)]
         self.columns: dict[tuple[str, ...], int] = {}
-        """Where each path's values are."""
         for node, way, below in ways:
             first[node], count[node] = len(names), len(below)
             for step, further in below.items():
@@ -194,15 +200,16 @@ class Fields:
                 first.append(0)
                 count.append(0)
         self.is_plain = len(names) <= _MOST_NODES and all(map(_is_plain, names))
-        """Whether plain events can have these names, and few enough."""
+        """True if plain events can have these names, at most ``_MOST_NODES``."""
         self._names = spans_of(names)
         self._places = self._names.at.astype(np.int32)
         self._tree = [np.array(column, dtype=np.int32) for column in (first, count, leaf)]
 
     def scan(self, texts: Spans, limit: int) -> Values | None:
-        """Where the values stand in the plain ones among some texts of at most so many bytes; None without a kernel.
+        """Locate the values in plain texts of at most ``limit`` bytes; None without a kernel.
 
-        A plain text is a JSON object of printable ASCII without escapes, with every field once, each a text or a number.
+        A plain text is a JSON object of printable ASCII without escapes, with every field once,
+        each a text or a number.
         """
         if (library := compiled()) is None or not self.is_plain:
             return None
@@ -225,7 +232,7 @@ class Fields:
 
 
 def digests(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
-    """BLAKE2b of 16 bytes of each text, and the partition that Kafka's default partitioner gives it; None without a kernel."""
+    """Return 16-byte BLAKE2b digests and Kafka partitions; None without a kernel."""
     if (library := compiled()) is None:
         return None
     found, homes = np.empty((len(texts), 2), dtype=np.uint64), np.empty(len(texts), dtype=np.int64)

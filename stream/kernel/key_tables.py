@@ -1,4 +1,4 @@
-"""Keys of 16 bytes, numbered as they come: open addressing over columns, some 16 bytes a key and its share of room.
+"""Hash tables that number 16-byte keys in order of appearance, at about 16 bytes a key.
 
 Python's dictionaries would take ten times as much, and a step for each event.
 """
@@ -19,14 +19,13 @@ Words = npt.NDArray[np.uint64]
 
 _FEWEST: Final = 16
 _GROWTH: Final = 4
-"""Room grows by a share of one in so many: what is not used yet is little beside what is."""
+"""Tables grow by 1/_GROWTH, so that the unused part stays small."""
 
 
 class Keys:
-    """Numbers from 0 on, in order of the keys' first appearance.
+    """Numbers keys of two words from 0 in order of first appearance.
 
-    Keys are two words each. Whoever chooses them knows nothing of the places that they get: the first word is multiplied by a
-    secret number.
+    A secret multiplier of the first word hides the slots from clients that choose keys.
     """
 
     def __init__(self) -> None:
@@ -42,15 +41,15 @@ class Keys:
 
     @property
     def nbytes(self) -> int:
-        """The memory that this takes."""
+        """Bytes of memory in use."""
         return self._known.nbytes + self._index.nbytes
 
     def of(self, numbers: Column) -> Words:
-        """The keys of some numbers."""
+        """Return the keys with some numbers."""
         return self._known[numbers]
 
     def numbers(self, keys: Words) -> Column:
-        """The number of each key."""
+        """Return the number of each key; new keys are added."""
         if (library := compiled()) is None:
             return self._numbers(keys)
         keys = np.ascontiguousarray(keys)
@@ -76,7 +75,7 @@ class Keys:
     def _reserve(self, count: int) -> None:
         if count <= len(self._known):
             return
-        # In place: where memory is mapped, nothing is copied.
+        # In place: mapped memory grows without a copy.
         self._known.resize((with_share(count, len(self._known)), 2), refcheck=False)
         if 2 * len(self._known) > len(self._index):
             self._make_index()
@@ -97,7 +96,7 @@ class Keys:
         begins = np.ones(len(keys), dtype=np.bool_)
         begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         heads = order[begins]
-        found = self._find(keys[heads])
+        found = self._find_numbers(keys[heads])
         new = np.flatnonzero(found < 0)
         new = new[np.argsort(heads[new])]
         if len(new):
@@ -110,8 +109,8 @@ class Keys:
         numbers[order] = found[np.cumsum(begins) - 1]
         return numbers
 
-    def _find(self, keys: Words) -> Column:
-        """The number of each key, below 0 for one that is new."""
+    def _find_numbers(self, keys: Words) -> Column:
+        """Return the number of each key, -1 for new keys."""
         found: Column = np.full(len(keys), -1, dtype=np.int64)
         rows, places = np.arange(len(keys)), self._homes(keys)
         while len(rows):
@@ -124,12 +123,12 @@ class Keys:
         return found
 
     def _enter(self, numbers: Column) -> None:
-        """Put keys that are known into the index."""
+        """Add known keys to the index."""
         places = self._homes(self._known[numbers])
         while len(numbers):
             free = self._index[places] == 0
             self._index[places[free]] = numbers[free] + 1
-            # Several may want one place: whoever is written last has it.
+            # If several keys collide in one slot, the last written keeps it.
             lost = self._index[places] != numbers + 1
             numbers, places = numbers[lost], self._next(places[lost])
 
@@ -142,12 +141,12 @@ class Keys:
 
 
 def with_share(count: int, room: int) -> int:
-    """How many rows to have room for, where there was room for so many."""
+    """Return the new number of rows for at least ``count``, from ``room`` rows."""
     return max(count, room + room // _GROWTH, _FEWEST)
 
 
 def with_rows(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
-    """An array with so many rows at least, zero where they are new; the same array if it has them."""
+    """Grow an array in place to at least ``count`` rows; new rows are zero."""
     if count > len(array):
         array.resize((with_share(count, len(array)), *array.shape[1:]), refcheck=False)
     return array
@@ -157,7 +156,7 @@ Marks = npt.NDArray[np.int32]
 
 
 class Bounded(NamedTuple):
-    """In which columns each row counted, in which of them for the first time, and the numbers with a change, each once."""
+    """Columns in which each row counted, and counted first, and the changed numbers."""
 
     let: Words
     first: Words
@@ -172,9 +171,10 @@ def bounded(
     marks: Marks,
     mark: int,
 ) -> Bounded:
-    """Count each row's number in the columns that the row wants, one a bit, where it has been counted fewer than ``most`` times.
+    """Count each row's number in the columns of its ``wanted`` bits, at most ``most`` times.
 
-    ``counts`` has a row for each number, ``marks`` an entry, which gets ``mark`` with a change; no number has it before.
+    ``counts`` has a row per number. ``marks`` has an entry per number, set to the new value
+    ``mark`` by a change.
     """
     if (library := compiled()) is None:
         return _bounded(numbers, wanted, counts, most, marks, mark)
@@ -226,7 +226,7 @@ def _bounded(
 
 
 class Added(NamedTuple):
-    """The places with a change, each once, how many of them had no mark yet, and how many rows were counted."""
+    """The changed places, how many of them had no mark, and the number of rows counted."""
 
     changed: Column
     fresh: int
@@ -243,9 +243,9 @@ def added(
     marks: Marks,
     mark: int,
 ) -> Added:
-    """Count the rows that have a bit at their places, with their codes' sum if there are codes.
+    """Count the rows with a bit at their places, and add up their codes, if any.
 
-    ``marks`` is as for ``bounded``; below 0 stands for none.
+    ``marks`` is as for ``bounded``; a negative mark is none.
     """
     if (library := compiled()) is None:
         rows = np.flatnonzero(bits >> np.uint64(bit) & np.uint64(1))
@@ -260,7 +260,7 @@ def added(
         return Added(changed, fresh, len(rows))
     if codes is not None:
         codes = np.ascontiguousarray(codes, dtype=np.int64)
-    changed, told = np.empty(min(len(places), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    changed, totals = np.empty(min(len(places), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)
     found = library.sotto_add(
         len(places),
         address(places),
@@ -272,6 +272,6 @@ def added(
         address(marks),
         mark,
         address(changed),
-        address(told),
+        address(totals),
     )
-    return Added(changed[:found], int(told[1]), int(told[0]))
+    return Added(changed[:found], int(totals[1]), int(totals[0]))

@@ -1,4 +1,4 @@
-"""The compiled kernel, where there is one."""
+"""Loads the compiled kernel, if there is one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 from stream.environment import KERNEL_OFF, KERNEL_VARIABLE
 
 SOURCES: Final = Path(__file__).parent
-"""The folder of the C."""
+"""Folder of the C sources."""
 FILE: Final = SOURCES / "kernel.so"
-"""Where a build puts it."""
+"""The built library."""
 
 _POINTER, _NUMBER, _DOUBLED = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
 _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
@@ -61,20 +61,18 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 
 
 class _Loaded:
-    """What this process has loaded."""
-
     library: Any = None
 
 
 def digest_of(folder: Path) -> str:
-    """What tells this source from any other."""
+    """Return a digest of the C sources in a folder."""
     return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()
 
 
 def load(file: Path = FILE) -> Any:
-    """The functions of a compiled kernel; None if there is no such file, or one that was built from another source.
+    """Load the compiled kernel; None if it is missing or built from other sources.
 
-    A process may be told to do without: see ``KERNEL_VARIABLE``.
+    ``KERNEL_VARIABLE`` turns it off.
     """
     if os.environ.get(KERNEL_VARIABLE, "").casefold() == KERNEL_OFF:
         return None
@@ -92,13 +90,13 @@ def load(file: Path = FILE) -> Any:
 
 
 def compiled() -> Any:
-    """The kernel's functions, None where it is done in Python."""
+    """Return the kernel's functions, or None without a kernel."""
     return _Loaded.library
 
 
 @contextmanager
 def use(library: Any) -> Iterator[None]:
-    """Do with this kernel, or without any, for a while: to compare the two."""
+    """Use another kernel, or none, for a while, to compare them."""
     before, _Loaded.library = _Loaded.library, library
     try:
         yield

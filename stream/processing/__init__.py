@@ -1,1 +1,1 @@
-"""What the processors of all roles have in common."""
+"""Modules that the processors of all roles share."""

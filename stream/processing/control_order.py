@@ -1,6 +1,6 @@
-"""An ending is final: an opening that comes late, behind the halt that followed it, does not undo it.
+"""The order of a stream's control events: a late opening never undoes a later end.
 
-Nor does anything that was told of a stream before it was extended count after that.
+Nor does an event from before an extension replace one after it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class _Brief(msgspec.Struct):
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """In which order the budget service tells of a stream: it extends what is open, or what has run dry and was halted.
+        """Rank in the budget service's order: it extends open streams, or exhausted and halted
+        ones.
 
-        Extensions and versions of the data only ever grow, and nothing grows behind an ending.
+        Extensions and versions only grow, and nothing grows after an end.
         """
         return len(self.extensions) + self.version, self.kind != "opened"
 
@@ -38,15 +39,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 def control_digest(value: bytes) -> bytes:
-    """What of a control event says whether it takes back another, or is taken back by one: a hundred bytes of thousands."""
+    """Return the fields of a control event that determine its order: 100 bytes of thousands."""
     return _encode(_decode(value))
 
 
 def is_stale(known: bytes | None, later: bytes | None) -> bool:
-    """Whether a control event would take back what the known one says of the very same incarnation of a stream.
+    """Return True if a control event is older than the known one of the same incarnation.
 
-    The workers answer to the latest control event of a stream. Events can come twice and out of order only if somebody
-    beside the budget service writes to the topic; then the most extensions count, and of equally many the ending.
+    Workers follow a stream's latest control event. Events are repeated or out of order only if
+    another client writes to the topic; then the most extensions win, and of equally many the end.
     """
     if known is None or later is None:
         return False
@@ -58,22 +59,22 @@ def is_stale(known: bytes | None, later: bytes | None) -> bool:
 
 
 OVER: Final = "its period is over"
-"""Why a stream is closed by itself: its worker answers first what it was asked."""
+"""Reason of an automatic close at the end of a period, after its last questions."""
 
 
 IN_PERIODS: Final = "each period has a stream of its own, and this one is never asked"
-"""Why a worker answers nothing for a stream that others stand for: nothing is wrong with it."""
+"""Reason of a worker's refusal for a model stream, which is not an error."""
 
 
 def asked_span(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
-    """How far into a period its windows are asked, in milliseconds: to its end, or to a running count's horizon."""
+    """Return the milliseconds of a period with windows: all of it, or the horizon."""
     if isinstance(mechanism, RunningCount):
         return min(source.period_ms, mechanism.steps * window.every_ms)
     return source.period_ms
 
 
 def questions_in_period(source: Source, mechanism: Mechanism, standing: StandingQuery | None) -> int:
-    """How many questions a stream of a period is asked in all; 0 of any other stream."""
+    """Return the number of questions to a stream of a period; 0 for other streams."""
     if (
         not isinstance(source, EventsSource)
         or source.starts is None

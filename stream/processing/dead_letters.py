@@ -1,4 +1,4 @@
-"""Dead letters: whole where they can be, cut where what was refused is larger than anything that comes in one piece."""
+"""Dead letters: refused events, cut if they are too large, with the reason as headers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from stream.processing.protocol import Headers, Message, RecordLike
 MAX_REASON = 512
 
 BUSY = "busy"
-"""The code of a question that is right and came too soon."""
+"""Code of a valid question that came too soon."""
 
 PRICE = "price"
-"""The code of a question that is right and costs more than is left of its stream's grant."""
+"""Code of a valid question that costs more than is left of its grant."""
 
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
-    """Why an event is refused: a code from a fixed list, and a message that names the field and the remedy.
+    """Why an event is refused: a code from a fixed list, and a message with the remedy.
 
-    Both stand on public topics. Of the event they hold words of the contract, declared names and positions alone; the rest
-    of it stays in the dead letter.
+    Both are published. Of the event they contain only words of the contract, declared names and
+    positions.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -38,7 +38,7 @@ class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault o
 
     @property
     def reason(self) -> str:
-        """Code and message in one line, as an answer carries them."""
+        """Code and message in one line, as in an answer."""
         return f"{self.code}: {self.message}"
 
 
@@ -54,14 +54,14 @@ _STRING_OR_CONSTANT = re.compile(STRING + rb"|NaN|-?Infinity", re.DOTALL)
 
 
 def without_constants(value: bytes) -> bytes:
-    """The event with null for NaN and Infinity: they are no JSON, but many write them, and the contract's parser reads past them."""
+    """Replace NaN and Infinity, which are not JSON but accepted by the parser, with null."""
     if b"NaN" not in value and b"Infinity" not in value:
         return value
     return _STRING_OR_CONSTANT.sub(lambda match: match[0] if match[0].startswith(b'"') else b"null", value)
 
 
 def address_of(value: bytes | None) -> tuple[str, str] | None:
-    """The id and stream of an event that may be wrong in any other way, if they can be read, are in bounds, and are one each."""
+    """Return the id and stream of a possibly invalid event, if valid and unambiguous."""
     if value is None:
         return None
     try:
@@ -73,7 +73,7 @@ def address_of(value: bytes | None) -> tuple[str, str] | None:
 
 
 def _names_others(value: bytes, address: _Address) -> bool:
-    """Whether an event that was read gives its id or stream twice, and differently."""
+    """Return True if the event repeats its id or stream with another value."""
     if value.count(b'"id"') == 1 == value.count(b'"stream"') and b"\\u" not in value:
         return False
     kept = {"id": address.id, "stream": address.stream}
@@ -81,19 +81,19 @@ def _names_others(value: bytes, address: _Address) -> bool:
 
 
 UNFOLDED_BYTES: Final = 4 * 1024 * 1024
-"""What is unfolded of a batch at a time, as much as the largest message of any topic that a service reads: larger ones take their turns."""
+"""Most bytes decompressed at a time; equals the largest message of any topic read."""
 MOST_UNFOLDED_BYTES: Final = 64 * 1024 * 1024
-"""Most that a compressed batch may unfold to.
+"""Largest decompressed size of a batch.
 
-A batch is refused whole beyond it, with the events of everybody in it, so that no producer's usual batch may come near: whose event
-made it larger would decide about other people's.
+A larger batch is refused whole, with all events in it. The limit is far above usual batches:
+otherwise one person's event could decide about the events of others.
 """
 MAX_RECORDS: Final = 1_000_000
-"""Most records of a batch: about so many of the smallest events unfold to the bound above."""
+"""Most records of a batch; the smallest events need about as many for the limit above."""
 MAX_RECORD_BYTES: Final = 128 * 1024
-"""Largest record that is read in a batch that takes turns: twice what the largest event may have."""
+"""Largest record in a batch decompressed in parts; twice that of an event."""
 MAX_HEADERS: Final = 64
-"""Most headers of a record. Each takes some hundred bytes of memory, and two of Kafka's."""
+"""Most headers of a record. Each takes some 100 bytes of memory, and two in Kafka."""
 
 BAD_NAME = Rejection("unreadable", "headers: a name is not UTF-8; send the event again without it")
 TOO_MANY_HEADERS = Rejection("unreadable", f"headers: more than {MAX_HEADERS}; send the event again with fewer")
@@ -114,9 +114,10 @@ BROKEN = Rejection("unreadable", "batch: what follows in it is not laid out as K
 
 @dataclass(frozen=True)
 class UnreadBatch:
-    """What is known of a batch, or of its rest, without reading it.
+    """Facts about a batch, or its rest, that was refused unread.
 
-    ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) are of the batch's bytes as Kafka keeps them.
+    ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) cover the batch's bytes
+    in Kafka.
     """
 
     first: int
@@ -127,39 +128,36 @@ class UnreadBatch:
 
 
 class Unread(bytes):
-    """A record's value where reading failed, and why.
+    """Value of a record that could not be read, with the reason.
 
-    For a single record these are the bytes of its value. For a ``batch`` they are the batch's first bytes, the record has
-    the offset of its last one, and nothing of it may be taken for an event.
+    A single record keeps the bytes of its value. For a ``batch``, the value is the batch's first
+    bytes, the offset is that of its last record, and the value must not be read as an event.
     """
 
     rejection: Rejection
     batch: UnreadBatch | None
 
     def __new__(cls, value: bytes, rejection: Rejection, batch: UnreadBatch | None = None) -> Self:
-        """Take the bytes that a dead letter is to show."""
+        """Attach the reason to the bytes for a dead letter."""
         made = super().__new__(cls, value)
         made.rejection, made.batch = rejection, batch
         return made
 
 
 WHOLE_BYTES: Final = 1024 * 1024
-"""Largest event that is set aside whole, key and headers included: what the input topics take uncompressed."""
+"""Largest event kept whole, with key and headers; larger ones are cut to the sizes below."""
 VALUE_BYTES: Final = 64 * 1024
-"""What is left of the value of a larger one."""
 KEY_BYTES: Final = 1024
-"""What is left of its key."""
 HEADER_BYTES: Final = 16 * 1024
-"""What is left of its headers: the first of them, names and values together."""
 HEADERS: Final = MAX_HEADERS - 16
-"""Most headers of an event that its dead letter keeps: with the letter's own, a reader of ours still takes them."""
+"""Most headers kept of an event; with the added headers within ``MAX_HEADERS``."""
 
 
 def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
-    """The original bytes and headers, with the reason in headers of Kafka Connect's naming.
+    """Return the original bytes and headers, with the reason as Kafka Connect headers.
 
-    Of what is larger than ``WHOLE_BYTES``, and of a batch that was not read, there is the beginning, with the whole's length
-    and digest. So no dead letter is larger than what Kafka takes, whatever came.
+    Events above ``WHOLE_BYTES`` and unread batches are cut, with length and digest of the whole, so
+    that every dead letter is within Kafka's limit.
     """
     key, value, headers = record.key, record.value, record.headers
     facts = RejectedHeaders(
@@ -201,7 +199,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 
 def _first(headers: Headers) -> Headers:
-    """As many headers as there is room for."""
+    """Return the leading headers within ``HEADER_BYTES``."""
     kept, left = [], HEADER_BYTES
     for name, value in headers[:HEADERS]:
         left -= len(name.encode()) + len(value or b"") + 8
@@ -212,7 +210,7 @@ def _first(headers: Headers) -> Headers:
 
 
 def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
-    """Why a stream that has given all charged answers, ``cutoff`` with its extensions, does not answer any more."""
+    """Return the reason of a stream that has given its ``cutoff`` of charged answers."""
     match calibration.kind:
         case "sparse_vector":
             return f"exhausted: all {cutoff} 'above' answers of the cutoff are out"
@@ -227,9 +225,9 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
 
 
 _UNPAID: Final = f"{PRICE}: query:"
-"""The beginning of the refusal of a question that asks for no more than an ordinary charged answer."""
+"""Prefix of the refusal of a question at an ordinary price."""
 
 
 def says_exhausted(reason: str | None) -> bool:
-    """Whether this is the reason of an answer or a stream whose grant pays for no ordinary charged answer any more."""
+    """Return True for the reason of a grant that pays for no further ordinary answer."""
     return reason is not None and reason.startswith(("exhausted:", _UNPAID))

@@ -1,4 +1,4 @@
-"""The private numbers of a query as they were written: decimals of any length and size, which doubles are only near."""
+"""Exact decimals of a query's private numbers, which doubles only approximate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stream.privacy.mechanisms.grid import Written
 from stream.privacy.mechanisms.ranges import written
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
-"""Stand for numbers that no double holds, beyond every range, private or public; by whether they are negative."""
+"""Replacements for numbers beyond doubles and all ranges, by sign."""
 
 _LONGEST = 1024
-"""Longer numbers are given by their nearest double; some parsers count digits."""
+"""Longest number kept as written; some parsers limit the number of digits."""
 
 _STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
 
@@ -60,17 +60,17 @@ _decode_raw_scores: Callable[[bytes], _RawScores] = msgspec.json.Decoder(_RawSco
 
 
 def value_of(payload: bytes) -> Decimal:
-    """The ``value`` of a query that was read as a number within the range of doubles."""
+    """Return a valid query's ``value`` within the range of doubles."""
     return _decode_value(payload).value
 
 
 def values_of(payload: bytes) -> Written:
-    """The ``values`` of a query, one by one, of those that were read as numbers within the range of doubles."""
+    """Return a lazy reader of a valid query's ``values`` within the range of doubles."""
     return _lazily(lambda: _decode_raw_values(payload).values or [])
 
 
 def scores_of(payload: bytes) -> Written:
-    """The ``value`` of each candidate of a query, likewise."""
+    """Return a lazy reader of the ``value`` of each candidate."""
     return _lazily(lambda: [one.value for one in _decode_raw_scores(payload).candidates or []])
 
 
@@ -86,7 +86,7 @@ def _lazily(read: Callable[[], list[msgspec.Raw]]) -> Written:
 
 
 def require_kept_digits(request: bytes) -> None:
-    """Refuse a registration of numbers that are kept otherwise than they are written: the promise is about those kept."""
+    """Refuse numbers that doubles change: the privacy promise is about the kept numbers."""
     source = _decode_raw_registration(request).source
     for name in _RawFeed.__struct_fields__:
         text = str(getattr(source, name), "ascii")
@@ -98,15 +98,15 @@ def require_kept_digits(request: bytes) -> None:
             raise RefusedError(f"source.{name}: has more digits than are kept; write it with at most 15")
 
 
-def readable(payload: bytes) -> bytes:
-    """A query with numbers that every parser takes in place of those that are too large or too long for some.
+def replace_extreme_numbers(payload: bytes) -> bytes:
+    """Replace numbers that are too large or too long for some parsers.
 
-    JSON has numbers of any size. Those of moderate length and size, strings and all that is no JSON stay as they are.
+    Other numbers, strings, and text that is not JSON stay as they are.
     """
-    return _STRING_OR_NUMBER.sub(_readable, payload)
+    return _STRING_OR_NUMBER.sub(_replace_extreme, payload)
 
 
-def _readable(match: re.Match[bytes]) -> bytes:
+def _replace_extreme(match: re.Match[bytes]) -> bytes:
     text = match[0]
     if text.startswith(b'"'):
         return text

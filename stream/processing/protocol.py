@@ -1,8 +1,9 @@
-"""What processors and the engines that run them have in common.
+"""The interface between processors and the engines that run them.
 
-A processor is a deterministic state machine over one partition: restored from changelogs, fed batches of records,
-it changes its state and says what to write. It knows nothing of Kafka. An engine writes the outputs of a batch, the
-position reached among them, in one transaction, and on any failure throws the processor away and restores another.
+A processor is a deterministic state machine over one partition: restored from changelogs, it
+processes batches of records, changes its state and returns its outputs. It does not depend on
+Kafka. An engine writes the outputs of a batch, with the position reached, in one transaction. On
+any failure it discards the processor and restores another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class RecordLike(Protocol):
-    """What a processor reads of a Kafka record."""
+    """The fields of a Kafka record that processors read."""
 
     @property
     def topic(self) -> str: ...  # noqa: D102
@@ -47,11 +48,11 @@ class Record(NamedTuple):
 
 
 Message = tuple[bytes | None, bytes | None, Headers]
-"""Key, value and headers of a record to be written; no value deletes the key from a compacted topic."""
+"""Key, value and headers of an output record; a null value deletes the key."""
 
 
 class Messages(Collection[Message]):
-    """Messages to one partition, in order: lists of them, and whole sequences that stay as they came."""
+    """Messages to one partition, in order: lists, and sequences kept as they are."""
 
     __slots__ = ("parts",)
 
@@ -59,14 +60,14 @@ class Messages(Collection[Message]):
         self.parts: list[Collection[Message]] = []
 
     def add(self, message: Message) -> None:
-        """Write one message."""
+        """Add one message."""
         if self.parts and isinstance(last := self.parts[-1], list):
             last.append(message)
         else:
             self.parts.append([message])
 
     def extend(self, messages: Collection[Message]) -> None:
-        """Write several messages."""
+        """Add several messages."""
         if messages:
             self.parts.append(list(messages) if isinstance(messages, list) else messages)
 
@@ -87,17 +88,17 @@ class Messages(Collection[Message]):
 
 @dataclass(slots=True)
 class Outputs:
-    """What one step writes, by topic and partition, in order; ``busy`` counts the questions that must come again."""
+    """Messages of one step by topic and partition; ``busy`` counts questions to retry."""
 
     messages: dict[tuple[str, int], Messages] = field(default_factory=dict)
     busy: int = 0
 
     def add(self, topic: str, partition: int, message: Message) -> None:
-        """Write one message."""
+        """Add one message."""
         self._at(topic, partition).add(message)
 
     def extend(self, topic: str, partition: int, messages: Collection[Message]) -> None:
-        """Write several messages to one partition."""
+        """Add several messages to one partition."""
         self._at(topic, partition).extend(messages)
 
     def _at(self, topic: str, partition: int) -> Messages:
@@ -114,23 +115,23 @@ class Outputs:
 
 
 PROGRESS_KEY = b"@progress"
-"""Key of the progress record in a changelog; no stream's name starts with an at-sign."""
+"""Key of the progress record in a changelog; stream names never start with ``@``."""
 
 
 TOPIC_ID: Final = "topic-id "
-"""How the name of a progress record's header begins that has the id of an input; the topic's name follows.
+"""Prefix of progress headers with topic ids; the topic's name follows.
 
-Headers are no part of an event: a version that does not know them reads the record all the same.
+Versions that do not know these headers can still read the record.
 """
 
 
 def with_topic_ids(topic_ids: Mapping[str, str]) -> Headers:
-    """Give the headers of a progress record whose offsets are of topics with these ids."""
+    """Return the headers of a progress record for inputs with these topic ids."""
     return tuple((TOPIC_ID + topic, topic_id.encode()) for topic, topic_id in topic_ids.items())
 
 
 def topic_ids_of(record: RecordLike) -> dict[str, str]:
-    """Read the ids of the topics that a progress record's offsets are of; none if an earlier version wrote it."""
+    """Read a progress record's topic ids; earlier versions wrote none."""
     return {
         name.removeprefix(TOPIC_ID): value.decode("ascii", "replace")
         for name, value in record.headers
@@ -139,11 +140,11 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
 
 
 class TableMissedError(RuntimeError):
-    """A table told of something too late for this restore to be right; the next restore finds it in its place."""
+    """A table record came too late for this restore; the next restore will include it."""
 
 
 class LaterVersionError(RuntimeError):
-    """A changelog holds a record that this version cannot read: nobody knows what its partition has answered."""
+    """A changelog contains a record of a later version, so its state is unknown."""
 
     def __init__(self, record: RecordLike) -> None:
         super().__init__(
@@ -153,7 +154,7 @@ class LaterVersionError(RuntimeError):
 
 
 class InputRefusedError(RuntimeError):
-    """An input is not as it must be, and nothing of it is taken before somebody mends it; the message quotes nothing private."""
+    """An input is invalid and not read until repaired; the message has no private data."""
 
 
 class Processor(Protocol):
@@ -161,17 +162,17 @@ class Processor(Protocol):
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Topics whose records are answered, each once."""
+        """Topics whose records are processed, each once."""
 
     @property
     def tables(self) -> Sequence[str]:
-        """Compacted topics read from the beginning at restore and followed from there, never committed."""
+        """Compacted topics read from the beginning at restore and then followed, never committed."""
 
     @property
     def heavy(self) -> bool:
-        """Whether a step may take long, as when it counts rows: an engine then runs it beside its heartbeats.
+        """True if a step may be slow, such as counting rows; it then runs beside heartbeats.
 
-        It may become so with what a table tells.
+        It may become true with a record of a table.
         """
 
     @property
@@ -179,78 +180,78 @@ class Processor(Protocol):
         """The compacted topic that this processor writes and is restored from."""
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Take in records of a table or of the changelog; all tables come before the changelog."""
+        """Read records of a table or of the changelog; all tables come before the changelog."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether events that were answered may be answered once more if the changelog is behind: with the same bytes."""
+        """True if events may be answered again, with equal bytes, after an incomplete changelog."""
 
     def restored(self) -> Mapping[str, int]:
-        """End the restore. Gives each input's next offset by the changelog: written with whatever was answered."""
+        """End the restore and return each input's next offset according to the changelog."""
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The ids of the inputs that the offsets of ``restored`` are of, as far as the changelog has them.
+        """Topic ids of the inputs behind the offsets of ``restored``, as far as recorded.
 
-        The engine puts in those that are missing, and progress records have them from then on.
+        The engine adds missing ids, and later progress records contain them.
         """
 
     def recreated(self, topic: str) -> None:
-        """Take an input from its beginning: the topic that was read before was deleted, and there is another of its name.
+        """Restart an input at offset 0 after its topic was deleted and created again.
 
         Raises:
-            InputRefusedError: what the state holds of the old topic does not go together with the new one.
+            InputRefusedError: the state from the old topic does not fit the new one.
         """
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Take in new records of the tables.
+        """Process new records of the tables.
 
         Raises:
-            TableMissedError: they name what the changelog knew and the tables did not when this state was restored.
+            TableMissedError: the restored changelog knew these records, but the tables lacked them.
         """
 
     def portion(self, records: Sequence[RecordLike]) -> int:
-        """How many records of a batch, from the first, to answer in one step: no more work than one step should do.
+        """Return the number of leading records to process in one step, at least one.
 
-        At least one. It tells from public facts, and changes nothing.
+        It depends on public facts only, and changes nothing.
         """
 
     def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Answer a batch of input records of one topic; empty batches are allowed.
+        """Process a possibly empty batch of one input topic's records.
 
-        What is written does not depend on how a topic's records are cut into batches.
+        The outputs do not depend on the division into batches.
         """
 
     def idle(self, now: float) -> Outputs:
-        """What is due by the clock, in seconds since the epoch; called between batches."""
+        """Return outputs due by the clock, in seconds since 1970; called between batches."""
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Whether the tables must be up to date before this batch: it names keys they do not hold yet."""
+        """Return True if the batch has keys that the tables lack, so that they must catch up."""
 
 
 @runtime_checkable
 class Refusing(Protocol):
-    """A processor that may lack what some of its streams are answered with: a noise key, or a table."""
+    """A processor that may lack noise keys or tables of some streams."""
 
     def refusals(self) -> Mapping[str, int]:
-        """How many open streams are not answered here, by what is lacking, in words that every asker is told."""
+        """Return the number of open streams without answers by public reason."""
 
 
 @runtime_checkable
 class Timed(Protocol):
-    """A processor for which the end of its input tells the time."""
+    """A processor with outputs due at times or at the end of its input."""
 
     def reached_end(self, moment: float) -> None:
-        """Be told that whatever stood in the input at a moment has been taken in, in seconds since 1970."""
+        """Note that all input up to a time, in seconds since 1970, was processed."""
 
     @property
     def due_at(self) -> float | None:
-        """The moment from which on an input that has ended makes something due, in seconds since 1970; None if none does."""
+        """Time in seconds since 1970 at which ended input causes outputs, or None."""
 
     @property
     def closes_at(self) -> float | None:
-        """The moment from which on what comes makes something due, in seconds since 1970; None if that does not hang on moments."""
+        """Time in seconds since 1970 from which new input causes outputs, or None."""
 
     @property
     def behind(self) -> bool:
-        """Whether more is due by the clock than one step does: ``idle`` does more of it at each call."""
+        """True if ``idle`` must be called again for more outputs."""

@@ -1,6 +1,6 @@
-"""Receipts: what became of the latest requests, so that one sent again is told the same and does nothing.
+"""Receipts of the latest requests, so that a repeated request gets its receipt again.
 
-A receipt belongs to a request's id and to the digest of what was asked under it.
+A receipt belongs to a request's id and to the digest of its content.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from schemas.trail import BEFORE_THE_FIRST
 from schemas.wire import Codec, MalformedEventError
 
 MAX_RECEIPTS = 100_000
-"""Requests that are remembered; the oldest is forgotten, and its receipt deleted from the ledger, beyond that."""
+"""Most receipts; beyond that, the oldest is deleted, also from the ledger."""
 
 RECEIPT_PREFIX = b"receipt|"
 
 Write = tuple[str, bytes, Receipt | None]
-"""Source, key and record of one line of the ledger; no record deletes the key."""
+"""Source, key and record of one ledger write; a null record deletes the key."""
 
 
 @cache
@@ -31,46 +31,47 @@ def _requests() -> TypeAdapter[Request]:
 
 
 def request_digest(request: Request) -> str:
-    """What tells two requests of one id apart: equal for equal requests, however they were written down.
+    """Return a digest of a request's content, independent of its JSON encoding.
 
-    Fields at their defaults do not count, so that a later version's optional fields leave it as it is.
+    Fields at their defaults do not count, so a later version's optional fields do not change it.
     """
     body = _requests().dump_json(request, exclude_defaults=True)
     return blake3(request.kind.encode() + b"\n" + body).hexdigest()
 
 
 def _whole_digest(request: Request) -> str:
-    """The digest of earlier versions, over all fields."""
+    """Return the digest of earlier versions, over all fields."""
     return blake3(_requests().dump_json(request)).hexdigest()
 
 
 def receipt_key(request: str) -> bytes:
-    """The ledger's key of a request id's first receipt."""
+    """Return the ledger key of a request id's first receipt."""
     return RECEIPT_PREFIX + request.encode()
 
 
 def refusal_key(request: str, digest: str) -> bytes:
-    """The key of what is told to whoever uses another's id: longer than any id, so that it is no receipt's key."""
+    """Return the key of a refusal for a used id, longer than any receipt's key."""
     return RECEIPT_PREFIX + f"{digest}|{blake3(request.encode()).hexdigest()}".encode()
 
 
 class Receipts:
-    """The first receipt of each of the latest ``MAX_RECEIPTS`` request ids, in the order of their sequence."""
+    """The receipts of the latest ``MAX_RECEIPTS`` request ids, in order of sequence."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Receipt] = OrderedDict()
         self.sequence = 0
 
     def restore(self, receipts: Iterable[Receipt]) -> None:
-        """Take the ledger's receipts."""
+        """Load the ledger's receipts."""
         found = sorted(receipts, key=lambda receipt: receipt.sequence)
         self._known = OrderedDict((receipt.request, receipt) for receipt in found)
         self.sequence = found[-1].sequence + 1 if found else 0
 
-    def again(self, request: Request, digest: str) -> list[Write] | None:
-        """What to write if the request's id was used before; None if it is new.
+    def find_repeat(self, request: Request, digest: str) -> list[Write] | None:
+        """Return the writes for a request with a known id; None if the id is new.
 
-        The same request gets its receipt again. Another one is refused, under a key that is deleted at once.
+        An equal request gets its receipt again; another is refused, under a key that is deleted at
+        once.
         """
         known = self._known.get(request.request)
         if known is None:
@@ -93,7 +94,7 @@ class Receipts:
         return [(source, key, refused), (source, key, None)]
 
     def keep(self, receipt: Receipt) -> Iterator[Write]:
-        """Remember a new request's receipt, and forget the oldest where there are too many."""
+        """Add a new request's receipt, and delete the oldest beyond the limit."""
         self.sequence += 1
         self._known[receipt.request] = receipt
         yield receipt.source, receipt_key(receipt.request), receipt
@@ -105,23 +106,23 @@ class Receipts:
 trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)
 
 EMPTY = TrailHead(entries=0, digest=BEFORE_THE_FIRST, time=0)
-"""The head of a trail without any entry."""
+"""The head of an empty trail."""
 
 
 class BrokenTrailError(ValueError):
-    """A trail is not the one that was written; the message names the entry and what is wrong with it."""
+    """A trail was changed; the message names the entry and the fault."""
 
 
 def entry_digest(value: bytes) -> str:
-    """The digest of an entry, byte for byte as it was written."""
+    """Return the digest of an entry's bytes."""
     return blake3(value).hexdigest()
 
 
 def follow_chain(head: TrailHead, value: bytes | None) -> tuple[TrailHead, TrailRecord]:
-    """Take one more entry behind a head.
+    """Check and add the entry after a head.
 
     Raises:
-        BrokenTrailError: it is not the entry that follows.
+        BrokenTrailError: the entry does not follow the head.
     """
     number = head.entries
     try:

@@ -1,4 +1,4 @@
-"""Records and messages by the thousand, in columns; each is made when somebody looks at it."""
+"""Records and messages in columns; single ones are created on access."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _NO_HEADERS: Final = ()
 class RecordColumns(Sequence[Record]):
     """Records of one partition without headers, in order of their offsets.
 
-    ``timestamp_type`` is Kafka's word for who stamped them, all alike: 0 for their writers, 1 for the broker, None outside Kafka.
+    ``timestamp_type`` is Kafka's common type of the timestamps: 0 by producers, 1 by the broker,
+    None outside Kafka.
     """
 
     all_are_read: Final = True
@@ -76,7 +77,7 @@ class RecordColumns(Sequence[Record]):
             yield Record(topic, partition, offset, timestamp, key, value)
 
     def picked(self, places: npt.NDArray[Any]) -> RecordColumns:
-        """Those at some places."""
+        """Return the records at some places."""
         return RecordColumns(
             self.topic,
             self.partition,
@@ -88,7 +89,7 @@ class RecordColumns(Sequence[Record]):
         )
 
     def are(self, others: Sequence[Any]) -> bool:
-        """Whether these are the same records, of the same fetch."""
+        """Return True if these are the same records of the same fetch."""
         return (
             isinstance(others, RecordColumns)
             and others.values.data is self.values.data
@@ -97,14 +98,14 @@ class RecordColumns(Sequence[Record]):
 
 
 def picked(records: Sequence[RecordLike], places: npt.NDArray[Any]) -> Iterable[RecordLike]:
-    """The records at some places."""
+    """Return the records at some places."""
     if isinstance(records, RecordColumns):
         return records.picked(places)
     return [records[place] for place in places.tolist()]
 
 
 def size_of(records: Sequence[Any]) -> int:
-    """How many bytes of keys, values and headers some records have."""
+    """Return the bytes of keys, values and headers."""
     if isinstance(records, RecordColumns):
         return int(records.keys.size.sum() + records.values.size.sum())
     return sum(
@@ -116,14 +117,14 @@ def size_of(records: Sequence[Any]) -> int:
 
 
 def are_alike(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two fetches of a partition can make one batch."""
+    """Return True if two fetches of a partition can form one batch."""
     if isinstance(some, RecordColumns):
         return isinstance(others, RecordColumns) and some.timestamp_type == others.timestamp_type
     return not isinstance(others, RecordColumns)
 
 
-def one_behind_another(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """Fetches of a partition that are alike, as one batch."""
+def concatenate(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Concatenate compatible fetches of a partition."""
     columns = [part for part in parts if isinstance(part, RecordColumns)]
     if not columns:
         return [record for part in parts for record in part]

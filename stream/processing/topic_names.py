@@ -10,8 +10,7 @@ from aiokafka.partitioner import murmur2
 from blake3 import blake3
 
 LEDGER_PARTITIONS = 1
-"""Requests, charges, ledger and trail have one partition: stream names are unique across all sources, and a privacy ledger
-is serial by nature. See docs/architecture.md."""
+"""Stream names are unique across sources; see docs/architecture.md."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +42,20 @@ class Topics:
 
     @property
     def partials(self) -> str:
-        """What partitions of live topics have in closed windows, by stream; private."""
+        """Counts of live topics' partitions in closed windows, by stream; private."""
         return f"{self.prefix}.partials"
 
     @property
     def merges(self) -> str:
-        """Merging's changelog, by stream; compacted, private."""
+        """The changelog of merging, by stream; compacted, private."""
         return f"{self.prefix}.merges"
 
     def feed_state(self, source: str) -> str:
-        """The changelog of a live topic's tasks, with as many partitions as that topic; compacted, private."""
+        """Return the changelog of a live topic, with as many partitions; compacted, private."""
         return f"{self.feed_states()}{_escaped(source)}"
 
     def feed_states(self) -> str:
-        """How the names of all live topics' changelogs begin."""
+        """Return the prefix of all live topics' changelogs."""
         return f"{self.prefix}.feed."
 
     @property
@@ -66,17 +65,17 @@ class Topics:
 
     @property
     def charges(self) -> str:
-        """What streams have spent, by source."""
+        """Charges of streams, by source."""
         return f"{self.prefix}.charges"
 
     @property
     def ledger(self) -> str:
-        """The budget service's record, by source; compacted."""
+        """The budget service's ledger, by source; compacted."""
         return f"{self.prefix}.ledger"
 
     @property
     def trail(self) -> str:
-        """What was asked and decided, entry by entry; kept for ever."""
+        """The audit trail; never deleted."""
         return f"{self.prefix}.trail"
 
     @property
@@ -86,7 +85,7 @@ class Topics:
 
     @property
     def status(self) -> str:
-        """Digests per stream, by stream; compacted."""
+        """Status records, by stream; compacted."""
         return f"{self.prefix}.status"
 
 
@@ -94,10 +93,10 @@ _SHARED = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
 
 
 def outer_prefixes(prefix: str) -> list[str]:
-    """List the prefixes whose installations could have topics or groups of the same names as this one's.
+    """List prefixes of installations that may share topic or group names with this one.
 
-    Live sources and targets of alerts name some of them: the changelog of a live source `ledger` under `sotto` is the ledger under
-    `sotto.feed`, and the feeds' group of a source `workers` is the workers' under `sotto-feed`.
+    The changelog of a live source `ledger` under `sotto` is the ledger under `sotto.feed`; the feed
+    group of a source `workers` is the worker group under `sotto-feed`.
     """
     return [prefix[: found.start()] for found in _SHARED.finditer(prefix) if found.start()]
 
@@ -108,7 +107,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9.]")
 
 @lru_cache(maxsize=4096)
 def _escaped(name: str) -> str:
-    """A name in characters that Kafka's topics may have: no underscores, which it takes for dots now and then."""
+    """Escape a name for Kafka topics, without underscores, which may collide with dots."""
     written = _UNSAFE.sub(lambda match: b"-%02X" % match[0][0], name.encode()).decode()
     if len(written) <= _LONGEST_ESCAPED:
         return written
@@ -116,13 +115,13 @@ def _escaped(name: str) -> str:
 
 
 MAX_NAME_BYTES = 128
-"""Longest name of a source or a stream, and so the longest key that is anybody's."""
+"""Longest name of a source or a stream, and the longest valid key."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition that Kafka's default partitioner (murmur2) gives a name; 0 for a key too long to be one.
+    """Return the partition by Kafka's default partitioner (murmur2); 0 for too long a key.
 
-    Hashing is slow, and results are kept: neither may be had with keys of any length.
+    Hashing is slow, and results are cached, so keys must be bounded.
     """
     return _hashed(key, partitions) if len(key) <= MAX_NAME_BYTES else 0
 

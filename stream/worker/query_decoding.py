@@ -13,7 +13,7 @@ from schemas import MAX_EVENT_BYTES, Query
 from schemas.json_limits import REPEATED, may_repeat_a_field, repeats_a_field
 from schemas.wire import UNREADABLE, Codec, MalformedEventError, struct
 from stream.processing.dead_letters import Rejection, Unread
-from stream.processing.exact_decimals import readable
+from stream.processing.exact_decimals import replace_extreme_numbers
 from stream.worker.families.question_columns import Row
 from stream.worker.stream_terms import quotes_of
 
@@ -57,7 +57,7 @@ def in_full(value: bytes) -> Any:
     try:
         return _any.decode(value)
     except msgspec.ValidationError:
-        return _any.decode(readable(value))
+        return _any.decode(replace_extreme_numbers(value))
 
 
 def each_once(value: bytes, query: Any) -> Any:
@@ -79,7 +79,9 @@ def unfit(value: bytes | None) -> Rejection:
 def malformed(value: bytes | None) -> Rejection:
     """Return the model's rejection of an event that the fast decoder refused."""
     try:
-        _query_codec.decode(readable(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value)
+        _query_codec.decode(
+            replace_extreme_numbers(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value
+        )
     except MalformedEventError as error:
         code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
         return Rejection(code, str(error))

@@ -87,7 +87,7 @@ class StreamKeys:
                 definitions=rows_of(self._digests, slots[members]),
                 role=role,
             )
-            found[members] = np.frombuffer(derived.one_behind_another(), dtype=np.uint8).reshape(-1, SUBKEY_BYTES)
+            found[members] = np.frombuffer(derived.concatenated(), dtype=np.uint8).reshape(-1, SUBKEY_BYTES)
         if self._versions:
             for place, slot in enumerate(slots.tolist()):
                 if slot in self._versions:

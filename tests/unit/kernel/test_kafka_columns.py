@@ -22,7 +22,7 @@ from stream.kafka.client import adapter, column_reader
 from stream.kernel import Spans, spans_of, use
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import Message, Messages
-from stream.processing.record_columns import MessageColumns, RecordColumns, are_alike, one_behind_another
+from stream.processing.record_columns import MessageColumns, RecordColumns, are_alike, concatenate
 from tests import bombs
 from tests.kernels import kernel
 
@@ -110,7 +110,7 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
             batches[-1].append(part)
         else:
             batches.append([part])
-    joined = [one_behind_another(batch) for batch in batches]
+    joined = [concatenate(batch) for batch in batches]
     assert [one for batch in joined for one in told(batch)] == [one for part in parts for one in told(part)]
     assert [isinstance(batch, RecordColumns) for batch in joined] == [
         isinstance(batch[0], RecordColumns) for batch in batches

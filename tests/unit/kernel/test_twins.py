@@ -227,7 +227,7 @@ def test_texts_are_found_again_after_being_joined_and_picked() -> None:
     both = joined((one, other))
     assert list(both) == [b"a", b"", b"ccc", b"dd"]
     assert list(both.picked(np.array([3, 0]))) == [b"dd", b"a"]
-    assert both.picked(np.array([3, 0])).one_behind_another() == b"dda"
+    assert both.picked(np.array([3, 0])).concatenated() == b"dda"
     assert isinstance(both[1:], Spans)
     assert list(both[1:]) == [b"", b"ccc", b"dd"]
 
