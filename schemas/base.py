@@ -28,7 +28,7 @@ MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
 """Largest control or ledger event in bytes; each contains a whole definition."""
 
 MAX_ANSWER_BYTES = 256 * 1024
-"""Largest answer in bytes; one answer may list thousands of numbers."""
+"""Largest answer in bytes."""
 
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of a public number; doubles below it still resolve 1/8."""
@@ -40,7 +40,7 @@ _WORDS_OF_PATTERNS: Final[dict[str, str]] = {}
 def matching(
     pattern: str, words: str, *, min_length: int | None = None, max_length: int | None = None
 ) -> StringConstraints:
-    """Constrain a text to a pattern; ``words`` is the error message for other texts."""
+    """Constrain a text to a pattern, with ``words`` as the error message."""
     _WORDS_OF_PATTERNS[pattern] = words
     return StringConstraints(min_length=min_length, max_length=max_length, pattern=pattern)
 
@@ -57,7 +57,6 @@ class OneOf:
         self._words = words
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Add the error message to the union's schema."""
         schema = handler(source)
         if schema["type"] != "union":
             raise TypeError("mark a union of several forms")
@@ -68,7 +67,6 @@ class ByKind:
     """Marks a union discriminated by ``kind``; the error message lists all kinds."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Add the error message to the discriminated union's schema."""
         schema = handler(source)
         if schema["type"] != "tagged-union":
             raise TypeError("give Field(discriminator='kind') before ByKind()")
@@ -97,10 +95,7 @@ class Event(BaseModel):
 
 
 class SparingEvent(Event):
-    """An event whose JSON leaves out the fields in ``wire_omits`` at their defaults.
-
-    Without these fields, the bytes equal those of earlier versions.
-    """
+    """An event whose JSON leaves out ``wire_omits`` at their defaults, as earlier versions."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -131,10 +126,7 @@ Number = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 """A finite number within the contract's range."""
 
 PrivateNumber = float
-"""A private number of any size, clamped to its feed's range.
-
-A refusal would reveal that the number is large.
-"""
+"""A private number of any size, clamped because a refusal would reveal that it is large."""
 
 Epsilon = Annotated[float, Field(ge=1e-6, le=1000.0)]
 """A privacy-loss parameter ε, from 10⁻⁶ to 1000."""
@@ -160,10 +152,7 @@ Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False
 """Names of analysts with a right to open streams."""
 
 Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
-"""Cost of the charged answers beyond one ordinary charge each, in 2⁻²⁰ of a charge.
-
-Negative if questions with an ``alpha`` were charged less.
-"""
+"""Cost of charged answers beyond ordinary charges, in 2⁻²⁰ of one; may be negative."""
 
 Incarnation = Annotated[str, matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters small")]
 """128 random bits in hexadecimal that distinguish streams opened under the same name."""
@@ -179,7 +168,6 @@ Version = Annotated[int, Field(ge=FIRST_VERSION, le=2**31)]
 """Version of a source's data: 1 when registered, one more after each refresh."""
 
 Digest = Annotated[str, _DIGEST]
-"""A 256-bit digest in hexadecimal."""
 
 KeyId = Annotated[str, matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal digits, letters small")]
 """Public name of a noise key."""
@@ -188,10 +176,9 @@ KeyId = Annotated[str, matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal digits, 
 class Amount(SparingEvent):
     """A quantity of privacy budget.
 
-    ``rho`` is set for sources under zero-concentrated differential privacy. ``rho`` and ``epsilon``
-    both add up over streams there, the source's budget bounds one of them, and ``delta`` is 0.
-    Streams with Gaussian noise have no ``epsilon`` to add up: if there are any, only ``rho`` is
-    bounded, and ``epsilon`` and ``delta`` follow from it.
+    ``rho`` is set under zero-concentrated differential privacy: ``rho`` and ``epsilon`` add up over
+    streams, the budget bounds one of them, and ``delta`` is 0. Streams with Gaussian noise have no
+    ``epsilon``: with them only ``rho`` is bounded, and ``epsilon`` and ``delta`` follow from it.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

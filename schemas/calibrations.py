@@ -1,12 +1,10 @@
-"""Calibrations: the noise scales and limits of an opened stream.
+"""Calibrations: noise scales and limits of an opened stream, from public parameters only.
 
-A calibration depends on public parameters only. ``sensitivity_steps``, ``shift`` and noise are in
-steps of ``grid``; ``alpha`` and ``grid`` are in the query's unit. ``alpha`` holds with probability
-1 − ``beta`` for all ``expected_queries`` answers together; its meaning depends on the mechanism
-(docs/mechanisms.md, "What α bounds"). ``cutoff`` is the number of charged answers that the grant
-pays for; 0 if one charge pays for all. ``rounding`` is the largest change of a value by rounding to
-the grid, and part of α. ``vacuous`` is true if a constant answer would also keep to α, given the
-public number of rows.
+``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in
+the query's unit. ``alpha`` holds with probability 1 − ``beta`` for all ``expected_queries`` answers
+together; see docs/mechanisms.md, "What α bounds". ``cutoff`` is the number of charged answers in
+the grant, 0 if one charge pays for all. ``rounding``, a part of α, is the largest change of a value
+by rounding. ``vacuous`` is true if a constant answer would also keep to α, given the public rows.
 """
 
 from __future__ import annotations
@@ -65,9 +63,9 @@ class AnswersCalibration(_Calibration):
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
     ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian``
-    has no ``epsilon_answer``: numbers that one person moves by Δ in the ℓ₂ norm have noise of
-    deviation Δ·``deviation``, at most ``moved`` numbers in one answer. ``alpha`` applies to the
-    stream's sensitivity; the α of a Laplace query is proportional to its own sensitivity.
+    has no ``epsilon_answer``: numbers that one person moves by Δ in the ℓ₂ norm, at most ``moved``
+    in one answer, have noise of deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` in
+    proportion to its sensitivity.
     """
 
     kind: Literal["answers"] = "answers"
@@ -79,14 +77,13 @@ class AnswersCalibration(_Calibration):
 
 
 class ReleaseCalibration(_Calibration):
-    """Calibration of mechanisms charged once, at the first answer.
+    """Calibration of histogram, lazy_histogram, sparse_project and randomized_response.
 
-    These are histogram, lazy_histogram, sparse_project and randomized_response. One person reaches
-    all ``parts`` of the release, each ``epsilon_part``-DP: the rows of a projection, the events of
-    one person, otherwise a single part. ``gaussian`` has no ``epsilon_part``: each number's noise
-    has this ``deviation``. One person moves ``moved`` numbers by 1 each or, with ``contribution``
-    rows, all of them by one number. With ``noise_only``, ``alpha`` covers the noise only; the whole
-    error depends on the table, and each answer carries it.
+    They are charged once. One person reaches all ``parts`` of the release, each
+    ``epsilon_part``-DP: the rows of a projection, or a person's events. ``gaussian`` has no
+    ``epsilon_part``: each number's noise has this ``deviation``, and one person moves ``moved``
+    numbers by 1 each or, with ``contribution`` rows, all by one number. With ``noise_only``,
+    ``alpha`` covers the noise; each answer carries its whole error.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
@@ -106,9 +103,9 @@ class HypothesisCalibration(_Calibration):
 
     ``sparse_vector`` calibrates the ⊤/⊥ decisions and the numbers, over errors in counts; its
     cutoff is the number of updates. An error above ``threshold`` steps requests an update.
-    ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows, 0 if that number is
-    public. ``places`` is the number of cells over which a sparse hypothesis first spreads the rows;
-    null for pmw and for streams opened before the field existed.
+    ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows, 0 if public.
+    ``places`` is the number of cells of a sparse hypothesis at first; null for pmw and for earlier
+    streams.
     """
 
     kind: Literal["hypothesis"] = "hypothesis"
@@ -161,12 +158,12 @@ class RunningCountCalibration(_Calibration):
     """Calibration of the node sums that make up running counts: running_count.
 
     Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most
-    ``levels`` nodes, and an answer adds up at most ``nodes``. All noise has one distribution:
-    Laplace noise of scale ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, noise of
-    this ``deviation``. Over all windows and ``groups``, one person moves at most ``moved`` nodes of
-    a level, by ``sensitivity_steps`` together, and by that over √``spread`` in the ℓ₂ norm.
-    ``alpha`` applies to the answers with the most nodes; ``cutoff`` and ``expected_queries`` are
-    the number of answers, one per window and group.
+    ``levels`` nodes, and an answer adds up at most ``nodes``. The noise is Laplace of scale
+    ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, has this ``deviation``. Over all
+    windows and ``groups``, one person moves at most ``moved`` nodes of a level, by
+    ``sensitivity_steps`` together, and by that over √``spread`` in the ℓ₂ norm. ``alpha`` applies
+    to the answers with the most nodes; ``cutoff`` and ``expected_queries`` are the number of
+    answers, one per window and group.
     """
 
     kind: Literal["running_count"] = "running_count"

@@ -52,10 +52,7 @@ class Checkpoint(SparingEvent):
 
 
 class HypothesisUpdate(Event):
-    """One update of a stream's public hypothesis: question, direction and number of steps.
-
-    A hypothesis is rebuilt from its updates alone, in order of their ``number`` from 0.
-    """
+    """One update of a stream's public hypothesis, which is rebuilt in order of ``number``."""
 
     wire_omits_defaults: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Private progress records of the feeds' changelogs, kept beside the pieces of counts."""
+"""Private progress records of the feeds' changelogs, beside the pieces of counts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from schemas.base import Count, Event, Identifier, Incarnation, Milliseconds
 
 
 class FirstWindow(Event):
-    """Start of the earliest window of all streams that count events stamped ``since`` or later.
-
-    Without ``since``, these streams count all events.
-    """
+    """Start of the earliest window of all streams with the same ``since``, or with none."""
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -44,14 +41,11 @@ class FeedStream(Event):
     """Progress of a partition in an epoch of a standing stream.
 
     An epoch lasts from an opening, or an extension after an end, to the next end; ``epoch`` is the
-    number of extensions when it began (earlier versions left it out). It counts from ``offset``.
-    ``next`` is the start of the next window to report, ``last`` that of the epoch's last window,
-    once known.
-
-    ``tally`` counts the epoch's windows, except those up to ``until``, which ``own`` counts because
-    other tallies include events there that do not count for this stream. Each tally counts events
-    stamped at or after its ``since`` (milliseconds since 1970), or behind a mark with such a stamp;
-    without ``since``, all.
+    number of extensions when it began. It counts from ``offset``. ``next`` is the start of the next
+    window to report, ``last`` that of the epoch's last window, once known. ``tally`` counts the
+    epoch's windows, except those up to ``until``, which ``own`` counts because other tallies
+    include events there that the stream must not count. Each counts events stamped since its
+    ``since``, or behind such a mark; without ``since``, all.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -89,9 +83,9 @@ class Partial(Event):
 class MergedStream(Event):
     """Progress of merging in a standing stream.
 
-    ``reached`` is the start of the last window that was asked or skipped, −1 before the first. For
-    a running count, ``windows`` is the number of windows in its sums; ``lost`` says that some are
-    missing, so that the stream asks no further questions.
+    ``reached`` is the start of the last window that was asked or skipped, −1 before the first. A
+    running count has ``windows`` windows in its sums, and asks no further questions if some are
+    ``lost``.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

@@ -1,8 +1,4 @@
-"""The ledger: public record of budgets, grants and refunds, and the budget service's state.
-
-The topic is compacted; each source, population, allotment, grant and receipt has a key, and so has
-the progress record.
-"""
+"""The ledger: budgets, grants and refunds; a compacted topic with a key per record."""
 
 from __future__ import annotations
 

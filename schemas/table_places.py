@@ -1,7 +1,6 @@
 """Addresses of tables in object stores and databases.
 
-An address has one canonical form, so equal places have equal addresses, and prefixes are compared
-by parts. Addresses are public, because they stand in the ledger: no user, password or parameter is
+Each place has one canonical address. Addresses are public: no user, password or parameter is
 accepted.
 """
 
@@ -41,10 +40,9 @@ class Address:
 
     @classmethod
     def of_table(cls, text: str) -> Address | None:
-        """Parse the address of a source's path; None if it is a path in a file system.
+        """Parse a source's address, with wildcards; None if it is a path in a file system.
 
-        Parts of a key may contain the wildcard ``*``, or be ``**``. A ValueError never quotes the
-        text.
+        A ValueError never quotes the text.
         """
         address = cls._parse(text, _pattern_part)
         if address is None:
@@ -59,10 +57,7 @@ class Address:
 
     @classmethod
     def of_root(cls, text: str) -> Address:
-        """Parse an address without wildcards that permits all places below it.
-
-        A ValueError never quotes the text.
-        """
+        """Parse an address without wildcards; a ValueError never quotes the text."""
         address = cls._parse(text, _key_part)
         if address is None:
             raise ValueError("no address; begin with s3:// or postgresql://")

@@ -31,10 +31,7 @@ class Scanned(NamedTuple):
 
 
 class SlotNames:
-    """Names by slot and, with a compiled kernel, slots by name.
-
-    Clients can only look up entered names; the table's order is secret nevertheless.
-    """
+    """Names by slot and, with a compiled kernel, slots by name, in a secret order."""
 
     def __init__(self) -> None:
         self.texts = Texts()
@@ -47,10 +44,7 @@ class SlotNames:
         self.texts.extend(names)
 
     def entered(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
-        """Return the table of slots by name, its size, its seed, and the names.
-
-        Requires the compiled kernel.
-        """
+        """Return the compiled kernel's table of slots by name, its size, its seed, and the names."""
         self._enter()
         return self._table, len(self._table), self._seed, self.texts.spans
 
@@ -111,7 +105,6 @@ class SlotNames:
 
 
 def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
-    """Return an empty table; its entries do not cross cache lines."""
     return empty_rows(entries, _ENTRY_BYTES).view(np.uint64)
 
 
@@ -141,10 +134,7 @@ class Values:
         return found
 
     def slots(self, column: int, names: SlotNames, other: int) -> Column:
-        """Return the slot of each name: a text, or a whole number by its digits.
-
-        Unknown names get ``other``, or are excluded if it is negative.
-        """
+        """Return the slot of each name, ``other`` for unknown names; excluded if negative."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.entered()
         compiled().sotto_find(
