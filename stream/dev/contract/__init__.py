@@ -1,1 +1,1 @@
-"""The published contract: JSON Schemas, an AsyncAPI document, and what may change from version to version."""
+"""The published contract: JSON Schemas, AsyncAPI document, and compatibility of versions."""

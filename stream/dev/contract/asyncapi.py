@@ -28,27 +28,27 @@ def _text(description: str, **constraints: str | int) -> Json:
 
 _TRACE_CONTEXT: Final[Json] = {
     "traceparent": _text("W3C trace context.", pattern=TRACEPARENT, maxLength=MAX_TRACEPARENT),
-    "tracestate": _text("W3C trace context; goes with traceparent only.", maxLength=MAX_TRACESTATE),
+    "tracestate": _text("W3C trace context; only with traceparent.", maxLength=MAX_TRACESTATE),
 }
 
 QUERY_HEADERS: Final[Json] = {
     "type": "object",
-    "description": "None is needed, and none changes what is answered. Others are ignored.",
+    "description": "Optional; headers never change the answer. Other headers are ignored.",
     "properties": {
-        "ce_specversion": _text("CloudEvents 1.0, binary content mode: with 1.0 the answer is a CloudEvent, too."),
-        "ce_id": _text("CloudEvents: id; the query's own id is in its value."),
+        "ce_specversion": _text("CloudEvents 1.0, binary content mode; with 1.0 the answer is a CloudEvent too."),
+        "ce_id": _text("CloudEvents: id; the query's id is in its value."),
         "ce_source": _text("CloudEvents: source."),
         "ce_type": _text("CloudEvents: type."),
         "ce_time": _text("CloudEvents: time."),
         "ce_subject": _text("CloudEvents: subject."),
-        "traceparent": _text("W3C trace context, copied to the answer where it is well-formed."),
+        "traceparent": _text("W3C trace context, copied to the answer if it is well-formed."),
         "tracestate": _text("W3C trace context, copied along with a well-formed traceparent."),
     },
 }
 
 ANSWER_HEADERS: Final[Json] = {
     "type": "object",
-    "description": "CloudEvents attributes where the query had ce_specversion 1.0, trace context where it had one.",
+    "description": "CloudEvents attributes if the query had ce_specversion 1.0, and trace context if the query had one.",
     "properties": {
         "content-type": _text("CloudEvents: datacontenttype.", const=CONTENT_TYPE.decode()),
         "ce_specversion": _text("CloudEvents: specversion.", const=CLOUD_EVENTS_VERSION.decode()),
@@ -70,11 +70,13 @@ def _dead_letter_headers() -> Json:
     names = [name for name, _ in example.to_kafka()]
     return {
         "type": "object",
-        "description": "The refused event's own headers, then these; the last of a name holds.",
+        "description": "The refused event's headers, then these; the last header of a name is valid.",
         "properties": {
             **{name: _text(f"{name.removeprefix(HEADER_PREFIX)} of the refusal.") for name in names},
             **{
-                header_name(fact): _text(f"{fact.replace('_', ' ')} of what was refused, where the value is cut.")
+                header_name(fact): _text(
+                    f"{fact.replace('_', ' ')} of the refused event, if its value is truncated."
+                )
                 for fact in OPTIONAL_FACTS
             },
         },
@@ -98,16 +100,16 @@ _HEADERS: Final = {"Query": QUERY_HEADERS, "Answer": ANSWER_HEADERS}
 _DESCRIPTION = """\
 Differentially private answers on a Kafka query stream.
 
-Events are JSON, UTF-8, one to a record; read what Sotto writes with `isolation.level=read_committed`.
-What is sent to Sotto has exactly the fields described; what Sotto writes may gain fields, kinds of events and, in lists
-marked as open, words: ignore those that you do not know. Channels marked `x-internal` are Sotto's own.
-Confluent's wire framing (a magic byte and a schema's id before the value) is not spoken.
+Each record has one event as UTF-8 JSON; read Sotto's events with `isolation.level=read_committed`.
+Events to Sotto must have exactly the described fields. Events from Sotto may gain fields, kinds of events and, in
+open lists, words: readers must ignore unknown ones. Channels marked `x-internal` are private to Sotto.
+Confluent's wire format (a magic byte and a schema id before the value) is not supported.
 """
 
 
 @cache
 def document() -> Json:
-    """AsyncAPI 3.0 for a whole installation, complete in itself."""
+    """Build the self-contained AsyncAPI 3.0 document of an installation."""
     own, shared = bundled(EVENTS, _TEMPLATE)
     topics = Topics(_PREFIX)
     layouts = {wanted.name: wanted for wanted in layout(topics)}
@@ -166,8 +168,8 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
     }
     if channel.name == FEED_STATE:
         found["parameters"]["source"] = {
-            "description": "The source's name; where a topic may not have a character of it, `-` and its bytes in hexadecimal. The "
-            "topic has as many partitions as that of the source."
+            "description": "The source's name; characters that a topic's name cannot have are `-` and their bytes in hexadecimal. "
+            "The topic has as many partitions as the source's topic."
         }
     if channel.side == "internal":
         found["x-internal"] = True
@@ -175,7 +177,7 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
 
 
 def _configuration(layout_: TopicLayout) -> Json:
-    """A topic's configuration in the binding's types."""
+    """Convert a topic's configuration to the binding's types."""
     typed: dict[str, Any] = {}
     for name, text in layout_.configuration.items():
         if name == "cleanup.policy":
@@ -198,7 +200,7 @@ def _message(event: EventKind) -> Json:
     if event.name in _HEADERS:
         found["headers"] = _HEADERS[event.name]
         found["correlationId"] = {
-            "description": "The asker's own id for the query, unique within the stream.",
+            "description": "The client's id of the query, unique within the stream.",
             "location": "$message.payload#/id",
         }
     if event.limit is not None:
@@ -211,7 +213,7 @@ def _dead_letter() -> Json:
     return {
         "name": DEAD_LETTER,
         "title": DEAD_LETTER,
-        "summary": "An event that was refused, byte for byte; its value may be anything, or missing.",
+        "summary": "A refused event, byte for byte; its value may be anything or missing.",
         "contentType": "application/octet-stream",
         "headers": DEAD_LETTER_HEADERS,
         "payload": {},
@@ -224,7 +226,7 @@ def _piece() -> Json:
     return {
         "name": PIECE,
         "title": PIECE,
-        "summary": "What one step has counted, in a form of its own version; people are digests, and nothing is named.",
+        "summary": "The counts of one step, in a versioned binary format; people are digests.",
         "contentType": "application/octet-stream",
         "payload": {},
         "bindings": _key(channel),
@@ -242,25 +244,25 @@ def _operations() -> Json:
     budget = budget_group(installation).replace("PREFIX", _PREFIX)
     merging = merging_group(installation).replace("PREFIX", _PREFIX)
     return {
-        "answerQueries": _receive("queries", "Take queries; each gets exactly one answer.", workers)
+        "answerQueries": _receive("queries", "Read queries; each gets exactly one answer.", workers)
         | _reply("answers", ["Answer"]),
-        "serveRequests": _receive("requests", "Take requests; each gets a receipt.", budget)
+        "serveRequests": _receive("requests", "Read requests; each gets a receipt.", budget)
         | _reply("ledger", ["Receipt"]),
-        "followControl": _receive("control", "Follow each stream's definition."),
-        "bookCharges": _receive("charges", "Book what streams have spent.", budget),
-        "mergePartials": _receive("partials", "Add up what partitions have in a window.", merging),
-        "restoreMerges": _receive("merges", "Restore merging."),
+        "followControl": _receive("control", "Read each stream's definition."),
+        "bookCharges": _receive("charges", "Book the charges of streams.", budget),
+        "mergePartials": _receive("partials", "Add up the partials of a window.", merging),
+        "restoreMerges": _receive("merges", "Restore the state of merging."),
         "restoreFeeds": _receive("feed_state", "Restore the counts of a partition of a live topic."),
         "restoreState": _receive("state", "Restore the streams of a partition."),
-        "publishAnswers": _send("answers", "Answer queries, in their order within a partition."),
-        "publishLedger": _send("ledger", "Show budgets, grants and receipts."),
-        "publishTrail": _send("trail", "Write down requests, decisions and what followed."),
-        "publishStatus": _send("status", "Show digests of streams and restores."),
-        "publishDeadLetters": _send("rejected", "Set refused events aside."),
+        "publishAnswers": _send("answers", "Answer queries, in the order of a partition."),
+        "publishLedger": _send("ledger", "Publish budgets, grants and receipts."),
+        "publishTrail": _send("trail", "Record requests, decisions and their effects."),
+        "publishStatus": _send("status", "Publish the status of streams and restores."),
+        "publishDeadLetters": _send("rejected", "Publish refused events."),
         "publishControl": _send("control", "Define, halt and close streams."),
-        "publishCharges": _send("charges", "Report what streams have spent."),
-        "publishPartials": _send("partials", "Tell what a partition has in a window that it has closed."),
-        "publishMerges": _send("merges", "Write merging's changelog."),
+        "publishCharges": _send("charges", "Report the charges of streams."),
+        "publishPartials": _send("partials", "Publish a partition's counts of a closed window."),
+        "publishMerges": _send("merges", "Write the changelog of merging."),
         "publishFeeds": _send("feed_state", "Write the changelog of counting."),
         "publishState": _send("state", "Write the changelog."),
     }

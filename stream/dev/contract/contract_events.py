@@ -1,4 +1,4 @@
-"""Every event of the contract: on which topic, under which key, and who reads it."""
+"""All events of the contract, with topic, key, writer and readers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from schemas import (
 )
 
 CONTRACT_VERSION: Final = "0.2.0"
-"""The contract's own version: a new major number breaks readers or producers, a new minor one adds to the contract."""
+"""Version of the contract: a major number breaks readers or producers, a minor number adds."""
 
 TopicName = Literal[
     "queries",
@@ -73,15 +73,15 @@ TopicName = Literal[
     "rejected",
     "status",
 ]
-"""A topic's name within an installation, without the prefix; also an attribute of ``Topics``."""
+"""A topic's name without the prefix; also an attribute of ``Topics``."""
 
 Side = Literal["input", "output", "internal"]
-"""``input``: sent to Sotto. ``output``: sent by Sotto for anybody. ``internal``: sent by Sotto to itself."""
+"""Direction: ``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One topic: who writes it, what its keys are, and what it is for."""
+    """A topic with its writer, keys and purpose."""
 
     name: TopicName
     side: Side
@@ -93,13 +93,13 @@ class Channel:
 
 CHANNELS: Final = (
     Channel("queries", "input", "the stream's name", "producers and feeds", "Questions, one event each."),
-    Channel("answers", "output", "the stream's name", "workers", "The one answer to each query."),
+    Channel("answers", "output", "the stream's name", "workers", "Exactly one answer to each query."),
     Channel(
         "requests",
         "input",
         "the source's name or the population's name",
         "operators",
-        "Sources and populations to register, budgets to allot; streams to open, extend or end.",
+        "Requests to register sources and populations, allot budgets, and open, extend or end streams.",
     ),
     Channel(
         "ledger",
@@ -107,7 +107,7 @@ CHANNELS: Final = (
         "source|SOURCE, grant|SOURCE|STREAM, receipt|REQUEST, population|POPULATION, allotment|source|SOURCE|ALLOTMENT, "
         "allotment|population|POPULATION|ALLOTMENT or @progress",
         "the budget service",
-        "Budgets, allotments, grants, refunds, and what became of each request; the latest of each key holds.",
+        "Budgets, allotments, grants, refunds, and receipts of requests; the latest record of each key is valid.",
         compacted=True,
     ),
     Channel(
@@ -115,21 +115,21 @@ CHANNELS: Final = (
         "output",
         "the source's name, or nothing",
         "the budget service",
-        "The audit trail: each request, what was decided, and what followed; a chain of digests, kept for ever.",
+        "The audit trail: each request, its decision and effects; chained by digests and kept for ever.",
     ),
     Channel(
         "rejected",
         "output",
         "the refused event's own key",
         "workers and the budget service",
-        "Dead letters: the refused event's bytes and headers as they came, and why and where from in further headers.",
+        "Dead letters: the refused event's bytes and headers, with its reason and origin in further headers.",
     ),
     Channel(
         "status",
         "output",
         "the stream's name, or @ROLE|PARTITION",
         "workers and the budget service",
-        "Digests for dashboards; the latest of each key holds.",
+        "Status for dashboards; the latest record of each key is valid.",
         compacted=True,
     ),
     Channel(
@@ -140,7 +140,9 @@ CHANNELS: Final = (
         "Each stream's definition and whether it may answer.",
         compacted=True,
     ),
-    Channel("charges", "internal", "the source's name", "workers", "What each stream has spent, as totals."),
+    Channel(
+        "charges", "internal", "the source's name", "workers", "The charge of each stream, as a running total."
+    ),
     Channel(
         "state",
         "internal",
@@ -154,7 +156,7 @@ CHANNELS: Final = (
         "internal",
         "the stream's name",
         "feeds",
-        "What each partition of a live topic has in each closed window of each standing stream; private.",
+        "The counts of each partition of a live topic in each closed window of a standing stream; private.",
     ),
     Channel(
         "merges",
@@ -169,7 +171,7 @@ CHANNELS: Final = (
         "internal",
         "stream|STREAM, piece|NUMBER or @progress",
         "feeds",
-        "The changelog of one live topic's counting, in the partition of the topic that it is about; private.",
+        "The changelog of the counts of one live topic, with the same partitions as that topic; private.",
         compacted=True,
     ),
 )
@@ -177,9 +179,9 @@ CHANNELS: Final = (
 
 @dataclass(frozen=True)
 class EventKind:
-    """One kind of event: its model, its topic, and the most bytes that its JSON may have, where that is bounded.
+    """A kind of event: its model, topic, and most bytes of JSON (None: unlimited).
 
-    ``read_back`` says that later versions of Sotto read what earlier ones wrote.
+    With ``read_back``, later versions of Sotto read events of earlier ones.
     """
 
     model: type[BaseModel]
@@ -236,14 +238,14 @@ EVENTS: Final = (
     EventKind(HypothesisUpdate, "state", None, read_back=True),
     EventKind(Measurement, "state", None, read_back=True),
 )
-"""Every event whose value is JSON; dead letters are the bytes of events that may be anything, and the pieces of a feed are binary."""
+"""All JSON events; dead letters have arbitrary bytes, and the pieces of a feed are binary."""
 
 
 def channel_named(name: TopicName) -> Channel:
-    """The channel of a topic."""
+    """Return the channel of a topic."""
     return next(channel for channel in CHANNELS if channel.name == name)
 
 
 def side_of(event: EventKind) -> Side:
-    """Who writes and reads an event."""
+    """Return the direction of an event."""
     return channel_named(event.channel).side

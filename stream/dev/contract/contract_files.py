@@ -1,4 +1,4 @@
-"""The contract as files: a JSON Schema per event, the AsyncAPI document, and the documents of released versions."""
+"""Writes the contract's files and compares them with released versions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _FIXED: Final = {"address": "its address", "x-partitioner": "its partitioner"}
 
 
 class UnknownKeywordError(ValueError):
-    """A schema uses a keyword, or two beside each other, whose effect on readers this module cannot judge."""
+    """A schema uses a keyword, or a combination, that the comparison does not support."""
 
 
 def breaks(old: Json, new: Json) -> list[str]:
-    """What the AsyncAPI document ``new`` breaks for producers and consumers who rely on ``old``, in words.
+    """Return the incompatibilities of ``new`` for producers and consumers of ``old``.
 
     Raises:
-        UnknownKeywordError: a schema uses what cannot be judged; teach this module, or do without it.
+        UnknownKeywordError: a schema uses an unsupported keyword.
     """
     return [*_channels(old, new), *_events(old, new), *_headers(old, new)]
 
@@ -55,7 +55,7 @@ def _channels(old: Json, new: Json) -> Iterator[str]:
 
 
 def _keys(channel: Json) -> set[str]:
-    """The kinds of keys that a topic has: events of new kinds may have other ones."""
+    """Return a topic's kinds of keys; new kinds of events may add some."""
     return set(str(channel.get("x-key")).replace(" or ", ", ").split(", "))
 
 
@@ -70,7 +70,7 @@ def _events(old: Json, new: Json) -> Iterator[str]:
 
 
 def _headers(old: Json, new: Json) -> Iterator[str]:
-    """Headers that Sotto writes; it needs none of those that it reads."""
+    """Compare headers of written messages; all headers of read messages are optional."""
     inputs = {event.name for event in EVENTS if side_of(event) == "input"}
     written = new["components"]["messages"]
     for name, message in old["components"]["messages"].items():
@@ -85,7 +85,7 @@ def _event(event: EventKind, old: _Side, new: _Side, sizes: tuple[int | None, ..
     if side == "input":
         yield from _refused(new, old, event.name)
         if after < before:
-            yield f"{event.name}: at most {after:g} bytes are taken in, no longer {before:g}"
+            yield f"{event.name}: at most {after:g} bytes are accepted, no longer {before:g}"
         return
     if side == "output":
         yield from _refused(old, new, event.name, outside=True)
@@ -100,12 +100,12 @@ def _event(event: EventKind, old: _Side, new: _Side, sizes: tuple[int | None, ..
 def _judge(keywords: Iterable[str], known: Collection[str]) -> None:
     if unknown := set(keywords) - set(known) - _NOTES:
         raise UnknownKeywordError(
-            f"cannot judge {', '.join(sorted(unknown))}; teach the comparison, or do without"
+            f"cannot compare {', '.join(sorted(unknown))}; add it to the comparison, or do not use it"
         )
 
 
 class _Side:
-    """A schema, and the document that its references lead into."""
+    """A schema with the document of its references."""
 
     def __init__(self, schema: Json | bool, document: Json) -> None:
         self.document = document
@@ -124,7 +124,7 @@ class _Side:
 
     @property
     def members(self) -> list[_Side]:
-        """The alternatives, or itself alone."""
+        """The alternatives of a union, or the schema itself."""
         choice = self.schema.get("anyOf", self.schema.get("oneOf"))
         if choice is None:
             return [self]
@@ -132,26 +132,25 @@ class _Side:
 
     @property
     def kind(self) -> str | None:
-        """The constant ``kind`` of an object that has one."""
+        """The constant ``kind`` of an object, if any."""
         kind = self.schema.get("properties", {}).get(KIND, {}).get("const")
         return str(kind) if kind is not None else None
 
     @property
     def allowed(self) -> list[Any] | None:
-        """The values of a closed list."""
+        """The values of a closed list, or None."""
         return [self.schema["const"]] if "const" in self.schema else self.schema.get("enum")
 
     @property
     def written(self) -> list[Any] | None:
-        """The values of a list, be it closed or open."""
+        """The values of a closed or open list, or None."""
         return self.schema["examples"] if self.schema.get("x-open") else self.allowed
 
 
 def _refused(reader: _Side, writer: _Side, at: str, *, outside: bool = False) -> Iterator[str]:
-    """Why ``reader`` may refuse what ``writer`` writes.
+    """Yield reasons for which ``reader`` may refuse events of ``writer``.
 
-    Readers ``outside`` that tell objects apart by ``kind`` skip those unknown to them; they rely on every field that
-    they know.
+    Readers ``outside`` Sotto skip unknown kinds, and rely on every known field.
     """
     readers, writers = reader.members, writer.members
     if not reader.schema:
@@ -162,13 +161,13 @@ def _refused(reader: _Side, writer: _Side, at: str, *, outside: bool = False) ->
             continue
         problems = [list(_refused_alone(known, one, at, outside=outside)) for known in _likely(readers, one)]
         if not problems:
-            yield f"{at}: {_called(one)} is not what it was"
+            yield f"{at}: {_called(one)} has changed"
         elif all(problems):
             yield from min(problems, key=len)
 
 
 def _likely(readers: list[_Side], writer: _Side) -> list[_Side]:
-    """The readers that could take what a writer of one alternative writes: of its kind, else of its type."""
+    """Return the readers that may accept one alternative: of the same kind, else of the same type."""
     if writer.kind is not None and any(reader.kind is not None for reader in readers):
         return [reader for reader in readers if reader.kind == writer.kind]
     return [reader for reader in readers if _takes_type(reader, writer)]
@@ -184,7 +183,7 @@ def _called(side: _Side) -> str:
 
 
 def _refused_alone(reader: _Side, writer: _Side, at: str, *, outside: bool) -> Iterator[str]:
-    """As ``_refused``, for two schemas of one type without alternatives."""
+    """Compare two schemas of the same type without alternatives."""
     allowed, written = reader.allowed, writer.written
     if allowed is not None:
         unknown = [value for value in written or () if value not in allowed]
@@ -236,13 +235,13 @@ def _fields(reader: _Side, writer: _Side, at: str, *, outside: bool) -> Iterator
 
 
 def _other_fields(reader: _Side, writer: _Side, unknown: Json, at: str, *, outside: bool) -> Iterator[str]:
-    """Fields that the reader does not know by name."""
+    """Compare fields that the reader does not name."""
     others = reader.schema.get("additionalProperties", True)
     more = writer.schema.get("additionalProperties", True)
     if others is False:
-        yield from (f"{at}.{name}: is not taken in" for name in sorted(unknown))
+        yield from (f"{at}.{name}: is not accepted" for name in sorted(unknown))
         if isinstance(more, dict):
-            yield f"{at}: names of one's own choice are not taken in"
+            yield f"{at}: additional fields are not accepted"
     elif isinstance(others, dict):
         if isinstance(more, dict):
             unknown = {**unknown, "*": more}
@@ -258,17 +257,17 @@ VERSIONS: Final = "versions"
 
 
 class ContractError(RuntimeError):
-    """The contract's files are missing, unreadable, or must not be written; the message says what to do."""
+    """A contract file is missing, unreadable or already released; the message has the remedy."""
 
 
 def files() -> dict[str, str]:
-    """The text of every generated file by its path in the contract's folder."""
+    """Return the text of every generated file by its path in the folder."""
     schemas = {f"{SCHEMAS}/{_file_name(event.name)}": standalone(event) for event in EVENTS}
     return {name: _text(content) for name, content in {DOCUMENT: document(), **schemas}.items()}
 
 
 def export(folder: Path) -> list[str]:
-    """Write the generated files into ``folder``, drop those of events that are no more, and name what changed."""
+    """Write the generated files, delete obsolete ones, and return the changed names."""
     drifted = drift(folder)
     wanted = files()
     for name in drifted:
@@ -282,7 +281,7 @@ def export(folder: Path) -> list[str]:
 
 
 def drift(folder: Path) -> list[str]:
-    """Names of the generated files that are missing from ``folder``, out of date, or no longer generated."""
+    """Return the names of generated files that are missing, out of date or obsolete."""
     wanted = files()
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace")
@@ -293,15 +292,15 @@ def drift(folder: Path) -> list[str]:
 
 
 def release(folder: Path) -> Path:
-    """Keep the current document as that of the contract's version, to compare later ones with, and give its path.
+    """Save the current document as the released version, and return its path.
 
     Raises:
-        ContractError: the version was released already, or breaks one that was.
+        ContractError: the version was released already, or breaks a released version.
     """
     path = folder / VERSIONS / ".".join(CONTRACT_VERSION.split(".")[:2]) / DOCUMENT
     if path.exists():
         raise ContractError(
-            f"{path} was released already; raise CONTRACT_VERSION, or delete it if nobody has it yet"
+            f"{path} was released already; raise CONTRACT_VERSION, or delete the file if it is unpublished"
         )
     found = broken(folder)
     if found:
@@ -312,7 +311,7 @@ def release(folder: Path) -> Path:
 
 
 def broken(folder: Path) -> list[str]:
-    """What the current contract breaks of the released versions with its major number, in words.
+    """Return incompatibilities with released versions of the same major number.
 
     Raises:
         ContractError: a released document cannot be read.

@@ -1,8 +1,8 @@
-"""JSON Schemas of the events, made from the models: what is taken in, and what is really written.
+"""JSON Schemas of events, generated from the models.
 
-Three things differ from what pydantic says by itself. Fields that the wire leaves out at their defaults are neither
-required nor null. What Sotto writes may gain fields and, in open lists, words: those schemas refuse neither. A query
-is one of its forms, each an object of its own.
+They differ from pydantic's schemas in three points. Fields that are omitted at their defaults are
+neither required nor null. Schemas of Sotto's events allow new fields and, in open lists, new words. A
+query is a choice of its forms, each a separate object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 KIND: Final = "kind"
-"""The field that tells apart the members of a union: it must always be there, whatever the model's default."""
+"""The discriminator of unions; always required, even with a default."""
 
 OPEN_WORDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
     {
@@ -49,20 +49,20 @@ OPEN_WORDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
         (PartitionStatus, "phase"),
     }
 )
-"""Fields that Sotto writes whose lists of words are open: readers must expect others. All other lists are closed."""
+"""Written fields with open lists: readers must accept other words. Other lists are closed."""
 
 _NULL: Final[Json] = {"type": "null"}
 
 
 class _WireSchema(GenerateJsonSchema):
-    """Pydantic's generator, with the rules of the wire."""
+    """Pydantic's schema generator with Sotto's serialization rules."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         found = super().tagged_union_schema(schema)
-        # The kinds tell the members apart; "discriminator" means different things to OpenAPI and AsyncAPI.
+        # ``kind`` is enough; OpenAPI and AsyncAPI define "discriminator" differently.
         found.pop("discriminator", None)
         return found
 
@@ -87,7 +87,7 @@ def _always_there(model: type[BaseModel], name: str, info: FieldInfo, *, written
 
 
 def _is_omitted(model: type[BaseModel], name: str) -> bool:
-    """Whether a field at its default is left out of the JSON."""
+    """Whether a field with its default value is omitted from the JSON."""
     return getattr(model, "wire_omits_defaults", False) or name in getattr(model, "wire_omits", ())
 
 
@@ -102,30 +102,30 @@ def _field(model: type[BaseModel], name: str, schema: Json, *, written: bool) ->
     if written and (model, name) in OPEN_WORDS:
         shown["examples"] = shown.pop("enum")
         shown["x-open"] = True
-        shown["description"] = "An open list: expect other words, too."
+        shown["description"] = "An open list: expect other words too."
     return shown
 
 
 def standalone(event: EventKind) -> Json:
-    """The JSON Schema of one event as it goes over the wire, complete in itself."""
+    """Return the self-contained JSON Schema of one event."""
     found = schema_of(event.model, mode_of(event))
     return {"$schema": DIALECT, **found}
 
 
 def mode_of(event: EventKind) -> Mode:
-    """Inputs are described as they are taken in, all others as they are written."""
+    """Return the schema mode: inputs by validation, other events by serialization."""
     return "validation" if side_of(event) == "input" else "serialization"
 
 
 @cache
 def schema_of(model: type[BaseModel], mode: Mode) -> Json:
-    """The JSON Schema of a model as it is taken in or written."""
+    """Return the JSON Schema of a model."""
     found = TypeAdapter(model).json_schema(mode=mode, schema_generator=_WireSchema)
     return in_forms(found) if model is Query else found
 
 
 def bundled(events: Sequence[EventKind], template: str) -> tuple[dict[str, Json], dict[str, Json]]:
-    """The schemas of several events by name, and those that they share; references follow ``template``."""
+    """Return the schemas of events by name, and their shared schemas."""
     inputs: list[tuple[str, Mode, TypeAdapter[Any]]] = [
         (event.name, mode_of(event), TypeAdapter(event.model)) for event in events
     ]
@@ -137,7 +137,7 @@ def bundled(events: Sequence[EventKind], template: str) -> tuple[dict[str, Json]
 
 
 def in_forms(query: Mapping[str, Any]) -> Json:
-    """A query's schema as a choice of its forms, of which a query takes exactly one."""
+    """Convert a query's schema to a choice of exactly one form."""
     forms = [_form(query, "where", "fraction")]
     forms += [_form(query, field, *(["where"] if beside else [])) for field, _, beside in QUESTION_FIELDS]
     kept = {

@@ -70,7 +70,7 @@ def edited(*path: str, **changed: Any) -> Json:
         (edited("channels", "queries", **{"x-partitioner": "crc32"}), "queries: its partitioner has changed"),
         (
             edited("components", "messages", "Query", **{"x-max-bytes": 100}),
-            "Query: at most 100 bytes are taken in",
+            "Query: at most 100 bytes are accepted",
         ),
         (edited("components", "messages", "Answer", **{"x-max-bytes": 10**9}), "Answer: may have 1e+09 bytes"),
         (edited("components", "schemas", "StreamStatus", type="array"), "StreamStatus: "),
@@ -128,7 +128,7 @@ def test_a_kind_that_is_called_otherwise_breaks_its_readers() -> None:
     ],
 )
 def test_keywords_that_cannot_be_judged_are_not_passed_over(other: Json, keyword: str) -> None:
-    with pytest.raises(UnknownKeywordError, match=f"cannot judge {keyword}"):
+    with pytest.raises(UnknownKeywordError, match=f"cannot compare {keyword}"):
         breaks(CURRENT, other)
 
 
