@@ -93,14 +93,14 @@ class Settings(BaseSettings):
     """Partitions of queries, control, answers and state; used when topics are created."""
 
     replication: Annotated[int, Field(ge=1, le=10)] = 1
-    """Replicas of each topic; used when topics are created. If unset: three, or the number of brokers if smaller."""
+    """Replicas of each new topic. If unset: three, or the number of brokers if smaller."""
 
     batch_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most events in one transaction."""
 
     work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)] = 20.0
-    """Seconds of queued work per partition above which questions are answered ``busy``; one stream may use half.
-    0: no limit. Must be equal for all workers."""
+    """Seconds of queued work per partition above which questions are answered ``busy``; half of them if
+    one stream asks alone. 0: no limit. Must be equal for all workers."""
 
     work_rate: Annotated[float, Field(gt=0.0, le=1024.0)] = 0.5
     """Assumed seconds of work that a partition completes per second. Must be equal for all workers."""
@@ -112,20 +112,21 @@ class Settings(BaseSettings):
     """Most bytes prefetched per partition; with the batch limits, this bounds a worker's memory."""
 
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = 10_000
-    """Milliseconds that a dead worker's transaction may block readers; at most the brokers' transaction.max.timeout.ms."""
+    """Milliseconds that a dead worker's transaction may block readers; at most the brokers'
+    transaction.max.timeout.ms."""
 
     session_timeout_ms: Annotated[int, Field(ge=1000, le=1_800_000)] = 6_000
-    """Milliseconds after which a silent worker loses its partitions; between the brokers' group.min.session.timeout.ms (default 6,000)
-    and group.max.session.timeout.ms."""
+    """Milliseconds after which a silent worker loses its partitions; between the brokers'
+    group.min.session.timeout.ms (default 6,000) and group.max.session.timeout.ms."""
 
     standby_partitions: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Most standby partitions of a worker: copies of other workers' state, for a fast takeover. 0: none."""
 
     heartbeat_ms: Annotated[int, Field(ge=100, le=600_000)] = 1_000
-    """Milliseconds between two heartbeats; at most a third of the session timeout, so that one may be lost."""
+    """Milliseconds between heartbeats; at most a third of the session timeout: one may be lost."""
 
     table_roots: str = ""
-    """Allowed folders and addresses (s3://, postgresql://) of source tables, separated by colons. Empty: no table is read."""
+    """Allowed folders and addresses (s3://, postgresql://) of tables, separated by colons. Empty: none."""
 
     table_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
     """Most bytes of one table in a service's memory: a few for each row and attribute."""
@@ -137,7 +138,7 @@ class Settings(BaseSettings):
     """Most seconds for reading one table."""
 
     table_causes: bool = False
-    """Report to clients why a table cannot be read; otherwise only the log has the reason. ``sotto up`` sets it."""
+    """Report to clients, not only to the log, why a table cannot be read. ``sotto up`` sets it."""
 
     metrics_port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
     """Port of a service's metrics and probes, /metrics, /readyz and /livez. 0: none."""
@@ -164,7 +165,7 @@ class Settings(BaseSettings):
     """Requests that one token at one address may send at once."""
 
     monitor_asks: bool = False
-    """Let users with the right ask questions in the monitor, which then writes ``queries`` and reads ``answers``."""
+    """Let users with the right ask in the monitor, which writes ``queries`` and reads ``answers``."""
 
     monitor_alerts: bool = False
     """Let the monitor read ``answers`` and show alerts to all its users."""

@@ -163,7 +163,6 @@ class PendingResults:
                 yield one
 
     async def _all(self) -> Results:
-        """Return all results; an error carries the results that did arrive."""
         asked = self._questions
         results: list[Result] = []
         lost: list[Timeout | Unreachable] = []
@@ -208,7 +207,6 @@ class PendingResults:
 
 
 def _checked(questions: Iterable[Question]) -> list[Query]:
-    """Validate all questions before the first is published."""
     return [as_query(one, {}, new_id) for one in questions]
 
 

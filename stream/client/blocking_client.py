@@ -98,7 +98,7 @@ class Running:
         try:
             await self.client.disconnect()
         finally:
-            # A stopped loop resumes no task: cancel the waiting calls first, then close suspended generators.
+            # A stopped loop resumes no task: cancel calls first, then close generators.
             await _cancel(self._under_way)
             await asyncio.get_running_loop().shutdown_asyncgens()
             await _cancel(asyncio.all_tasks())
@@ -248,7 +248,7 @@ class Client:
         return self._do(AsyncClient.ask, question, **given, **fields)
 
     def ask_many(self, questions: Iterable[Question], *, timeout: float | None = ANSWER_TIMEOUT) -> Results:
-        """Ask many questions and return their results in the same order; see ``AsyncClient.ask_many``.
+        """Ask many questions and return their results in the same order.
 
         ``Invalid`` if a question does not fit the contract; nothing was published then.
         """

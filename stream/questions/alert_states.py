@@ -142,8 +142,6 @@ class AlertRun:
 
 @dataclass(slots=True)
 class _Period:
-    """One period of a stream and the run of alerts at its end, if any."""
-
     starts: str
     run: AlertRun | None = None
 
@@ -224,7 +222,7 @@ MAX_PLACES: Final = 20_000
 
 @dataclass(slots=True)
 class Alarm:
-    """A run of ``alerts`` alerts of one key; ``resolved`` is set by the first answer that is none.
+    """A run of ``alerts`` alerts of one key; the first other answer sets ``resolved``.
 
     ``since`` is the end of the run's first window, and ``time`` Kafka's timestamp of its latest
     ``answer``; both are Unix seconds.
@@ -301,7 +299,6 @@ class Firing:
 
 
 def _next(alarm: Alarm | None, answer: Answer, time: float) -> AlertRun | None:
-    """Return the run of a stream without periods after one more answer."""
     if answer.outcome == "below":
         return None
     if alarm is None:

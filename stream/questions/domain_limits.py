@@ -1,6 +1,6 @@
-"""Warns of questions that the declared domain decides; they are answered and charged as usual.
+"""Warns of questions that the declared domain decides.
 
-Warnings depend only on the question and its source's public definition.
+They are answered and charged as usual. Warnings depend only on the question and its source's public definition.
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ def _json_form(value: Any) -> Any:
 
 
 def _numpy_kind(value: Any) -> str:
-    """Return numpy's kind letter of a scalar; ``-`` for any other value."""
     return str(value.dtype.kind) if getattr(value, "shape", None) == () and hasattr(value, "dtype") else "-"
 
 

@@ -111,7 +111,6 @@ def marks_of(source: EventsSource) -> EventsSource:
 
 
 def _as_float(number: Real) -> float:
-    """Convert a number to a double; infinite if it is too large."""
     try:
         return float(number)
     except OverflowError:

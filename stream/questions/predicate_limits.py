@@ -49,7 +49,6 @@ def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
 
 
 def _decided(text: str, attributes: Mapping[str, Domain]) -> str | None:
-    """Return ``every row`` or ``no row`` if the domain decides a predicate, else None."""
     try:
         predicate = PredicateParser(attributes).parse(text)
     except PredicateError:
@@ -115,7 +114,6 @@ def _number(node: exp.Expr) -> str | None:
 
 
 def _rows(domain: Integers, sign: str, constant: Decimal) -> str | None:
-    """Return the rows that pass; None if the comparison splits the domain."""
     if sign in {"=", "<>"}:
         inside = domain.minimum <= constant <= domain.maximum and constant == constant.to_integral_value()
         passes = sign == "<>"

@@ -201,14 +201,14 @@ def closing(new_id: Callable[[], str], source: str, stream: str, reason: str) ->
 
 
 def halting(new_id: Callable[[], str], source: str, stream: str | None, reason: str) -> HaltSource | HaltStream:
-    """Build the request that halts a stream, or a source with all its streams; ``Invalid`` if a field is wrong."""
+    """Build the request that halts a stream or source; ``Invalid`` if a field is wrong."""
     if stream is None:
         return valid(lambda: HaltSource(request=new_id(), source=source, reason=reason))
     return valid(lambda: HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
 
 
 def refreshing(new_id: Callable[[], str], source: str, *, close: bool) -> RefreshSource:
-    """Build the request that makes a source's data its next version; ``Invalid`` if a field is wrong."""
+    """Build the request that refreshes a table; ``Invalid`` if a field is wrong."""
     return valid(lambda: RefreshSource(request=new_id(), source=source, close=close))
 
 

@@ -110,7 +110,6 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 
 def _alpha(row: Mapping[str, Any], name: str) -> float | None:
-    """Return the error bound of a column's number, if the row has one."""
     found: float | None = row.get("alpha" if name == "estimate" else name + ERROR)
     return found
 
@@ -124,7 +123,6 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    """Return the common axis of all rows, including 0; None without a number."""
     ends = [end for row in rows if (found := _ends(row)) is not None for end in found]
     if not ends:
         return None

@@ -28,7 +28,7 @@ def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | 
 
 
 class Result(Framed, Answer):
-    """An ``Answer`` with its question, groups and warnings; serialization and ``==`` ignore these.
+    """An ``Answer`` with its question, groups and warnings, which JSON and ``==`` ignore.
 
     ``estimate`` is the number, ``alpha`` its error bound in the same unit. Properties that need the
     source's definition are empty if the client may not read the ledger.
@@ -143,7 +143,7 @@ class Result(Framed, Answer):
 
 
 class Results(Framed, Sequence[Result]):
-    """An immutable sequence of ``Result`` in the order of the questions; ``to_polars`` converts it."""
+    """An immutable sequence of ``Result`` in the order of the questions."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._results = tuple(results)

@@ -1,4 +1,4 @@
-"""Selects a watch's notices: alerts, other answers, and each end once; independent of Kafka."""
+"""Selects the notices of a watch: alerts, other answers, and each end once."""
 
 from __future__ import annotations
 
@@ -87,8 +87,6 @@ class _Identity(msgspec.Struct, gc=False):
 
 
 class _Grant(msgspec.Struct, gc=False):
-    """The fields of a GrantRecord that identify an opening and its state."""
-
     identity: _Identity
     state: StreamState
     ending: Literal["halted", "closed"] | None = None
@@ -102,8 +100,6 @@ class _LedgerSource(msgspec.Struct, gc=False):
 
 
 class _SourceRecord(msgspec.Struct, gc=False):
-    """The fields of a SourceRecord that define its contribution bound."""
-
     source: _LedgerSource
 
 

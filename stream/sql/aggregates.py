@@ -190,7 +190,6 @@ def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) ->
 
 
 def _is_none(default: exp.Expr | None) -> bool:
-    """Whether a CASE has no ELSE, or ELSE NULL."""
     return default is None or isinstance(default, exp.Null)
 
 

@@ -182,8 +182,6 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
 
 
 class _Attributes:
-    """A source's attributes, found without regard to case."""
-
     def __init__(self, source: TableSource) -> None:
         self._names = tuple(source.attributes)
         self._folded: dict[str, list[str]] = {}
@@ -204,7 +202,6 @@ class _Attributes:
 
 
 def _require_columns(column: AnswerColumn, named: _Attributes, source: TableSource) -> None:
-    """Refuse counts of unknown columns."""
     if column.person is not None:
         _require_person(column.person, source)
     for name in column.counted:
@@ -215,7 +212,6 @@ def _require_columns(column: AnswerColumn, named: _Attributes, source: TableSour
 def _require_groups(
     statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
 ) -> None:
-    """Refuse ambiguous groups, and plain columns without GROUP BY."""
     if both := next((name for name in statement.renamed if name in named), None):
         raise StatementError(
             f"GROUP BY: '{both}' is an attribute and what another one's column is called; give the column another name with AS"

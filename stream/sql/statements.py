@@ -273,7 +273,6 @@ def _table(select: exp.Select) -> tuple[str, set[str]]:
 
 
 def _groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the grouping attributes, and the names among them that are aliases."""
     group = select.args.get("group")
     if group is None:
         return (), ()
@@ -323,7 +322,6 @@ def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[st
 
 
 def _normal(node: exp.Expr) -> str:
-    """Return a column in the parser's notation."""
     return node.sql(dialect="postgres", normalize_functions="lower", comments=False)
 
 
@@ -345,7 +343,6 @@ def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bo
 
 
 def _place_of(name: str, known: Sequence[set[str]]) -> int:
-    """Return the position of a column; -1 if no column has this name."""
     if (exact := next((place for place, names in enumerate(known) if name in names), -1)) >= 0:
         return exact
     alike = [place for place, names in enumerate(known) if name.casefold() in {one.casefold() for one in names}]
@@ -368,7 +365,6 @@ def _limit(select: exp.Select) -> int | None:
 
 
 def _whole_number(node: exp.Expr | None) -> int | None:
-    """Return a node's whole number; None for any other node or for too many digits."""
     is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
     return int(node.this) if is_whole and node is not None and len(node.this) <= _MAX_DIGITS else None
 

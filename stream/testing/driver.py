@@ -83,8 +83,6 @@ _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 
 class _Options(BaseModel):
-    """The options of a driver, with the limits of the services' settings."""
-
     model_config = ConfigDict(allow_inf_nan=False)
 
     partitions: Annotated[int, Field(ge=1, le=10_000)]

@@ -1,4 +1,4 @@
-"""An in-memory installation: topics are lists; workers, feeds and budget service run in turn."""
+"""An in-memory installation: topics are lists, and all processors run in turn."""
 
 from __future__ import annotations
 
@@ -131,7 +131,6 @@ class Feeds:
         return moved
 
     def _follow_control(self) -> bool:
-        """Read new control records and create the tasks of new sources."""
         moved = False
         for number, at in self._control_positions.items():
             if news := self._logs.log((self._topics.control, number))[at:]:
@@ -231,7 +230,6 @@ class MemoryInstallation:
         return sorted(latest.values(), key=lambda record: record.offset)
 
     def _settle(self) -> None:
-        """Run all processors until no record is left."""
         topics = self.topics
         for worker in self._workers:
             self.write(worker.follow(()))

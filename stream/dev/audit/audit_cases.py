@@ -147,8 +147,6 @@ def _event(who: str, at: str, group: str = "a", amount: int = 0) -> Mapping[str,
 def _sides(
     others: Sequence[Sequence[Mapping[str, Any]]], own: Sequence[Sequence[Mapping[str, Any]]]
 ) -> tuple[Side, Side]:
-    """Return the sides without and with a person, whose events come first in each batch."""
-
     def side(*, present: bool) -> Side:
         parts = zip(others, own, _ENDS, strict=False)
         sent = [([*(mine if present else ()), *theirs], end) for theirs, mine, end in parts]
@@ -205,7 +203,6 @@ HISTOGRAM: Final = (
 
 
 def _all_grown(transcript: Transcript) -> bool:
-    """Whether the running count grew in each window of the first hour."""
     numbers = [0, *(seen.numbers[0] for seen in transcript[:4])]
     return all(later > former for former, later in pairwise(numbers))
 
@@ -238,8 +235,6 @@ _COUNTING: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
 
 
 def _running(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
-    """Build two sides from pairs of exact sums, one pair for each window."""
-
     def asked(side: int) -> Side:
         hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
         windows = [{"start": start, "end": end} for start, end in pairwise(hours)]

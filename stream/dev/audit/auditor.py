@@ -41,8 +41,6 @@ class Sample:
 
 @dataclass
 class _AuditRun:
-    """One run: its streams and the answers so far."""
-
     side: int
     source: str
     streams: list[str]
@@ -90,7 +88,6 @@ class _Installation:
         return opened
 
     def _opened(self, side: int, runs: int) -> list[_AuditRun]:
-        """Register the sources of one side and open the streams of its runs."""
         case = self._case
         capacity = SOURCE_EPSILON / case.epsilon
         if case.delta:
@@ -159,7 +156,6 @@ class _Installation:
 
 
 def _method(driver: Driver) -> str:
-    """Return the method in the last stream's control event."""
     value = driver.records(driver.topics.control)[-1].value or b"{}"
     return str(msgspec.json.decode(value)["calibration"].get("method", ""))
 

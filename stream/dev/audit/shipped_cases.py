@@ -29,7 +29,6 @@ def _values(*numbers: float) -> Side:
 
 
 def _moving(*pairs: tuple[float, float]) -> tuple[Side, Side]:
-    """Build two sides from pairs of values, one pair for each query."""
     return _values(*(one for one, _ in pairs)), _values(*(other for _, other in pairs))
 
 
@@ -48,7 +47,6 @@ def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
 
 
 def _table(query: Mapping[str, Any], one: str, other: str, *, times: int = 1) -> tuple[Side, Side]:
-    """One query, asked ``times`` times, on two tables given by their rows."""
     return Side([query] * times, {"sex": list(one)}), Side([query] * times, {"sex": list(other)})
 
 
@@ -56,8 +54,6 @@ _VISITS: Final = {**_GROWING, "person": "who", "contribution": 2}
 
 
 def _visits(query: Mapping[str, Any], one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Side, Side]:
-    """One query on two tables given by each person's rows."""
-
     def side(people: Mapping[str, str]) -> Side:
         rows = [(who, sex) for who, own in people.items() for sex in own]
         return Side([query], {"who": [who for who, _ in rows], "sex": [sex for _, sex in rows]})
@@ -115,8 +111,6 @@ _ABOVE_THRESHOLD: Final = (
 
 
 def _scores(*pairs: tuple[float, float]) -> tuple[Side, Side]:
-    """Build two sides with candidates 1, 2, … from pairs of scores."""
-
     def asked(side: int) -> Side:
         scores = [{"name": str(number), "value": pair[side]} for number, pair in enumerate(pairs, start=1)]
         return Side([{"candidates": scores}])

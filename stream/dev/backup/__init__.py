@@ -1,1 +1,1 @@
-"""Backups of ledger, trail and workers' changelog: ``backup_file`` is the format, ``backup_transfer`` exports and restores."""
+"""Backups of the ledger, its trail and the workers' changelog."""

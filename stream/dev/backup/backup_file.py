@@ -1,4 +1,4 @@
-"""Backup file format: a heading, one line for each record, and an end line with counts and digest.
+"""Backup file format: a heading, a line for each record, and an end line with a digest.
 
 Lines are JSON with keys and values byte for byte; a record without a value deletes its key.
 """

@@ -180,7 +180,6 @@ async def bring_back(
 def _parts(
     backup: BackupFile, topics: Topics, streams: set[bytes], returning: Returning, since: Since, digest: str
 ) -> Iterator[Outputs]:
-    """Yield the restored records, and then the changes."""
     outputs, count = Outputs(), 0
     for record in backup.records():
         if (kept := _kept(record, streams)) is None:

@@ -1,4 +1,4 @@
-"""The AsyncAPI document: topics, events, keys, headers and configuration, with Kafka bindings."""
+"""The AsyncAPI document: topics, events, keys, headers and configuration."""
 
 from __future__ import annotations
 
@@ -177,7 +177,6 @@ def _channel(channel: Channel, layout_: TopicLayout) -> Json:
 
 
 def _configuration(layout_: TopicLayout) -> Json:
-    """Convert a topic's configuration to the binding's types."""
     typed: dict[str, Any] = {}
     for name, text in layout_.configuration.items():
         if name == "cleanup.policy":

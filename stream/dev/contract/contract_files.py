@@ -105,8 +105,6 @@ def _judge(keywords: Iterable[str], known: Collection[str]) -> None:
 
 
 class _Side:
-    """A schema with the document of its references."""
-
     def __init__(self, schema: Json | bool, document: Json) -> None:
         self.document = document
         self.schema: Json = {} if isinstance(schema, bool) else schema
@@ -183,7 +181,6 @@ def _called(side: _Side) -> str:
 
 
 def _refused_alone(reader: _Side, writer: _Side, at: str, *, outside: bool) -> Iterator[str]:
-    """Compare two schemas of the same type without alternatives."""
     allowed, written = reader.allowed, writer.written
     if allowed is not None:
         unknown = [value for value in written or () if value not in allowed]
@@ -235,7 +232,6 @@ def _fields(reader: _Side, writer: _Side, at: str, *, outside: bool) -> Iterator
 
 
 def _other_fields(reader: _Side, writer: _Side, unknown: Json, at: str, *, outside: bool) -> Iterator[str]:
-    """Compare fields that the reader does not name."""
     others = reader.schema.get("additionalProperties", True)
     more = writer.schema.get("additionalProperties", True)
     if others is False:

@@ -87,7 +87,6 @@ def _always_there(model: type[BaseModel], name: str, info: FieldInfo, *, written
 
 
 def _is_omitted(model: type[BaseModel], name: str) -> bool:
-    """Whether a field with its default value is omitted from the JSON."""
     return getattr(model, "wire_omits_defaults", False) or name in getattr(model, "wire_omits", ())
 
 

@@ -204,7 +204,6 @@ async def _until(answers: list[Answer], count: int, progress: DemoProgress, publ
 
 
 async def _settled(client: AsyncClient, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
-    """Return the budget after every closed stream's final charge."""
     deadline = time.monotonic() + ANSWER_TIMEOUT
     while True:
         grants = await client.list_streams(source)

@@ -1,4 +1,4 @@
-"""``sotto demo live``: replays a year of departures and finds half-days with many late aircraft."""
+"""The live demo: finds half-days with many late aircraft in a year of departures."""
 
 from __future__ import annotations
 
@@ -135,7 +135,6 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
 
 
 async def _publish(client: AsyncClient, answers: list[Result], progress: DemoProgress, expected: int) -> int:
-    """Publish the year, with a mark at the start of each day and at the end."""
     published = 0
     for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
         await client.advance("flights", written_moment(day * DAY_MS))
@@ -222,7 +221,6 @@ def _report(
 
 
 def _places() -> list[Place]:
-    """Return every window and airport in the order of the stream's questions."""
     begin = moment_ms(flights.BEGINS)
     starts = (written_moment(begin + number * WINDOW_MS) for number in range(windows()))
     return [(start, origin) for start in starts for origin in flights.AIRPORTS]

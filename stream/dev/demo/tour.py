@@ -1,4 +1,4 @@
-"""The tour: questions to a stream of every mechanism, with answers checked against the truth."""
+"""The tour: checks the answers of a stream of every mechanism."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: flo
 
 
 def _laplace(spec: StreamSpec, alpha: float) -> float:
-    """Return the ε at which fresh noise for each question has the error bound α."""
     each = Laplace(kind="laplace", answers=QUESTIONS)
     return needed_epsilon(spec.model_copy(update={"mechanism": each}), Setting(disjoint=True), alpha)
 
@@ -137,7 +136,6 @@ def _is_busy(answer: Answer) -> bool:
 
 
 def _wait(answer: Answer) -> float:
-    """Return the seconds to wait, from the answer's reason."""
     said = _seconds.search(answer.reason or "")
     return float(said[1]) if said else 1.0
 
@@ -231,8 +229,6 @@ def _spec(mechanism: dict[str, Any], source: str = CENSUS, **more: Any) -> Strea
 
 
 def _within(truths: Sequence[float]) -> Judge:
-    """Check that every number is within its α of the truth."""
-
     def judge(given: TourAnswers) -> tuple[str, bool]:
         errors = [
             (abs((answer.estimate if answer.estimate is not None else np.inf) - truth), answer.alpha or 0.0)

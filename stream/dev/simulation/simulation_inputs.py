@@ -59,7 +59,6 @@ def require_public(
 
 
 def _is_of(path: Path, place: str) -> bool:
-    """Whether a file is at a source's path, or in its folder."""
     if Address.of_table(place) is not None:
         return False
     if (scope := local_scope(place)) is None:

@@ -140,7 +140,6 @@ def _measured(
 
 
 def _what(query: Query) -> str:
-    """Return the kind of an answer's numbers; different units are not mixed."""
     if query.sum is not None:
         return f"sums of {query.sum}"
     return f"means of {query.mean}" if query.mean is not None else _WORDS[form_of(query)]

@@ -83,7 +83,6 @@ class TableTruths:
         return Fraction(self._table.total(attribute, self._parser.parse(where)))
 
     def _cell(self, at: dict[str, str | int | float]) -> Fraction:
-        """Count the rows of one cell."""
         domains = {name: self._attributes[name] for name in at}
         return Fraction(int(self._table.cell_counts(list(domains), [cell_codes(domains, at)])[0]))
 
