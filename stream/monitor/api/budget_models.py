@@ -1,4 +1,4 @@
-"""What the API answers about budgets over time, who has spent them, and the audit trail. As ``models``, of the API."""
+"""The API's models of budget histories, spending and the audit trail."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class BurnPoint(View):
 
 
 class Forecast(View):
-    """When a budget runs out if as much is granted of it as in the last ``window_seconds``; no promise of what will be asked.
+    """When a budget runs out at the pace of the last ``window_seconds``; an extrapolation.
 
-    ``taken`` is what was granted less what came back since ``since``, which is later than the window's beginning where the
-    trail is younger.
+    ``taken`` is the granted less the refunded amount since ``since``, which is later than the
+    window's start if the trail is younger.
     """
 
     window_seconds: int
@@ -41,15 +41,15 @@ class Forecast(View):
             "known; gone: nothing is left, of ε or of δ."
         ),
     ]
-    at: Annotated[Time | None, Field(description="When it runs out, or renews; null for other outcomes.")]
+    at: Annotated[Time | None, Field(description="Time at which it runs out or renews; null for other outcomes.")]
     part: Annotated[
         Literal["epsilon", "delta", "rho"] | None,
-        Field(description="What runs out first, or is gone; null for other outcomes."),
+        Field(description="The part that runs out first or is gone; null for other outcomes."),
     ]
 
 
 class BurnDown(View):
-    """A source's budget over time, oldest first, from the beginning of the audit trail on, and how long it lasts."""
+    """A source's budget since the start of the audit trail, oldest first, with its forecasts."""
 
     source: SourceRow
     points: list[BurnPoint]
@@ -58,7 +58,7 @@ class BurnDown(View):
 
 
 class SpendingQuery(View):
-    """Whose spending to show."""
+    """Selects the spending to show."""
 
     model_config = ConfigDict(strict=False)
 
@@ -69,7 +69,7 @@ class SpendingQuery(View):
 
 
 class Share(View):
-    """Amounts of one accountant, which add up: what was granted, is known to be spent, and came back."""
+    """Granted, spent and refunded amounts that add up, as they have one accountant."""
 
     granted: Amount
     spent: Amount
@@ -77,7 +77,7 @@ class Share(View):
 
 
 class SourceShare(View):
-    """Somebody's part of one source's budget."""
+    """An analyst's part of one source's budget."""
 
     source: str
     streams: int
@@ -85,7 +85,7 @@ class SourceShare(View):
 
 
 class AnalystSpending(View):
-    """What one analyst's streams have cost, source by source; the name is null for streams that nobody is named for."""
+    """The costs of one analyst's streams, by source; the name is null for streams without one."""
 
     analyst: str | None
     streams: int
@@ -93,7 +93,7 @@ class AnalystSpending(View):
 
 
 class StreamSpending(View):
-    """What one stream has cost."""
+    """The costs of one stream."""
 
     stream: str
     source: str
@@ -103,7 +103,7 @@ class StreamSpending(View):
 
 
 class Spending(View):
-    """Who has spent what: every analyst by name, and the streams that cost most."""
+    """Spending by analyst, and the most expensive streams."""
 
     source: str | None
     streams: int
@@ -112,7 +112,7 @@ class Spending(View):
 
 
 class TrailFilter(View):
-    """Which entries of the audit trail are wanted."""
+    """Filters entries of the audit trail."""
 
     model_config = ConfigDict(strict=False)
 
@@ -122,68 +122,76 @@ class TrailFilter(View):
         Field(description="Part of a name or of a request's id, in any case."),
     ] = ""
     source: Annotated[str, StringConstraints(max_length=128)] | None = None
-    stream: (
-        Annotated[str, StringConstraints(max_length=128), Field(description="Of view stream: which one.")] | None
-    ) = None
-    population: Annotated[str, StringConstraints(max_length=128)] | None = None
-    analyst: Annotated[str, StringConstraints(max_length=128)] | None = None
-    by: Annotated[str, StringConstraints(max_length=128), Field(description="Whose token asked.")] | None = None
-    action: Annotated[str, StringConstraints(max_length=64), Field(description="As in ``open``.")] | None = None
-    outcome: Annotated[str, StringConstraints(max_length=64), Field(description="As in ``refused``.")] | None = (
+    stream: Annotated[str, StringConstraints(max_length=128), Field(description="The stream's name.")] | None = (
         None
     )
+    population: Annotated[str, StringConstraints(max_length=128)] | None = None
+    analyst: Annotated[str, StringConstraints(max_length=128)] | None = None
+    by: (
+        Annotated[
+            str, StringConstraints(max_length=128), Field(description="Name of the token that requested it.")
+        ]
+        | None
+    ) = None
+    action: (
+        Annotated[str, StringConstraints(max_length=64), Field(description="An action, for example ``open``.")]
+        | None
+    ) = None
+    outcome: (
+        Annotated[str, StringConstraints(max_length=64), Field(description="An outcome, for example ``refused``.")]
+        | None
+    ) = None
     since: Annotated[float, Field(ge=0.0, description="Seconds since the epoch.")] | None = None
     until: Annotated[float, Field(ge=0.0, description="Seconds since the epoch.")] | None = None
 
 
 class TrailQuery(TrailFilter):
-    """Which of them to list, the latest first."""
+    """Filters and pages entries of the audit trail, latest first."""
 
     offset: Annotated[int, Field(ge=0, le=2**31)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES)] = 50
 
 
 class TrailRow(View):
-    """One entry: what was asked and decided, or what followed by itself."""
+    """One entry: a request with its decision, or an event."""
 
     number: int
     time: Time
     kind: str
-    action: Annotated[str, Field(description="What was asked, or what happened.")]
+    action: Annotated[str, Field(description="The requested action, or the event.")]
     outcome: str | None
     source: str | None
     stream: str | None
     population: str | None
     analyst: str | None
     allotment: str | None
-    analysts: Annotated[tuple[str, ...], Field(description="Who shares the allotment.")]
-    by: Annotated[str | None, Field(description="Who asked through the monitor; null for what came over Kafka.")]
+    analysts: Annotated[tuple[str, ...], Field(description="The analysts who share the allotment.")]
+    by: Annotated[str | None, Field(description="The name of the monitor's user; null for requests over Kafka.")]
     mechanism: str | None
     request: str | None
     reason: str | None
-    epsilon: Annotated[float | None, Field(description="The ε that was asked for.")]
+    epsilon: Annotated[float | None, Field(description="The requested ε.")]
     asked: Amount | None
     granted: Amount | None
     spent: Amount | None
     refunded: Amount | None
     answers: int | None
-    left: Annotated[Amount | None, Field(description="What was left of the account behind it.")]
+    left: Annotated[Amount | None, Field(description="The account's remaining budget after it.")]
 
 
 class TrailPage(View):
-    """Some of the entries that match, the latest first."""
+    """A page of the matching entries, latest first."""
 
-    entries: Annotated[
-        int, Field(description="How many the trail has, those that only note what was spent among them.")
-    ]
+    entries: Annotated[int, Field(description="Number of entries of the trail, notes of spending included.")]
     held: Annotated[
-        int, Field(description=f"How many may be listed: the latest {HELD_ENTRIES:,} of all but those.")
+        int,
+        Field(
+            description=f"Number of entries that can be listed: the latest {HELD_ENTRIES:,} without notes of spending."
+        ),
     ]
     broken: Annotated[
         str | None,
-        Field(
-            description="The first entry that does not follow the one before it; null while the chain is whole."
-        ),
+        Field(description="The first break of the chain; null if it is intact."),
     ]
     matching: int
     offset: int
@@ -191,7 +199,7 @@ class TrailPage(View):
 
 
 class PeriodView(View):
-    """The period that a budget which renews is in; ``counted`` is what counts against it in this period."""
+    """The current period of a renewing budget; ``counted`` is the amount charged to this period."""
 
     number: int
     starts: Time
@@ -200,10 +208,10 @@ class PeriodView(View):
 
 
 class PopulationRow(View):
-    """The people whom several sources are about, with the budget that all their streams count against."""
+    """The people of several sources, with the budget that their streams share."""
 
     population: str
-    state: Annotated[Literal["open", "halted"], Field(description="Nothing more is granted once it is halted.")]
+    state: Annotated[Literal["open", "halted"], Field(description="A halted population grants nothing more.")]
     reason: str | None
     accountant: Literal["pure", "zcdp"]
     total: Amount
@@ -211,14 +219,14 @@ class PopulationRow(View):
     spent: Amount
     refunded: Amount
     left: Amount
-    left_share: Annotated[float, Field(description="What is left, as a share of the total: 0 to 1.")]
+    left_share: Annotated[float, Field(description="Remaining share of the total: 0 to 1.")]
     sources: int
     streams: int
     renews: Annotated[
-        str | None, Field(description="How long a period of the budget is, as in 30d; null for ever.")
+        str | None, Field(description="Length of the budget's period, for example 30d; null without renewal.")
     ]
     period: PeriodView | None
-    meaning: Annotated[str, Field(description="What the budget promises, in plain words.")]
+    meaning: Annotated[str, Field(description="The budget's guarantee as a sentence.")]
     updated: Time
 
 
@@ -229,7 +237,7 @@ class PopulationPage(View):
 
 
 class AllotmentQuery(View):
-    """Which allotments to list."""
+    """Filters allotments."""
 
     source: (
         Annotated[str, StringConstraints(max_length=128), Field(description="Of this source's budget.")] | None
@@ -238,12 +246,12 @@ class AllotmentQuery(View):
         Annotated[str, StringConstraints(max_length=128), Field(description="Of this population's budget.")] | None
     ) = None
     analyst: (
-        Annotated[str, StringConstraints(max_length=128), Field(description="That this analyst has.")] | None
+        Annotated[str, StringConstraints(max_length=128), Field(description="Allotments of this analyst.")] | None
     ) = None
 
 
 class AllotmentRow(View):
-    """The part of a source's or a population's budget that some analysts share. No more may be granted than the budget has left."""
+    """A part of a source's or population's budget for some analysts, limited by the rest of both."""
 
     allotment: str
     source: str | None
@@ -257,17 +265,17 @@ class AllotmentRow(View):
     left_share: float
     streams: int
     period: PeriodView | None
-    meaning: Annotated[str, Field(description="What it promises, in plain words.")]
+    meaning: Annotated[str, Field(description="Its guarantee as a sentence.")]
 
 
 class AllotmentPage(View):
-    """Allotments, by whose budget they are of and their name."""
+    """Allotments, sorted by owner and name."""
 
     items: list[AllotmentRow]
 
 
 class PopulationDetail(View):
-    """A population with its sources and allotments. Where a source counts otherwise, its history is not added up: it is empty."""
+    """A population with sources and allotments; no history if the sources' accountants differ."""
 
     row: PopulationRow
     sources: list[SourceRow]

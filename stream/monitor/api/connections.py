@@ -1,9 +1,9 @@
-"""Connections to the web server: how long and how many may wait, and what becomes of bytes that are no request.
+"""Connections to the web server: limits on idle connections, and handling of malformed requests.
 
-A connection *waits* while no request of it is being worked on: before its first, between two, and while one comes in
-piece by piece. Nobody has shown a token by then, so waiting is bounded in time and in number; at the limit the
-oldest one of the address that has most gives way. Bytes that cannot be read are answered without a word of theirs, and
-never logged. Bodies are never unfolded, and what is still to come of one that is answered already is thrown away unread.
+A connection *waits* while none of its requests is processed: before the first, between two, and
+while one arrives in pieces. It has shown no token, so waiting is limited in time and number; at the
+limit, the oldest connection of the address with most connections is closed. Malformed bytes are
+never quoted or logged. Bodies are not decompressed; the rest of an answered request is discarded.
 """
 
 from __future__ import annotations
@@ -23,45 +23,44 @@ from stream.monitor.api.problems import ProblemError
 from stream.version import SERVER_NAME
 
 IDLE_SECONDS = 15.0
-"""How long a connection may wait for a whole request, from its start or from the last answer."""
+"""Time limit for a whole request, from the connection's start or the last answer."""
 MAX_WAITING = 256
-"""Most connections that wait at a time."""
+"""Most waiting connections."""
 WRITE_SECONDS = 30.0
-"""How long a reader may leave unread what it is sent before it is cut off."""
+"""Time after which a client that does not read its answer is disconnected."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES
-"""How long, and for how much, a connection whose request was answered before all of it was there stays open, so that
-whoever is still sending gets to read the answer."""
+"""Limits for reading the rest of a request that is answered early, so that its sender can read the answer."""
 ERRORS_PER_SECOND, ERRORS_AT_ONCE = 1.0, 10
-"""Unreadable requests of one address that get an answer; more are cut off without one."""
+"""Rate limit of answers to malformed requests of one address; others are disconnected."""
 
 log = get_logger("monitor")
 
 
 @contextmanager
 def sending(request: web.Request) -> Iterator[None]:
-    """Send an answer bit by bit: it ends with a reader who leaves, and one who leaves it unread is cut off."""
+    """Guard a streamed answer: end it if the client leaves, disconnect a client that does not read."""
     try:
         yield
     except TimeoutError:
-        cut_off(request)  # what it left unread would hold the connection open
+        cut_off(request)  # unread data would keep the connection open
     except ConnectionError:
-        pass  # the reader has gone
+        pass  # the client has disconnected
 
 
 async def write(response: web.StreamResponse, text: str) -> None:
-    """Send the next bit of an answer; TimeoutError if the reader does not take it."""
+    """Send the next part of an answer; TimeoutError if the client does not read it."""
     async with asyncio.timeout(WRITE_SECONDS):
         await response.write(text.encode())
 
 
 def cut_off(request: web.Request) -> None:
-    """End a request's connection at once, whatever is still to be sent."""
+    """Abort a request's connection."""
     if request.transport is not None:
         request.transport.abort()
 
 
 class WaitingConnections:
-    """The connections that wait, by address, the oldest first."""
+    """The waiting connections, by address, oldest first."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self._limit = limit
@@ -72,7 +71,7 @@ class WaitingConnections:
         return self._count
 
     def add(self, connection: HttpConnection) -> None:
-        """Let one wait; where too many do, another one is cut off."""
+        """Add a connection; abort another one above the limit."""
         self._by_address.setdefault(connection.address, OrderedDict())[connection] = None
         self._count += 1
         if self._count > self._limit:
@@ -80,7 +79,7 @@ class WaitingConnections:
             next(iter(most)).cut_off()
 
     def discard(self, connection: HttpConnection) -> None:
-        """This one waits no more, if it did."""
+        """Remove a connection, if present."""
         own = self._by_address.get(connection.address, OrderedDict())
         if connection in own:
             del own[connection]
@@ -90,7 +89,7 @@ class WaitingConnections:
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection, from its start to its end."""
+    """One connection."""
 
     def __init__(
         self, manager: web.Server, waiting: WaitingConnections, errors: RateLimiter, **options: Any
@@ -104,7 +103,7 @@ class HttpConnection(web.RequestHandler):
         self._thrown_away = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait."""
+        """Start to wait."""
         super().connection_made(transport)
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a web server's connections are streams")
@@ -112,19 +111,19 @@ class HttpConnection(web.RequestHandler):
         self.address = str((transport.get_extra_info("peername") or ("",))[0])
         wire = transport.get_extra_info("socket")
         if wire is not None and wire.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Whoever has gone without a word confirms nothing; the system's own patience is a quarter of an hour.
+            # A vanished client acknowledges nothing; the system's default timeout is 15 minutes.
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
         self._waiting.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End."""
+        """Stop waiting and release the handler."""
         self._waiting.discard(self)
         super().connection_lost(exc)
         if self._unread is not None:
-            self._unread.feed_eof()  # nobody waits for the rest of it any more
+            self._unread.feed_eof()  # no handler waits for the rest any more
 
     def data_received(self, data: bytes) -> None:
-        """Take in what comes, and throw it away once the request that it belongs to is answered."""
+        """Receive data; discard it if its request is already answered."""
         if self._unread is None:
             super().data_received(data)
             return
@@ -133,20 +132,20 @@ class HttpConnection(web.RequestHandler):
             self.cut_off()
 
     def cut_off(self) -> None:
-        """End at once, whatever is still to be sent."""
+        """Abort the connection."""
         self._waiting.discard(self)
         self.force_close()
         if self._wire is not None:
             self._wire.abort()
 
     def works(self) -> None:
-        """A whole request is here and is being worked on."""
+        """Stop waiting: a whole request is being processed."""
         self._waiting.discard(self)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer, to whoever reads it, and wait for the next request, if all of this one is there."""
+        """Send an answer, then wait for the next request if this one is complete."""
         if not request.content.is_eof():
             self._unread = request.content
             resp.force_close()
@@ -168,20 +167,18 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no request, or what went wrong where nobody else caught it, without quoting it."""
+        """Answer a malformed request or an uncaught error without quoting it."""
         del message
         if status < 500 and self._errors.wait(self.address):
             self.cut_off()
-            raise ConnectionResetError("too many requests of this address cannot be read")
-        log.warning("request unreadable", status=status, error=type(exc).__name__)
+            raise ConnectionResetError("too many malformed requests from this address")
+        log.warning("malformed request", status=status, error=type(exc).__name__)
         if request.writer.output_size > 0:
-            raise ConnectionResetError("an answer is under way, another cannot be sent")
+            raise ConnectionResetError("an answer has already started")
         if status < 500:
-            problem = ProblemError(
-                status, "malformed", "request: cannot be read as HTTP; look at its headers"
-            ).problem
+            problem = ProblemError(status, "malformed", "request: malformed HTTP; check its headers").problem
         else:
-            problem = ProblemError(status, "internal", "a fault on our side; see the monitor's log").problem
+            problem = ProblemError(status, "internal", "internal error; see the monitor's log").problem
         answer = web.Response(text=problem.model_dump_json(), status=status, content_type="application/json")
         answer.headers["Server"] = SERVER_NAME
         answer.force_close()
@@ -189,7 +186,7 @@ class HttpConnection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """Makes our connections in place of aiohttp's."""
+    """Creates our connections instead of aiohttp's."""
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         async def work(request: web.BaseRequest) -> web.StreamResponse:
@@ -203,7 +200,7 @@ class _Server(web.Server):
         self._errors = RateLimiter(ERRORS_PER_SECOND, ERRORS_AT_ONCE)
 
     def __call__(self) -> HttpConnection:
-        """A connection that has just come in."""
+        """Return the handler of a new connection."""
         return HttpConnection(
             self,
             self._waiting,

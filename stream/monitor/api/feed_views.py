@@ -1,7 +1,7 @@
-"""How far a live topic's feed is, from what is public: the declared clock, and the questions that its streams have answered.
+"""The progress of a live topic's feed, from its public clock and its streams' answers.
 
-Every window is asked, in order, of all groups: how many questions a stream has answered says up to which window it was asked. How many
-events are behind, or stand in open windows, is private and not source.
+Each window is asked in order, for all groups, so that the number of answers gives the last window.
+The numbers of unread events and of events in open windows are private and not shown.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from stream.monitor.state.entries import SourceEntry, StreamEntry
 from stream.monitor.state.monitor_tables import Tables
 
 LOOKED_AT: Final = 8
-"""So many streams of a source are looked at, those that answered last: one that answers tells how far the feed is."""
+"""Number of a source's streams, latest answers first, from which the progress is computed."""
 
 
 def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
-    """The feed of a live topic; None of another source, and of a period's account, which its source's feed counts for."""
+    """Return the feed of a live topic; None for other sources and for accounts of periods."""
     record = entry.record.source
     if record.kind != "events" or record.period_of is not None:
         return None
@@ -50,7 +50,7 @@ def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) ->
 
 
 def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
-    """The streams of a source that answered last; where it has periods, in the latest two: one may have just begun."""
+    """Return the streams with the latest answers; of the latest two periods, as one may be new."""
     starts = tables.source_lines.periods(source)[-2:]
     accounts = [f"{source}@{start}" for start in starts] or [source]
     answered = (one for account in accounts for one in tables.streams_of(account) if one.answered)
@@ -58,9 +58,9 @@ def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
 
 
 def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
-    """The end of the last window of which all questions are answered, in milliseconds; None where that cannot be source.
+    """Return the end of the last completely answered window in milliseconds; None if unknown.
 
-    One that was extended may have gone without windows while it had run dry.
+    It is unknown for an extended stream, which may have skipped windows while it was exhausted.
     """
     if standing.begins is None or record.extensions:
         return None
@@ -77,7 +77,7 @@ def _asked_to(entry: StreamEntry, source: EventsSource) -> float | None:
     try:
         record = grant_record(entry)
     except MalformedEventError:
-        return None  # a later version's
+        return None  # written by a later version
     standing = record.spec.standing
     end = None if standing is None else window_end(record, standing, source, entry.answered)
     return None if end is None else end / 1000

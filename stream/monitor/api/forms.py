@@ -1,4 +1,4 @@
-"""What the page's forms are answered: what a source declares, how a plan's error runs, what was asked. As ``models``, of the API."""
+"""The API's answers to the page's forms: declarations, error curves and questions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from stream.sql.statements import MAX_STATEMENT_LENGTH
 
 
 class AttributeView(View):
-    """One attribute of a table: its kind, how many values it has, and what becomes of others, in words."""
+    """An attribute: its kind, its number of values, and the treatment of other values, in words."""
 
     name: str
     kind: Literal["categories", "integers", "bins"]
@@ -54,32 +54,34 @@ class AttributeView(View):
 
 
 class Declaration(View):
-    """What a source declares. ``source`` is what would be registered, with all defaults filled in."""
+    """A source's declaration. ``source`` is the definition with all defaults."""
 
     source: Source
     attributes: list[AttributeView]
-    cells: Annotated[int | None, Field(description="Cells of all attributes together; null for what is no table.")]
+    cells: Annotated[
+        int | None, Field(description="Number of cells of all attributes together; null for other sources.")
+    ]
     total: Amount
-    neighbors: Annotated[str, Field(description="What two neighbouring data sets differ in, in words.")]
+    neighbors: Annotated[str, Field(description="The neighbor relation as a sentence.")]
     remarks: list[str]
 
 
 class SourceDetail(View):
-    """A source with its budget and what it declares."""
+    """A source with its budget and declaration."""
 
     row: SourceRow
     declaration: Declaration
 
 
 class CurveRequest(View):
-    """A curve of a stream that is only planned: its error against ε, or against the charged answers paid for."""
+    """A planned stream whose error is computed as a function of ε or of its charged answers."""
 
     stream: StreamSpec
     against: Literal["epsilon", "cutoff"] = "epsilon"
 
 
 class CurvePoint(View):
-    """The promised error at one place; ``vacuous`` where a constant answer would keep it."""
+    """The error bound at one point; ``vacuous`` if a constant answer would satisfy it."""
 
     value: float
     alpha: float
@@ -87,16 +89,16 @@ class CurvePoint(View):
 
 
 class CurveLine(View):
-    """One calibration at all places where it fits."""
+    """One calibration at all points where it is possible."""
 
     method: str
     points: list[CurvePoint]
 
 
 class Curve(View):
-    """How a plan's error runs. ``chosen`` is the place that was asked for, ``method`` what the stream would get there.
+    """A plan's error curve. ``chosen`` is the requested point, ``method`` the calibration there.
 
-    Not ``complete`` where the time for it was up: the places left out are those of the largest values.
+    It is not ``complete`` if time ran out: the points with the largest values are missing.
     """
 
     against: Literal["epsilon", "cutoff"]
@@ -107,9 +109,9 @@ class Curve(View):
 
 
 class QuestionAnswered(View):
-    """The answer to one question, its numbers by what they stand for, and what it added to the stream's loss.
+    """The answer to one question, with its numbers as rows and its cost.
 
-    ``charged`` answers are those that the grant pays for by number, whether or not they add to the loss.
+    ``charged`` is the number of charged answers, which may be counted without adding to the loss.
     """
 
     answer: Answer
@@ -120,20 +122,20 @@ class QuestionAnswered(View):
 
 
 class Statement(View):
-    """One SELECT. Under the same ``id`` the same statement is asked once, however often it is sent."""
+    """One SELECT. A statement that is sent again with the same ``id`` is not asked again."""
 
     id: EventId
     statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
     max_price: Annotated[
         MaxPrice | None,
         Field(
-            description="The most that each question of it may cost, an ε or a percentage of the grant; 0 for a dry run."
+            description="Maximum price of each of its questions, an ε or a percentage of the grant; 0 for a dry run."
         ),
     ] = None
 
 
 class StatementAnswered(View):
-    """The rows of a statement; beside each number's column stands that of its bound, with `` ±`` behind its name."""
+    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``."""
 
     stream: str
     columns: list[str]
@@ -146,7 +148,7 @@ class StatementAnswered(View):
 
 
 def declaration(source: Source) -> Declaration:
-    """What a source declares; RefusedError if the ledger would refuse it for that alone."""
+    """Return a source's declaration; RefusedError if the ledger would refuse the definition."""
     require_reach(source)
     require_declared(source)
     attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
@@ -214,7 +216,7 @@ def _of_a_topic(source: EventsSource) -> Iterator[str]:
             f"follows the clock {source.idle} behind"
         )
     else:
-        yield "windows close by the marks in the topic alone: whoever replays events writes them to every partition"
+        yield "windows close by the watermarks in the topic alone: the producer writes them to every partition"
     yield f"an event whose '{source.time}' is more than {source.ahead} ahead of the clock is refused"
 
 
@@ -250,11 +252,11 @@ _Made = TypeVar("_Made", Calibration, Curve)
 
 CURVE_POINTS: Final = 17
 CURVE_SECONDS: Final = 10.0
-"""After so long no further place of a curve is planned."""
+"""Time limit after which no further point of a curve is planned."""
 
 
 async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
-    """What opening a stream would give and cost now."""
+    """Plan the opening of a stream: its error bound and its cost."""
     calibration = await _planned(lambda: plan_for(spec, source))
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left.model()
@@ -272,7 +274,7 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
 
 
 async def plan_curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
-    """How a stream's error would run; no further than whoever asked waits for."""
+    """Compute a stream's error curve; stop if the client disconnects."""
     return await _planned(lambda: _curve(spec, source, against, gone))
 
 
@@ -314,7 +316,7 @@ def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
 
 async def _planned(work: Callable[[], _Made]) -> _Made:
     try:
-        # A search over calibrations takes a while; the event loop has others to serve.
+        # The search over calibrations is slow and must not block the event loop.
         return await asyncio.to_thread(work)
     except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
@@ -325,6 +327,6 @@ async def _planned(work: Callable[[], _Made]) -> _Made:
 def _pays(left: Amount, cost: Amount) -> bool:
     if cost.rho is None or left.rho is None:
         return cost.epsilon <= left.epsilon and cost.delta <= left.delta
-    # An ε that has a δ says what ρ implies, and does not add up.
+    # An ε with a δ is implied by ρ and does not add up.
     adds_up = not (cost.delta or left.delta)
     return (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho

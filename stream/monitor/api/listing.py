@@ -1,4 +1,4 @@
-"""Searching, filtering, sorting and paging, done here so that a page of 50 costs a browser no more at 10,000 streams."""
+"""Searching, filtering, sorting and paging on the server, for installations of 10,000 streams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _listed(value: Any) -> Any:
 
 
 class _Page(View):
-    # Parameters come as text.
+    # Parameters are text.
     model_config = ConfigDict(strict=False)
 
     search: Annotated[Search, Field(description="Part of a name, in any case.")] = ""
@@ -57,27 +57,27 @@ _Of = Annotated[str, StringConstraints(max_length=128)] | None
 
 
 class SourceQuery(_Page):
-    """Which sources to list. ``search`` looks at names, and among the periods of one at their moments."""
+    """Filters sources. ``search`` matches names, or start times within the periods of one source."""
 
-    of: Annotated[_Of, Field(description="The accounts of this source's periods, and no others.")] = None
+    of: Annotated[_Of, Field(description="List only the accounts of this source's periods.")] = None
     state: Literal["open", "halted"] | None = None
     sort: SourceSort = "source"
 
 
 class StreamQuery(_Page):
-    """Which streams to list; ``search`` looks at the names of stream and source."""
+    """Filters streams; ``search`` matches the names of stream and source."""
 
     state: Annotated[
         tuple[StreamState, ...], BeforeValidator(_listed), Field(description="States, separated by commas.")
     ] = ()
     source: Annotated[str, StringConstraints(max_length=128)] | None = None
-    of: Annotated[_Of, Field(description="The streams that stand for this one in periods, and no others.")] = None
+    of: Annotated[_Of, Field(description="List only the streams of this model's periods.")] = None
     mechanism: Annotated[str, StringConstraints(max_length=64)] | None = None
     sort: StreamSort = "stream"
 
 
 class RejectedQuery(View):
-    """Which refused events to list; ``search`` looks at the names of streams and at ids."""
+    """Filters dead letters; ``search`` matches stream names and ids."""
 
     model_config = ConfigDict(strict=False)
 
@@ -87,7 +87,7 @@ class RejectedQuery(View):
 
 
 def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
-    """Refused events by reason, the most frequent first, and the latest of those that match."""
+    """Return dead letters by reason, most frequent first, and the latest matching ones."""
     search = query.search.casefold()
     matching = [
         (time, letter)
@@ -109,7 +109,7 @@ def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
 
 
 def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:
-    """A page of the sources that match."""
+    """Return a page of the matching sources."""
     lines = tables.source_lines
     names = _named(lines, query)
     if query.sort == "source" and query.state is None:
@@ -132,7 +132,7 @@ def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:
 
 
 def list_streams(tables: Tables, query: StreamQuery, now: float) -> StreamPage:
-    """A page of the streams that match; where there is nothing to sort by, a stream comes last."""
+    """Return a page of the matching streams; those without a value to sort by come last."""
     lines = tables.stream_lines
     value_of = _STREAM_KEYS[query.sort]
 
@@ -176,25 +176,24 @@ def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
 
 
 def _named(lines: Lines, query: SourceQuery | StreamQuery) -> Sequence[str]:
-    """The lines whose names match, or the periods of one, in the order of time."""
+    """Return the names that match, or the periods of one name in order of time."""
     search = query.search.casefold()
     names = list(lines) if query.of is None else lines.names(query.of)
     return [name for name in names if search in name.casefold()] if search else names
 
 
 def _shown(entries: Mapping[str, _Entry], lines: Lines, name: str) -> _Entry | None:
-    """What stands in a line: what is called so, or the latest of its periods where nothing is known but those."""
+    """Return the entry of a name; the latest period's if only periods are known."""
     return entries.get(name) or entries.get(lines.current(name) or "")
 
 
 def _current(entries: Mapping[str, _Entry], lines: Lines, entry: _Entry) -> _Entry:
-    """What a line goes by: its latest period, if it has any."""
+    """Return the entry to sort and filter by: the latest period's, if any."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
     return entries.get(lines.current(name) or "", entry)
 
 
 def _slice(names: Sequence[str], query: _Page) -> Sequence[str]:
-    """A page of what is in order already."""
     if not query.descending:
         return names[query.offset : query.offset + query.limit]
     end = len(names) - query.offset

@@ -1,8 +1,8 @@
-"""Live views as server-sent events: each view that a connection asks for is sent at once, and again when it changes.
+"""Live views as server-sent events: each requested view is sent at once and after each change.
 
-Events carry whole views, the same as the API answers, so a lost connection loses nothing. The first event is
-``readiness``, sent again when it changes; views follow once the tables hold all that was committed when the monitor
-started, for figures that are still being read look like others.
+Events contain whole views, as the API returns them, so a lost connection loses nothing. The first
+event is ``readiness``, sent again when it changes. Views follow once the tables are up to date,
+because incomplete figures look like complete ones.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from stream.monitor.api.trail_views import list_trail
 from stream.monitor.state.monitor_alerts import view_of
 
 INTERVAL = 1.0
-"""Shortest time between two makings of one view, in seconds."""
+"""Shortest time between two computations of one view, in seconds."""
 REFRESH = 5.0
-"""Longest time that a view goes unchecked: rates change with time alone."""
+"""Longest time between two computations of one view: rates change with time."""
 REST: Final = 3.0
-"""How often as long as making a view took no other is made: a quarter of the time goes to them at most."""
+"""Pause after computing a view, as a multiple of its time: views take at most a quarter of it."""
 
 
 @dataclass(eq=False)
@@ -57,12 +57,12 @@ class LiveView:
     version: int = -1
     made: float = float("-inf")
     making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By the name that it is made for: nobody waits behind what else another one watches."""
+    """By user name, so that one user's other views delay no other user."""
     failure: Exception | None = None
 
 
 class LiveViews:
-    """All views that somebody watches."""
+    """All watched views."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
@@ -70,7 +70,7 @@ class LiveViews:
         self._views: dict[Hashable, LiveView] = {}
 
     def watch(self, name: ViewName, query: Hashable, make: Callable[[], BaseModel]) -> LiveView:
-        """A view with one watcher more."""
+        """Return a view and add a watcher."""
         key = (name, query)
         view = self._views.setdefault(key, LiveView(name, key, make))
         view.watchers += 1
@@ -78,19 +78,19 @@ class LiveViews:
         return view
 
     def leave(self, view: LiveView) -> None:
-        """A view has one watcher less."""
+        """Remove a watcher of a view."""
         view.watchers -= 1
         if not view.watchers:
             del self._views[view.key]
 
     def close(self) -> None:
-        """Make nothing more."""
+        """Cancel all computations."""
         for view in self._views.values():
             for task in view.making.values():
                 task.cancel()
 
     async def refresh(self, views: Iterable[LiveView], who: str) -> None:
-        """Make what may be shown otherwise now; what takes longer than an interval is there another time."""
+        """Recompute views that may have changed; wait for them one interval at most."""
         tasks = []
         for view in views:
             if view.failure is not None:
@@ -114,7 +114,7 @@ class LiveViews:
                     self._make(view)
         except GoneError:
             pass
-        except Exception as error:  # noqa: BLE001  (whoever watches ends with it)
+        except Exception as error:  # noqa: BLE001  (reported to the watchers)
             view.failure = error
         finally:
             del view.making[who]
@@ -140,20 +140,20 @@ _Query = TypeVar(
 
 
 class EventQuery(View):
-    """Which views to send; every other parameter is that of a view's own route."""
+    """The views to send; all other parameters are those of the views' routes."""
 
     views: Annotated[tuple[ViewName, ...], BeforeValidator(lambda value: tuple(value.split(",")) if value else ())]
 
 
 @dataclass
 class _Subscription:
-    """A view, and which edition of it a connection was sent."""
+    """A view, and its edition that was last sent on a connection."""
 
     view: LiveView
     sent: int = 0
 
     def news(self) -> str | None:
-        """The event to send, or None if there is nothing new."""
+        """Return the event to send, or None if the view is unchanged."""
         if self.sent == self.view.edition:
             return None
         self.sent = self.view.edition
@@ -161,7 +161,7 @@ class _Subscription:
 
 
 class EventStreams:
-    """All connections that are sent live views; there is a limit to how many each name has."""
+    """All connections with live views; their number per user is limited."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
@@ -170,19 +170,19 @@ class EventStreams:
         self._open: Counter[str] = Counter()
 
     async def close(self, _: web.Application) -> None:
-        """End every connection, so that the server can stop."""
+        """Close every connection, so that the server can stop."""
         self._closing.set()
         self._live.close()
 
     async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
-        """Send a connection its views until it ends, its token does, or the server stops; ``HEAD`` asks for the headers alone."""
+        """Send views until the connection, its token or the server ends; on HEAD only headers."""
         wanted = self._wanted(request.query)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
             return web.Response(headers=headers)
         if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
             raise too_many(
-                "too many live connections of this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
+                "too many live connections with this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
                 10,
             )
         self._open[bearer.name] += 1
@@ -225,7 +225,7 @@ class EventStreams:
                 continue
 
     def _wanted(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, _Maker]]:
-        """The views that are asked for, each by what it is asked with and how it is made."""
+        """Return the requested views, each with its query and a function that computes it."""
         refuse_repeated(given)
         rest = dict(given)
         parameters = _Parameters(rest)
@@ -238,7 +238,7 @@ class EventStreams:
             raise _wrong("views", f"name at least one of {', '.join(_MAKERS)}")
         for name in rest:
             if name not in parameters.taken:
-                raise _wrong(name, "none of the views takes this parameter; remove it")
+                raise _wrong(name, "unknown parameter for these views; remove it")
         return wanted
 
     def _view(self, name: ViewName, parameters: _Parameters) -> tuple[ViewName, Hashable, _Maker]:
@@ -249,21 +249,21 @@ class EventStreams:
 
 
 class _Parameters:
-    """The parameters of all views together, with a note of those that some view takes."""
+    """The parameters of all views; records which of them are used."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = given
         self.taken: set[str] = set()
 
     def pick(self, model: type[_Query]) -> _Query:
-        """Those that a model has."""
+        """Return the parameters that a model has."""
         self.taken.update(model.model_fields)
         return model.model_validate(
             {name: text for name, text in self.given.items() if name in model.model_fields}
         )
 
     def need(self, name: str) -> str:
-        """One that must be given."""
+        """Return a required parameter."""
         self.taken.add(name)
         if name not in self.given:
             raise _wrong(name, "one of the views needs it; give a name")

@@ -1,4 +1,4 @@
-"""What the monitor's HTTP API answers, here and in the modules whose names end in ``_models``. The OpenAPI document is made from them.
+"""Models of the monitor's HTTP API; more are in modules named ``*_models``. OpenAPI uses them.
 
 All times are seconds since the epoch, all rates are per second, and all figures are totals, never increments.
 """
@@ -45,7 +45,7 @@ Time = Annotated[float, Field(description="Seconds since the epoch.")]
 
 
 class View(BaseModel):
-    """What the API answers: immutable, with no fields beside those declared."""
+    """Base of all models of the API: immutable, without extra fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -57,20 +57,20 @@ class Health(View):
 
 
 class Readiness(View):
-    """Whether the tables hold everything that was committed when the monitor started."""
+    """States if the tables contain all records committed before the monitor started."""
 
     ready: bool
-    behind: Annotated[int, Field(description="Offsets still to be read before it is ready.")]
+    behind: Annotated[int, Field(description="Number of offsets to read before it is ready.")]
     reason: str | None = None
 
 
 class Session(View):
-    """Who asks."""
+    """The name, role and token of the user."""
 
     name: str
     role: AccessRole
-    expires: Annotated[Time | None, Field(description="When the token ends; null for never.")]
-    asks: Annotated[bool, Field(description="Whether this monitor asks streams for those whose tokens may.")]
+    expires: Annotated[Time | None, Field(description="Expiry time of the token; null if it does not expire.")]
+    asks: Annotated[bool, Field(description="True if this monitor asks questions for tokens that may ask.")]
 
 
 class Rate(View):
@@ -82,7 +82,7 @@ class Rate(View):
 
 
 class StreamCounts(View):
-    """How many streams are in each state."""
+    """Number of streams in each state."""
 
     open: int = 0
     exhausted: int = 0
@@ -99,7 +99,7 @@ class TrafficPoint(View):
 
 
 class Overview(View):
-    """The installation at a glance."""
+    """A summary of the installation."""
 
     time: Time
     ready: bool
@@ -113,25 +113,25 @@ class Overview(View):
     history: Annotated[list[TrafficPoint], Field(description="Oldest first, since the monitor started.")]
     rejected: int
     workers: int
-    lag: Annotated[int | None, Field(description="Queries not yet answered; null before it is known.")]
+    lag: Annotated[int | None, Field(description="Unanswered questions; null while unknown.")]
 
 
 class Periods(View):
-    """What a source or a stream has in the periods of its live topic: how many there are by now, and the name of the latest."""
+    """The periods of a source or stream: their number, and the name of the latest."""
 
     count: int
     latest: str
 
 
 class SourceRow(View):
-    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``; where it renews, what is left of the period's.
+    """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``, per period if it renews.
 
-    A source with periods spends nothing itself: ``current`` is the account of the latest one. ``of`` lists them all.
+    A source with periods spends nothing itself: ``current`` is its latest account. ``of`` lists all.
     """
 
     source: str
     kind: str
-    version: Annotated[int | None, Field(description="Version of its data; null for what is no table.")]
+    version: Annotated[int | None, Field(description="Version of its data; null for sources that are not tables.")]
     neighbors: Literal["add-remove", "replace"]
     accountant: Literal["pure", "zcdp"]
     state: Literal["open", "halted"]
@@ -141,28 +141,26 @@ class SourceRow(View):
     spent: Amount
     refunded: Amount
     left: Amount
-    left_share: Annotated[float, Field(description="What is left, as a share of the total: 0 to 1.")]
-    population: Annotated[
-        str | None, Field(description="The people whom it is about, if they have a budget of their own.")
-    ]
+    left_share: Annotated[float, Field(description="Remaining share of the total: 0 to 1.")]
+    population: Annotated[str | None, Field(description="The population that it belongs to, if any.")]
     renews: Annotated[
-        str | None, Field(description="How long a period of the budget is, as in 30d; null for ever.")
+        str | None, Field(description="Length of the budget's period, for example 30d; null without renewal.")
     ]
-    renews_at: Annotated[Time | None, Field(description="When the next period begins.")]
-    meaning: Annotated[str, Field(description="What the budget promises, in plain words.")]
+    renews_at: Annotated[Time | None, Field(description="Start of the next period.")]
+    meaning: Annotated[str, Field(description="The budget's guarantee as a sentence.")]
     streams: StreamCounts
     updated: Time
     period: Annotated[
-        str | None, Field(description="How long a period of a live topic is, each with an account of its own.")
+        str | None, Field(description="Length of a live topic's periods, each with its own account.")
     ] = None
-    period_of: Annotated[str | None, Field(description="Whose period it is the account of.")] = None
-    starts: Annotated[str | None, Field(description="When that period begins.")] = None
-    periods: Annotated[Periods | None, Field(description="The accounts of its periods.")] = None
+    period_of: Annotated[str | None, Field(description="The source for whose period it is the account.")] = None
+    starts: Annotated[str | None, Field(description="Start of that period.")] = None
+    periods: Annotated[Periods | None, Field(description="Its periods' accounts.")] = None
     current: Annotated[SourceRow | None, Field(description="The account of the latest of them.")] = None
 
 
 class SourcePage(View):
-    """Some of the sources that match, in the order asked for; of periods only the latest, under its source, unless they are asked for."""
+    """A page of the matching sources; each source includes only its latest period."""
 
     total: int
     matching: int
@@ -179,42 +177,39 @@ class PromiseParts(View):
     over: str
     probability: float
     remark: str
-    warning: Annotated[str, Field(description="Empty, or that a constant answer would keep it.")]
+    warning: Annotated[str, Field(description="Empty, or a warning that a constant answer would satisfy it.")]
 
 
 class StreamRow(View):
-    """A stream: what it promises, what it has used, and how fast."""
+    """A stream: its error bound, its use and its rates."""
 
     stream: str
     source: str
     mechanism: str
     state: StreamState
     ending: Annotated[
-        Literal["halted", "closed"] | None, Field(description="Asked for; final once ``state`` says so.")
+        Literal["halted", "closed"] | None,
+        Field(description="The requested end; final once ``state`` has this value."),
     ]
     reason: str | None
     refused: Annotated[
         str | None,
-        Field(description="Why its worker does not answer for it, though it is open; as of ``updated``."),
+        Field(description="Reason why the worker of this open stream does not answer; as of ``updated``."),
     ]
     at_refresh: Annotated[
         Literal["continues", "closes"] | None,
-        Field(
-            description="What becomes of it when its source, if that is a table, is refreshed; null where it has ended or is to."
-        ),
+        Field(description="Effect of a refresh of its table; null if it has ended or is ending."),
     ]
     answered: int
     tops: Annotated[int, Field(description="Charged answers so far.")]
-    cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null for no limit.")]
-    added: Annotated[int, Field(description="How many of these were added by extensions.")]
+    cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null if unlimited.")]
+    added: Annotated[int, Field(description="Number of these that extensions added.")]
     tops_left: int | None
     alpha: float
     beta: float
     expected_queries: int
-    asked: Annotated[Amount, Field(description="ε and δ as the stream was asked for.")]
-    promises: Annotated[
-        list[PromiseParts], Field(description="What it promises of its accuracy, all of it together.")
-    ]
+    asked: Annotated[Amount, Field(description="Requested ε and δ of the stream.")]
+    promises: Annotated[list[PromiseParts], Field(description="All of its error bounds together.")]
     cost: Amount
     spent: Amount
     refunded: Amount
@@ -226,21 +221,22 @@ class StreamRow(View):
         ),
     ]
     opened: Time | None
-    updated: Annotated[Time | None, Field(description="When the last answer, charge or digest was written.")]
+    updated: Annotated[Time | None, Field(description="Time of the last answer, charge or digest.")]
     last_answered: Annotated[
-        Time | None, Field(description="When its last answer was first heard of; null if there is none.")
+        Time | None,
+        Field(description="Time at which the monitor first saw its last answer; null without answers."),
     ]
-    period_of: Annotated[str | None, Field(description="Which stream it stands for in one period.")] = None
-    starts: Annotated[str | None, Field(description="When that period begins.")] = None
-    periods: Annotated[Periods | None, Field(description="The streams that stand for it in periods.")] = None
+    period_of: Annotated[str | None, Field(description="The model stream of this period's stream.")] = None
+    starts: Annotated[str | None, Field(description="Start of that period.")] = None
+    periods: Annotated[Periods | None, Field(description="Its periods' streams.")] = None
     current: Annotated[
         StreamRow | None,
-        Field(description="The one in the latest period: the stream itself is not asked and spends nothing."),
+        Field(description="The latest period's stream: the model itself is not asked and spends nothing."),
     ] = None
 
 
 class StreamPage(View):
-    """Some of the streams that match, in the order asked for; of periods only the latest, under its stream, unless they are asked for."""
+    """A page of the matching streams; each stream includes only its latest period."""
 
     total: int
     matching: int
@@ -260,55 +256,53 @@ class StreamDetail(View):
     """One stream with its definition and the timeline of its charged answers, oldest first."""
 
     row: StreamRow
-    source_kind: Annotated[str | None, Field(description="Of which kind its source is, as registered.")]
+    source_kind: Annotated[str | None, Field(description="Kind of its source, as registered.")]
     spec: StreamSpec
     calibration: Calibration
     incarnation: str
     position: Annotated[Position | None, Field(description="The last query that it answered, as last shown.")]
     timeline: list[TimelinePoint]
     standing: Annotated[
-        str | None, Field(description="What it asks of each window of its live topic, in words; null elsewhere.")
+        str | None, Field(description="Its question about each window, in words; null for other streams.")
     ]
     windows: Annotated[
-        int | None, Field(description="Over how many windows its promise holds; null where no windows ask it.")
+        int | None, Field(description="Number of windows for which its error bound holds; null without windows.")
     ]
     period: Annotated[
         str | None,
-        Field(description="The length of the periods in each of which that holds anew; null without periods."),
+        Field(description="Length of the periods, each with that number of windows; null without periods."),
     ]
 
 
 class Plan(View):
-    """What opening a stream would give and cost now. Nothing is reserved."""
+    """The error bound and cost of a stream that is not opened yet. Nothing is reserved."""
 
     calibration: Calibration
     cost: Amount
     left: Amount
     affordable: bool
-    promises: Annotated[
-        list[PromiseParts], Field(description="What it would promise of its accuracy, as streams do.")
-    ]
+    promises: Annotated[list[PromiseParts], Field(description="Its error bounds, as for streams.")]
     windows: Annotated[
-        int | None, Field(description="Over how many windows that would hold; null where no windows ask it.")
+        int | None, Field(description="Number of windows for which they would hold; null without windows.")
     ]
     period: Annotated[
         str | None,
-        Field(description="The length of the periods in each of which that holds anew; null without periods."),
+        Field(description="Length of the periods, each with that number of windows; null without periods."),
     ]
 
 
 class FieldProblem(View):
-    """What is wrong with one field."""
+    """The problem of one field."""
 
     field: str
     message: str
 
 
 class Problem(View):
-    """Why a request was not served.
+    """The reason why a request failed.
 
-    What is said of ``fields`` quotes none of their values; ``message`` may quote names, refused figures, and what cannot be asked
-    in a statement.
+    ``fields`` never quote values; ``message`` may quote names, refused numbers and parts of a
+    statement.
     """
 
     status: int

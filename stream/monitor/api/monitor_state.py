@@ -1,4 +1,4 @@
-"""The monitor as its web server sees it: tables, readiness, workers, and a way to make requests."""
+"""The monitor's state for its web server: tables, readiness, workers and a request client."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class MonitorEndedError(RuntimeError):
 
 
 class Requester(Protocol):
-    """Whoever takes requests to the budget service; stream.client.AsyncClient is one."""
+    """Sends requests to the budget service, as stream.client.AsyncClient does."""
 
     def request(self, request: Request, /) -> Awaitable[Receipt]:
-        """Send a request and wait until the ledger has committed its receipt; Refused if it is refused."""
+        """Send a request and wait for its committed receipt; RefusedError if it is refused."""
 
 
 @dataclass
 class Monitor:
-    """What handlers work with. ``names`` gives those who may come in, or raises TokenError; ``clock`` seconds since the epoch."""
+    """The handlers' context. ``names`` returns the token file or raises TokenError."""
 
     tables: Tables
     names: Callable[[], TokenFile]
@@ -60,54 +60,54 @@ class Monitor:
     clock: Callable[[], float] = time.time
     asker: Asker | None = None
     alerts: Alerts | None = None
-    """Alerts, where answers are read for them."""
+    """The alerts, or None if the monitor does not read answers."""
     planning: RequestTurns = field(default_factory=lambda: RequestTurns(most=16, each=4))
-    """One plan or curve at a time: the services on this machine keep their processors."""
+    """Computes one plan or curve at a time, to leave processors to the services on this host."""
     showing: RequestTurns = field(default_factory=lambda: RequestTurns(most=1000, each=100, rest=1.0))
-    """One answer made of the tables at a time, half of the event loop's time at most: what reads the tables runs there too."""
+    """Computes views for at most half of the event loop's time, which the tables' reader shares."""
     history: Series = field(default_factory=views.new_history)
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
     topics: Inspection | None = None
-    """How the topics are set; None until that is known."""
+    """The latest check of the topics; None before the first one."""
 
     _complete: bool = False
 
     def bearer(self, text: str) -> Bearer | None:
-        """Whose token this is; TokenError while the names cannot be read."""
+        """Return the user of a token; TokenError if the token file is unreadable."""
         return self.names().bearer(text, self.clock())
 
     def still_knows(self, bearer: Bearer) -> bool:
-        """Whether somebody who came in would be let in again."""
+        """Return True if a user's token is still valid."""
         try:
             return self.names().still_knows(bearer, self.clock())
         except TokenError:
             return False
 
     def complete(self) -> bool:
-        """Whether the tables hold all that was committed when the monitor started; once they do they always will."""
+        """True once the tables contain all records committed before the monitor started."""
         self._complete = self._complete or self.readiness().ready
         return self._complete
 
     def overview(self) -> Overview:
-        """The installation at a glance."""
+        """Return a summary of the installation."""
         return views.overview(
             self.tables, self.history, self.workers, ready=self.readiness().ready, now=self.clock()
         )
 
     def remember(self) -> None:
-        """Add this moment's totals to the history."""
+        """Add the current totals to the history."""
         views.remember(self.history, self.tables, self.clock())
 
     def show_workers(self, workers: WorkersView) -> None:
-        """Show another picture of the workers."""
+        """Replace the view of the workers."""
         self.workers = workers
         self.tables.changes["workers"] += 1
 
     def show_topics(self, topics: Inspection) -> None:
-        """Show another picture of the topics."""
+        """Replace the inspection of the topics."""
         self.topics = topics
 
     def version(self, view: ViewName) -> int:
-        """A number that grows whenever a view may have changed."""
+        """Return a number that grows whenever a view may have changed."""
         return sum(self.tables.changes[topic] for topic in _CHANGED_BY[view])

@@ -19,20 +19,20 @@ from stream.version import VERSION
 _TEMPLATE = "#/components/schemas/{model}"
 _Json = dict[str, Any]
 _PROBLEMS = {
-    "400": "A parameter or the body is wrong; the fields are named",
-    "401": "No token, or one that is wrong, expired or revoked",
-    "403": "The token's role is not enough; 'x-role' is the least that is",
+    "400": "A parameter or the body is invalid; the fields are named",
+    "401": "The token is missing, wrong, expired or revoked",
+    "403": "The token's role is too low; 'x-role' is the minimum",
     "404": "There is no such source, population or stream",
     "408": "The body came too slowly",
-    "409": "Refused; nothing has changed",
+    "409": "Refused; nothing was changed",
     "413": "The body is too large",
     "415": "The body is not JSON, or has a Content-Encoding",
     "429": "Too many requests",
-    "503": "Not now: the names that may come in cannot be read, or Kafka does not answer; a change may be sent again with the same id",
+    "503": "Unavailable: the token file cannot be read, or Kafka does not answer; send a change again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
 _PLAIN = (
-    ("/metrics", "The monitor's figures for Prometheus", "text/plain", ()),
+    ("/metrics", "The monitor's metrics for Prometheus", "text/plain", ()),
     (
         "/api/trail.csv",
         "The audit trail as CSV: the entries that may be listed, oldest first",
@@ -42,7 +42,7 @@ _PLAIN = (
     ("/openapi.json", "This document", "application/json", ()),
     (
         "/api/events",
-        "Live views as server-sent events; each event carries what the view's own route answers",
+        "Live views as server-sent events; each event contains the answer of the view's route",
         "text/event-stream",
         (
             EventQuery,
@@ -60,7 +60,7 @@ _PLAIN = (
 
 @cache
 def document() -> _Json:
-    """OpenAPI 3.1 for everything but the page."""
+    """Return the OpenAPI 3.1 document of all routes except the page."""
     schemas, components = _schemas()
     paths: dict[str, _Json] = {}
     for route in ROUTES:
@@ -79,7 +79,7 @@ def document() -> _Json:
 
 
 def _schemas() -> tuple[dict[Any, _Json], _Json]:
-    """The schema of every model by use, and those that they refer to."""
+    """Return the schema of every model, and the schemas that they reference."""
     uses: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
         ("problem", "serialization", TypeAdapter(Problem))
     ]
@@ -120,7 +120,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
 
 
 def _codes(route: Route, names: list[str]) -> set[str]:
-    """The statuses other than 200 that a route may answer with."""
+    """Return a route's statuses other than 200."""
     codes = set()
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
@@ -152,7 +152,7 @@ def _plain(
 
 
 def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
-    """A model's fields as parameters; of fields of one name in several models, the first that is declared."""
+    """Return the models' fields as parameters; of equal names the first field."""
     found: dict[str, _Json] = {}
     for query in queries:
         schema = TypeAdapter(query).json_schema()

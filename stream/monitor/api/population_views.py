@@ -1,4 +1,4 @@
-"""What the API answers of populations and allotments."""
+"""The API's views of populations, allotments and spending."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from stream.monitor.state.monitor_tables import Tables
 
 
 def period_view(period: PeriodShape | None) -> PeriodView | None:
-    """A period as it is parts."""
+    """Return the view of a budget's period."""
     if period is None:
         return None
     return PeriodView(
@@ -52,19 +52,19 @@ def period_view(period: PeriodShape | None) -> PeriodView | None:
 
 
 def list_populations(tables: Tables) -> PopulationPage:
-    """All populations, by name."""
+    """Return all populations, by name."""
     found = sorted(tables.shared.populations.items())
     return PopulationPage(items=[_population_row(record, updated) for _, (record, updated) in found])
 
 
 def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail:
-    """A population with its sources and allotments, its budget over time and how long it lasts; or a 404."""
+    """Return a population with sources, allotments, history and forecasts; or a 404."""
     if name not in tables.shared.populations:
         raise unknown("population", name)
     record, updated = tables.shared.populations[name]
     row = _population_row(record, updated)
     members = members_of(tables, name)
-    # Sources count in their own accountant's terms: what is not alike does not add up.
+    # Amounts of different accountants do not add up.
     alike = all(entry.record.source.accountant == row.accountant for entry in members)
     history = merged([tables.trail.history("source", entry.record.source.source) for entry in members if alike])
     end = PeriodEnd(now, None if row.period is None else row.period.ends)
@@ -78,12 +78,12 @@ def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail
 
 
 def list_allotments(tables: Tables, query: AllotmentQuery) -> AllotmentPage:
-    """The allotments that are asked for, by whose budget they are of and their name."""
+    """Return the matching allotments, sorted by owner and name."""
     return AllotmentPage(items=[_allotment_row(tables, record) for record in _allotments(tables, query)])
 
 
 def members_of(tables: Tables, population: str) -> list[SourceEntry]:
-    """The sources of a population, by name."""
+    """Return the sources of a population, by name."""
     found = [entry for entry in tables.sources.values() if entry.record.population == population]
     return sorted(found, key=lambda entry: entry.record.source.source)
 
@@ -154,7 +154,7 @@ def _accountant_of(tables: Tables, record: AllotmentRecordShape) -> str:
 
 @dataclass(slots=True)
 class _Sum:
-    """Amounts of one source, whose accountant is theirs all."""
+    """Amounts of one source, all under its accountant."""
 
     streams: int = 0
     parts: list[list[AmountShape]] = field(default_factory=lambda: [[], [], []])
@@ -170,7 +170,7 @@ class _Sum:
 
 
 def spending(tables: Tables, query: SpendingQuery) -> Spending:
-    """Every analyst's part, those with most streams first, and the streams that cost most; of periods the latest counts."""
+    """Return analysts, most streams first, and the costliest streams; of periods only the latest."""
     sums: defaultdict[str | None, dict[str, _Sum]] = defaultdict(dict)
     found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
     for entry, grant in found:
@@ -212,7 +212,7 @@ def spending(tables: Tables, query: SpendingQuery) -> Spending:
 
 
 def _total(amounts: Iterable[AmountShape]) -> Amount:
-    """Amounts added up. Under zCDP an ε that has a δ is what ρ implies, and adds up to nothing: then ρ alone is parts."""
+    """Add up amounts. Under zCDP an ε with a δ is implied by ρ, so that only ρ is given."""
     parts = list(amounts)
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):

@@ -1,4 +1,4 @@
-"""Why a request is not served, as an exception and as an answer."""
+"""Failed requests, as exceptions and as answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from schemas.json_limits import MAX_FAULTS
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
-"""Field problems told at once."""
+"""Most field problems in one answer."""
 
 
 class ProblemError(Exception):
-    """Stops a request; the answer is ``problem`` with ``headers``."""
+    """Ends a request with the answer ``problem`` and ``headers``."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class ProblemError(Exception):
 
 
 def too_many(message: str, seconds: int) -> ProblemError:
-    """So much is asked at once that it is refused; whoever asks again after these seconds may have better luck."""
+    """Return a 429 that asks the client to retry after some seconds."""
     return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
 
 
 def unknown(what: Literal["source", "stream", "population"], name: str) -> ProblemError:
-    """The name in a path is not known (yet)."""
+    """Return a 404 for an unknown name in a path."""
     return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")
 
 
 def refuse_repeated(parameters: Collection[str]) -> None:
-    """Refuse parameters of which one is given twice."""
+    """Refuse repeated parameters."""
     if len(set(parameters)) != len(parameters):
-        raise ProblemError(400, "malformed", "parameter: one is given twice; give each once")
+        raise ProblemError(400, "malformed", "parameter: repeated; give each parameter once")
 
 
 def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:
-    """Say which fields are wrong and why, without quoting any value."""
+    """Return a 400 that names the invalid fields without quoting values."""
     found = error.error_count()
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
@@ -75,7 +75,7 @@ def _field(detail: Any) -> FieldProblem:
 
 
 class GoneError(ConnectionError):
-    """Whoever asked had gone before their turn came, or before all that they sent was there."""
+    """The client disconnected before its turn came or before its request was complete."""
 
 
 class _Waiter(NamedTuple):
@@ -84,7 +84,10 @@ class _Waiter(NamedTuple):
 
 
 class RequestTurns:
-    """Whose turn it is. At most ``most`` wait, ``each`` of one name; after a turn nobody has one for ``rest`` times its length."""
+    """Serializes work. At most ``most`` requests wait, ``each`` per user.
+
+    After a turn there is a pause of ``rest`` times its length.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class RequestTurns:
 
     @asynccontextmanager
     async def turn(self, name: str, gone: Callable[[], bool]) -> AsyncIterator[None]:
-        """Wait for a turn and have it; GoneError if one is ``gone`` by then, ProblemError where too many wait."""
+        """Wait for a turn; GoneError if the client is ``gone`` by then, ProblemError if too many wait."""
         await self._wait(name, gone)
         began = self._clock()
         try:
@@ -120,10 +123,10 @@ class RequestTurns:
             self._taken = True
             return
         if self._is_full(name):
-            self._let_go()
+            self._remove_disconnected()
         if self._is_full(name):
             raise too_many(
-                f"one is worked on at a time; at most {self._each} of a name wait, and {self._most} of all: ask again later",
+                f"too many queued requests (limit {self._each} per name, {self._most} in total); retry later",
                 10,
             )
         waiter = _Waiter(gone, asyncio.get_running_loop().create_future())
@@ -132,11 +135,11 @@ class RequestTurns:
             await waiter.turn
         except asyncio.CancelledError:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:
-                self._pass_on()  # the turn had come
+                self._pass_on()  # cancelled after its turn had come
             raise
 
     def _pass_on(self) -> None:
-        self._let_go()
+        self._remove_disconnected()
         if not self._waiting:
             self._taken = False
             return
@@ -145,8 +148,8 @@ class RequestTurns:
         if own:
             self._waiting[name] = own
 
-    def _let_go(self) -> None:
-        """Let go of those that wait no more."""
+    def _remove_disconnected(self) -> None:
+        """End the turns of disconnected clients."""
         for name, own in list(self._waiting.items()):
             for waiter in own:
                 if not waiter.turn.done() and waiter.gone():

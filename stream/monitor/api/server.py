@@ -179,7 +179,7 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     except ProblemError as error:
         response = _answer(error.problem, error.problem.status, error.headers)
     except GoneError:
-        response = _failure(503, "unavailable", "whoever asked had gone before they could be answered")
+        response = _failure(503, "unavailable", "client disconnected")
     except web.HTTPException as error:
         response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
@@ -188,7 +188,7 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         resource = request.match_info.route.resource
         route = None if resource is None else resource.canonical
         log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
-        response = _failure(500, "internal", "a fault on our side; see the monitor's log")
+        response = _failure(500, "internal", "internal error; see the monitor's log")
         if request.writer.output_size > 0:
             cut_off(request)  # an answer is under way, and another would be read as part of it
     return response
