@@ -110,7 +110,7 @@ def with_census(scene: Scene) -> Scene:
     return scene
 
 
-GOES_ON, ENDS = "Goes on, over the new version", "Is closed, and what it did not spend goes back to the source"
+GOES_ON, ENDS = "Continues with the new version", "Is closed, and what it did not spend goes back to the source"
 
 
 async def test_a_refresh_says_what_it_ends_and_is_one_version_however_often_it_is_sent(
@@ -129,7 +129,7 @@ async def test_a_refresh_says_what_it_ends_and_is_one_version_however_often_it_i
         every = shown.get_by_label("Close all of its streams")
         await every.check()
         await expect(end).to_have_text(["cells", "choices", "counts"])
-        await expect(shown).to_contain_text("No stream goes on.")
+        await expect(shown).to_contain_text("No stream continues.")
         await every.uncheck()
         await shown.get_by_role("button", name="Refresh source").click()
         await expect(shown.get_by_role("alert")).to_have_text("Give the operator's token.")

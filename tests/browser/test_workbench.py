@@ -32,7 +32,7 @@ async def confirmed(page: Page, button: str, told: str) -> None:
 
 
 async def shown_json(page: Page) -> dict[str, Any]:
-    shown: dict[str, Any] = json.loads(await page.get_by_role("region", name="What is sent").last.inner_text())
+    shown: dict[str, Any] = json.loads(await page.get_by_role("region", name="Request").last.inner_text())
     return shown
 
 
@@ -93,7 +93,7 @@ async def test_a_source_is_registered_as_it_was_previewed(open_page: OpenPage) -
         await button.click()
         await confirmed(page, "Register source", "It is registered")
         await expect(page).to_have_url(re.compile("#/sources/vitals$"))
-        await expect(page.get_by_role("region", name="What is declared")).to_contain_text("Budget ε 4")
+        await expect(page.get_by_role("region", name="Declaration")).to_contain_text("Budget ε 4")
     (request,) = scene.requested
     assert isinstance(request, RegisterSource)
     assert request.request == sent["request"]
@@ -221,7 +221,7 @@ async def test_planned_opened_asked_charted_extended_closed(open_page: OpenPage)
         page = await open_page(address, "sources/people", OPERATOR)
         await page.get_by_role("link", name="Plan a stream…").click()
         await plan_model(page, "model", "2")
-        await expect(page.get_by_role("region", name="What is sent").last).to_contain_text('"epsilon": 2')
+        await expect(page.get_by_role("region", name="Request").last).to_contain_text('"epsilon": 2')
         button = page.get_by_role("button", name="Open stream…")
         await expect(button).to_be_enabled()
         sent = await shown_json(page)

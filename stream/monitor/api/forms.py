@@ -237,7 +237,7 @@ def _remarks(source: Source) -> list[str]:
         remarks += _of_a_topic(source)
     if source.population is not None:
         remarks.append(
-            f"what is granted counts against the budget of population '{source.population}' as well, which must be registered"
+            f"grants also count against the budget of population '{source.population}', which must be registered"
         )
     if source.renews is not None:
         remarks.append(

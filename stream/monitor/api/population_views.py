@@ -25,7 +25,7 @@ from stream.monitor.api.budget_models import (
     StreamSpending,
 )
 from stream.monitor.api.problems import unknown
-from stream.monitor.api.views import left_share, points_of, source_row, told_paces
+from stream.monitor.api.views import forecasts_of, left_share, points_of, source_row
 from stream.monitor.state.budget_history import PeriodEnd, merged
 from stream.monitor.state.digests import AmountShape, GrantRecordShape, PeriodShape
 from stream.monitor.state.entries import (
@@ -73,7 +73,9 @@ def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail
         sources=[source_row(entry) for entry in members],
         allotments=[_allotment_row(tables, one) for one in _allotments(tables, AllotmentQuery(population=name))],
         points=points_of(history),
-        forecasts=told_paces(history.paces(row.granted, row.refunded, row.left, row.total, end)) if alike else [],
+        forecasts=forecasts_of(history.paces(row.granted, row.refunded, row.left, row.total, end))
+        if alike
+        else [],
     )
 
 

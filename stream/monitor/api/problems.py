@@ -55,7 +55,7 @@ def unknown(what: Literal["source", "stream", "population"], name: str) -> Probl
 def refuse_repeated(parameters: Collection[str]) -> None:
     """Refuse repeated parameters."""
     if len(set(parameters)) != len(parameters):
-        raise ProblemError(400, "malformed", "parameter: repeated; give each parameter once")
+        raise ProblemError(400, "malformed", "parameter: one is given twice; give each parameter once")
 
 
 def malformed(error: ValidationError, what: Literal["body", "parameter"]) -> ProblemError:

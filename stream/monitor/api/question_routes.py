@@ -1,7 +1,7 @@
-"""Asking for those whose tokens may: questions about tables, a bounded number at once, each published once.
+"""Questions of users whose tokens may ask: limited in number, each published once.
 
-The monitor sees no private data this way: questions that carry some (a trusted value, a person's own category) are for
-producers, and are refused here.
+The monitor refuses questions that contain private data (a trusted value, a person's category), so
+that it never sees any: producers send these.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from stream.questions.result_text import is_charged, total_cost
 from stream.settings import Settings
 
 ANSWER_SECONDS: Final = 30.0
-"""How long a request waits for its answers; they may be waited for again, under the same ids."""
+"""Time limit for a request's answers; a client may repeat the request with the same ids."""
 
 MAX_WAITING: Final = 512
-"""Questions that wait for their answers at a time, of all askers together."""
+"""Most questions without an answer, of all users together."""
 
 _REMEMBERED: Final = 4096
 _PATIENCE_SECONDS: Final = 600.0
@@ -40,10 +40,10 @@ _PRIVATE: Final = ("value", "values", "category")
 
 
 class QuestionSender(Protocol):
-    """Whoever asks streams; stream.client.AsyncClient is one."""
+    """Sends questions, as stream.client.AsyncClient does."""
 
     def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Awaitable[Result]:
-        """Ask and wait for the answer."""
+        """Send a question and wait for its answer."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class _Asked:
 
 
 class Asker:
-    """Asks each question once: one that is sent again under its id gets the answer that is there, or waits for it."""
+    """Asks each question once; a repeated id gets the existing answer or waits for it."""
 
     def __init__(self, answering: QuestionSender) -> None:
         self._answering = answering
         self._asked: OrderedDict[tuple[str, str], _Asked] = OrderedDict()
 
     async def ask(self, queries: Sequence[Query], timeout: float = ANSWER_SECONDS) -> list[Result]:  # noqa: ASYNC109
-        """The answers in the order of the questions, rejected and halted ones among them.
+        """Return the answers in the order of the questions, including rejected and halted ones.
 
         Raises:
             ProblemError: a question carries private data, its id is another's, or too many wait already.
@@ -102,7 +102,9 @@ class Asker:
 
     def _begin(self, query: Query) -> _Asked:
         answer = asyncio.ensure_future(self._answering.ask(query, timeout=_PATIENCE_SECONDS, outcomes=True))
-        answer.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever asked may have left
+        answer.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # the client may have disconnected
         asked = self._asked[query.stream, query.id] = _Asked(query, answer)
         for key, one in list(self._asked.items())[: max(len(self._asked) - _REMEMBERED, 0)]:
             if one.answer.done():
@@ -113,7 +115,7 @@ class Asker:
 class OnDemand:
     """A client that connects with the first question and leaves a minute after the last answer.
 
-    While it is there it reads all answers of the installation, which is work that a monitor that nobody asks does not have.
+    While connected it reads all answers of the installation; an unused monitor avoids this work.
     """
 
     def __init__(self, settings: Settings, make: Callable[[Settings], AsyncClient] = AsyncClient) -> None:
@@ -125,7 +127,7 @@ class OnDemand:
         self._last = time.monotonic()
 
     async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ASYNC109
-        """Ask and wait for the answer."""
+        """Send a question and wait for its answer."""
         self._waiting += 1
         try:
             async with self._changing:
@@ -140,7 +142,7 @@ class OnDemand:
             self._last = time.monotonic()
 
     async def rest(self) -> None:
-        """Leave whenever nobody has asked for a while, until cancelled; then leave for good."""
+        """Disconnect after idle periods, until cancelled; then disconnect for good."""
         try:
             while True:
                 await asyncio.sleep(_IDLE_SECONDS / 4)
@@ -158,7 +160,7 @@ class OnDemand:
 
 
 def refuse_private(query: Query) -> None:
-    """Refuse a question that carries private data of its own."""
+    """Refuse a question that contains private data."""
     carried = next((name for name in _PRIVATE if getattr(query, name) is not None), None)
     if carried is None and any(one.value is not None for one in query.candidates or ()):
         carried = "candidates"
@@ -174,7 +176,7 @@ _OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and le
 
 
 async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> QuestionAnswered:
-    """Ask one question, and say what it cost."""
+    """Ask one question and return its answer and cost."""
     grant, source = _subject(tables, query.stream)
     [result] = await _answers(asker, [query])
     result = result.of(query, source)
@@ -188,7 +190,7 @@ async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> Que
 
 
 async def ask_statement(tables: Tables, asker: Asker | None, statement: Statement) -> StatementAnswered:
-    """Ask what a SELECT asks: up to 256 questions at once."""
+    """Ask the questions of a SELECT, at most 256."""
     try:
         read = sql.read(statement.statement)
         asking = sql.PreparedStatement.prepare(
@@ -218,7 +220,7 @@ _TOLD = frozenset({"stream", "id", "outcome", "reason", "rows_per_person"})
 
 
 def plain(result: Result) -> Answer:
-    """The answer that a result is."""
+    """Return a result as an answer."""
     return Answer.model_validate(result.model_dump())
 
 
@@ -248,7 +250,7 @@ def _subject(tables: Tables, stream: str) -> tuple[GrantRecord, Source]:
 
 
 def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
-    """The sources and streams that a name after FROM may mean; the others need not be read for it."""
+    """Return the sources and streams that a name after FROM may refer to."""
     if name not in tables.sources and name not in tables.streams:
         name = closest(name, [*tables.sources, *tables.streams]) or name
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
@@ -258,5 +260,5 @@ def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[Gra
 
 
 def _current(record: GrantRecord, state: StreamState) -> GrantRecord:
-    """A stream that has run dry says so before the ledger does."""
+    """Mark a stream as exhausted before the ledger does."""
     return record.model_copy(update={"state": state})

@@ -1,8 +1,8 @@
-"""Requests to the budget service, in the name of whoever asks.
+"""Requests to the budget service in the name of the user.
 
-Every request carries the name of the token that asked, whatever it says itself. An analyst opens and extends in their own name, whatever the request says, and only where a part of the budget is allotted: the
-ledger decides who has one and how much is left of it. They close what they have opened. An operator asks for anything, and
-may name the analyst that a stream is for.
+A request records the name of its token. Analysts open and extend streams in their own name and need
+an allotment, which the ledger checks; they close only their own streams. Operators may send every
+request, and may name the analyst of a stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = get_logger("monitor")
 
 
 async def send_request(monitor: Monitor, who: Bearer, request: Request) -> Receipt:
-    """The receipt of a request; ProblemError where it is refused, not theirs to ask, or not known yet."""
+    """Send a request and return its receipt; ProblemError if refused, forbidden or unknown."""
     asked = in_name_of(who, request, monitor.tables)
     try:
         with span("monitor requests", {"sotto.request.kind": asked.kind}):
@@ -50,7 +50,7 @@ async def send_request(monitor: Monitor, who: Bearer, request: Request) -> Recei
 
 
 def in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
-    """The request as it is sent for somebody, whose name it carries into the trail."""
+    """Return the request with the user's name, which the trail records."""
     request = request.model_copy(update={"by": who.name})
     if who.role != "analyst":
         return request
@@ -73,9 +73,9 @@ def in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
 
 
 def _require_parted(tables: Tables, source: str, who: Bearer) -> None:
-    """Refuse where nobody has an allotment: the ledger would let any analyst have the whole budget.
+    """Require an allotment: without any, the ledger would let each analyst use the whole budget.
 
-    Allotments are never taken away altogether, so what the tables know of is still there.
+    Allotments are never removed, so those in the tables still exist.
     """
     entry = tables.sources.get(source)
     if entry is None:

@@ -85,23 +85,23 @@ from stream.privacy.planning.inverse_plans import Against
 from stream.tracing import span
 
 _RANKS: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
-"""Whoever may do something, those of a higher rank may do too."""
+"""A role may do everything that lower roles may do."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request, read and checked."""
+    """A validated request."""
 
     bearer: Bearer | None
     names: dict[str, str]
     query: Any = None
     body: Any = None
     gone: Callable[[], bool] = lambda: False
-    """Whether the asker has hung up."""
+    """Returns True if the client has disconnected."""
 
     @property
     def who(self) -> Bearer:
-        """Who asks: known wherever a route takes a role."""
+        """The user; known on every route with a role."""
         if self.bearer is None:
             raise LookupError("a route that takes no role has no name")
         return self.bearer
@@ -109,7 +109,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Route:
-    """One route: who may use it, what it takes, and what it answers."""
+    """One route: its role, its parameters and body, and its answer."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -127,7 +127,7 @@ class Route:
 
 
 def may(role: AccessRole, access: AccessRole) -> bool:
-    """Whether a role may use what takes another."""
+    """Return True if ``role`` includes the rights of ``access``."""
     return _RANKS[role] >= _RANKS[access]
 
 
@@ -250,7 +250,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
 
 
 def find_source(monitor: Monitor, name: str) -> SourceEntry:
-    """A source's entry, or a 404."""
+    """Return a source's entry, or a 404."""
     entry = monitor.tables.sources.get(name)
     if entry is None:
         raise unknown("source", name)
@@ -258,14 +258,14 @@ def find_source(monitor: Monitor, name: str) -> SourceEntry:
 
 
 def burn_down(monitor: Monitor, name: str) -> BurnDown:
-    """A source's budget over time, or a 404."""
+    """Return a source's budget over time, or a 404."""
     entry = find_source(monitor, name)
     shown = views.burn_down(monitor.tables, entry, monitor.clock())
     return shown.model_copy(update={"feed": feed_of(monitor.tables, entry, monitor.workers.members)})
 
 
 def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
-    """A stream's page, or a 404."""
+    """Return a stream's details, or a 404."""
     entry = monitor.tables.streams.get(name)
     if entry is None or entry.grant is None:
         raise unknown("stream", name)
@@ -273,7 +273,7 @@ def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
 
 
 def _readable(show: Callable[[], _Shown]) -> _Shown:
-    """Show a definition, which a later version may have written in a way that this one does not know."""
+    """Run ``show``; a 503 if a later version wrote the definition."""
     try:
         return show()
     except MalformedEventError:
@@ -283,23 +283,23 @@ def _readable(show: Callable[[], _Shown]) -> _Shown:
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/healthz", "The process is alive", Health, _health, access=None),
     Route("GET", "/readyz", "The tables are up to date (503 until they are)", Readiness, _readiness, access=None),
-    Route("GET", "/api/session", "Whose token this is", Session, _session),
-    Route("GET", "/api/overview", "The installation at a glance", Overview, _overview),
+    Route("GET", "/api/session", "The token's name and role", Session, _session),
+    Route("GET", "/api/overview", "A summary of the installation", Overview, _overview),
     Route("GET", "/api/sources", "Sources with their budgets", SourcePage, _sources, query=SourceQuery),
-    Route("GET", "/api/budgets/{source}", "A source's budget over time, and how long it lasts", BurnDown, _budget),
-    Route("GET", "/api/spending", "Who has spent what", Spending, _spending, query=SpendingQuery),
+    Route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", BurnDown, _budget),
+    Route("GET", "/api/spending", "Spending by analyst", Spending, _spending, query=SpendingQuery),
     Route("GET", "/api/populations", "Populations with their budgets", PopulationPage, _populations),
     Route(
         "GET",
         "/api/populations/{population}",
-        "A population, its sources and parts",
+        "A population with its sources and allotments",
         PopulationDetail,
         _population,
     ),
     Route(
         "GET",
         "/api/allotments",
-        "Who has which part of a budget",
+        "Allotments",
         AllotmentPage,
         _allotments,
         query=AllotmentQuery,
@@ -316,7 +316,7 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "POST",
         "/api/joins",
-        "Let a source belong to a population",
+        "Add a source to a population",
         Receipt,
         _request,
         access="operator",
@@ -327,16 +327,18 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
     Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
     Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected, query=RejectedQuery),
-    Route("GET", "/api/alerts", "What is firing, and the latest alerts", AlertsView, _alerts, query=AlertQuery),
+    Route("GET", "/api/alerts", "Firing and latest alerts", AlertsView, _alerts, query=AlertQuery),
     Route("GET", "/api/workers", "Services, partitions, lag and restores", WorkersView, _workers),
-    Route("GET", "/api/sources/{source}", "A source with its budget and what it declares", SourceDetail, _source),
-    Route("POST", "/api/declarations", "What a source would declare", Declaration, _declaration, body=Source),
-    Route("POST", "/api/curves", "How a plan's error runs", Curve, _curve, body=CurveRequest),
+    Route("GET", "/api/sources/{source}", "A source with its budget and declaration", SourceDetail, _source),
+    Route(
+        "POST", "/api/declarations", "The declaration of a planned source", Declaration, _declaration, body=Source
+    ),
+    Route("POST", "/api/curves", "The error curve of a planned stream", Curve, _curve, body=CurveRequest),
     Route("POST", "/api/questions", "Ask one question", QuestionAnswered, _question, access="analyst", body=Query),
     Route(
         "POST", "/api/statements", "Ask a SELECT", StatementAnswered, _statement, access="analyst", body=Statement
     ),
-    Route("POST", "/api/plan", "What opening a stream would give and cost", Plan, _plan, body=StreamSpec),
+    Route("POST", "/api/plan", "The error bound and cost of a planned stream", Plan, _plan, body=StreamSpec),
     Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),
     Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="analyst", body=OpenStream),
     Route("POST", "/api/extensions", "Extend a stream", Receipt, _request, access="analyst", body=ExtendStream),

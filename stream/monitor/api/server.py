@@ -1,4 +1,4 @@
-"""The web server: who may come in, how often, with how much, and what a failure looks like."""
+"""The web server: authentication, rate and size limits, and answers to failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _POLICY = (
     "base-uri 'none'",
     "frame-ancestors 'none'",
     "form-action 'none'",
-    # The browser itself refuses to make markup of text.
+    # The browser refuses to parse text as markup.
     "require-trusted-types-for 'script'",
     "trusted-types 'none'",
 )
@@ -70,7 +70,7 @@ class _Asset:
     tag: str
 
     def answer(self, request: web.Request) -> web.Response:
-        """The file, or nothing but its tag for a browser that has it."""
+        """Return the file, or only its tag if the browser has it cached."""
         headers = {**_PAGE_HEADERS, "ETag": f'"{self.tag}"'}
         if any(known.value in {self.tag, "*"} for known in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
@@ -78,7 +78,7 @@ class _Asset:
 
 
 def load_assets() -> dict[str, _Asset]:
-    """Every file of the page by its path below ``static``, read once: what a request names is never a file's path."""
+    """Read every file of the page once, so that requests never name paths of the file system."""
     assets = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.suffix in _TYPES:
@@ -112,7 +112,7 @@ def add_pages(application: web.Application) -> None:
 log = get_logger("monitor")
 
 APPLICATION_OPTIONS: dict[str, Any] = {"client_max_size": MAX_DEFINITION_BYTES}
-"""What the aiohttp application must be made with."""
+"""Required arguments of the aiohttp application."""
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -129,7 +129,7 @@ _CODES: dict[int, ProblemCode] = {
     413: "too-large",
 }
 _UNLIMITED = frozenset({"/healthz", "/readyz"})
-"""Never refused; nor are the page's files, which are held in memory: a browser asks for thirty of them at once."""
+"""Not rate-limited; the page's files are not either, as a browser loads thirty at once."""
 _PUBLIC = frozenset({*_UNLIMITED, "/", "/favicon.ico"})
 """Served without a token: health, and the page that asks for the token."""
 _PUBLIC_PREFIX = "/static/"
@@ -141,7 +141,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_api(application: web.Application, monitor: Monitor) -> None:
-    """Add all routes and what guards them to an application made with ``APPLICATION_OPTIONS``."""
+    """Add routes and middlewares to an application made with ``APPLICATION_OPTIONS``."""
     streams = EventStreams(monitor)
     exports = TrailExports()
     application.middlewares.extend([_problems, _guard(monitor)])
@@ -182,15 +182,15 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
         response = _failure(503, "unavailable", "client disconnected")
     except web.HTTPException as error:
         response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
-    except Exception as error:  # noqa: BLE001  (whatever it is, the asker gets an answer that shows nothing of it)
-        # Message and path might quote what was sent: the route and where it was raised is all that is logged.
+    except Exception as error:  # noqa: BLE001  (answered without any detail of the error)
+        # Message and path might quote the request: only the route and the origin are logged.
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
         resource = request.match_info.route.resource
         route = None if resource is None else resource.canonical
         log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
         response = _failure(500, "internal", "internal error; see the monitor's log")
         if request.writer.output_size > 0:
-            cut_off(request)  # an answer is under way, and another would be read as part of it
+            cut_off(request)  # another answer would be read as part of the one that has started
     return response
 
 
@@ -201,7 +201,7 @@ async def _harden(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _guard(monitor: Monitor) -> Any:
-    """Let in who has a token, as often as the limits say."""
+    """Require a token and apply the rate limits."""
     settings = monitor.settings
     limiter = RateLimiter(settings.monitor_requests_per_second, settings.monitor_burst)
 
@@ -211,7 +211,7 @@ def _guard(monitor: Monitor) -> Any:
         if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
             return await handler(request)
         bearer, trouble = _bearer(monitor, request)
-        # Whoever has no token shares the address's bucket, so that guesses are slow and cost nobody else anything.
+        # Requests without a valid token share their address's bucket, so that guessing is slow.
         if wait := limiter.wait((bearer and bearer.name, request.remote)):
             raise too_many(
                 f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",
@@ -221,9 +221,7 @@ def _guard(monitor: Monitor) -> Any:
         if bearer is not None:
             request[_BEARER] = bearer
         elif trouble and not public:
-            raise ProblemError(
-                503, "unavailable", "the names that may come in cannot be read; see the monitor's log"
-            )
+            raise ProblemError(503, "unavailable", "the token file cannot be read; see the monitor's log")
         elif not public:
             raise ProblemError(
                 401,
@@ -238,11 +236,11 @@ def _guard(monitor: Monitor) -> Any:
 
 def _refuse_encoded(request: web.Request) -> None:
     if any(coding.strip().lower() != "identity" for coding in request.headers.getall("Content-Encoding", ())):
-        raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it as it is, without one")
+        raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it unencoded")
 
 
 def _bearer(monitor: Monitor, request: web.Request) -> tuple[Bearer | None, bool]:
-    """Who asks, and whether nobody can be known at present."""
+    """Return the user, and True if the token file is unreadable."""
     try:
         return monitor.bearer(_token(request)), False
     except TokenError:
@@ -277,7 +275,7 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
 
 
 def _gone(request: web.Request) -> Callable[[], bool]:
-    """What says whether the asker has hung up."""
+    """Return a function that is True once the client has disconnected."""
     return lambda: request.transport is None or request.transport.is_closing()
 
 
@@ -290,12 +288,12 @@ def _query(request: web.Request, route: Route) -> Any:
         return checked(request, route.query)
     refuse_repeated(request.query)
     if request.query:
-        raise ProblemError(400, "malformed", "parameter: this route takes none; remove them")
+        raise ProblemError(400, "malformed", "parameter: this route has none; remove them")
     return None
 
 
 def checked(request: web.Request, model: type[_Parameters]) -> _Parameters:
-    """A request's parameters; ProblemError if one is wrong or given twice."""
+    """Return a request's parameters; ProblemError if one is invalid or repeated."""
     refuse_repeated(request.query)
     try:
         return model.model_validate(dict(request.query))

@@ -1,4 +1,4 @@
-"""What the API answers about the services: who runs, which partitions each has, and how far behind they are."""
+"""The API's models of services, partitions, alerts, dead letters and feeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stream.monitor.api.models import Time, View
 
 
 class Restore(View):
-    """A partition's last restore: records read so far, and the offsets there are to read."""
+    """A partition's last restore: records read so far, and offsets to read."""
 
     phase: Literal["restoring", "ready"]
     records: int
@@ -26,8 +26,8 @@ class PartitionRow(View):
 
     role: ServiceName
     partition: int
-    member: Annotated[str | None, Field(description="Who has it; null while nobody does.")]
-    position: Annotated[int | None, Field(description="The next offset to be answered, as committed.")]
+    member: Annotated[str | None, Field(description="The process that has it; null if none.")]
+    position: Annotated[int | None, Field(description="The next offset to process, as committed.")]
     end: int
     lag: int
     events_per_second: Annotated[float, Field(description="Over the last minute.")]
@@ -35,7 +35,7 @@ class PartitionRow(View):
 
 
 class MemberRow(View):
-    """One running service process; what it says of itself is null until it has said it."""
+    """One running service process; fields of its heartbeat are null before the first one."""
 
     member: str
     role: ServiceName
@@ -45,12 +45,12 @@ class MemberRow(View):
     events_per_second: float
     version: str | None = None
     started: Time | None = None
-    memory: Annotated[int | None, Field(description="Bytes that it takes up.")] = None
-    heard: Annotated[Time | None, Field(description="When it last said that it runs.")] = None
+    memory: Annotated[int | None, Field(description="Bytes of memory.")] = None
+    heard: Annotated[Time | None, Field(description="Time of its last heartbeat.")] = None
 
 
 class WorkersView(View):
-    """Who answers what, and how far behind."""
+    """The services' processes and partitions, with their lag."""
 
     time: Time
     members: list[MemberRow]
@@ -62,7 +62,7 @@ MAX_PAGE = 500
 
 
 class AlertQuery(View):
-    """Which alerts to list; ``search`` looks at the names of streams and at the values of groups."""
+    """Filters alerts; ``search`` matches stream names and values of groups."""
 
     model_config = ConfigDict(strict=False)
 
@@ -74,7 +74,7 @@ class AlertQuery(View):
 
 
 class AlertRow(View):
-    """One alert: a window of a stream and group that was above its threshold, in its time of commit."""
+    """One alert: a window of a stream and group above the threshold, with its commit time."""
 
     time: Time
     stream: str
@@ -83,16 +83,16 @@ class AlertRow(View):
     window: Window | None
     estimate: float | None
     alpha: float | None
-    tops_left: Annotated[int | None, Field(description="How many alerts the stream had left.")]
+    tops_left: Annotated[int | None, Field(description="Number of alerts that the stream had left.")]
     counted: Annotated[
-        str, Field(description="How many rows or events of one person count; empty where the source bounds none.")
+        str, Field(description="The source's contribution bound as a sentence; empty without one.")
     ] = ""
 
 
 class FiringRow(View):
-    """A stream and group whose latest answered window was above.
+    """A stream and group whose latest answered window was above the threshold.
 
-    ``state`` is the stream's: one that is not open any more fires for want of an answer that says otherwise.
+    ``state`` is the stream's: one that has ended keeps firing, as no answer resolves it.
     """
 
     since: Annotated[float, Field(description="End of the first window of the run, in seconds since the epoch.")]
@@ -102,7 +102,7 @@ class FiringRow(View):
 
 
 class AlertingSource(View):
-    """How much fires of a source, and how many of its alerts are kept."""
+    """Numbers of a source's firing and kept alerts."""
 
     source: str
     firing: int
@@ -110,23 +110,21 @@ class AlertingSource(View):
 
 
 class AlertsView(View):
-    """What is firing, the longest first, and the latest alerts."""
+    """Firing alerts, longest first, and the latest alerts."""
 
-    shown: Annotated[bool, Field(description="Whether this monitor reads answers: SOTTO_MONITOR_ALERTS.")]
-    complete: Annotated[
-        bool, Field(description="Whether all that is looked back on has been read, and whose it is is known.")
-    ]
+    shown: Annotated[bool, Field(description="True if this monitor reads answers (SOTTO_MONITOR_ALERTS).")]
+    complete: Annotated[bool, Field(description="True once the look-back range and the alerts' sources are read.")]
     firing_total: int
     firing_matching: int
     firing: list[FiringRow]
-    total: Annotated[int, Field(description="Alerts kept, of which the latest that match are listed.")]
+    total: Annotated[int, Field(description="Number of kept alerts; the latest matching ones are listed.")]
     matching: int
     recent: list[AlertRow]
     sources: list[AlertingSource]
 
 
 class RejectedReason(View):
-    """How many events were refused for one reason."""
+    """The number of dead letters for one reason."""
 
     code: str
     count: int
@@ -134,7 +132,7 @@ class RejectedReason(View):
 
 
 class RejectedEvent(View):
-    """One refused event, named by its position and, of a question, its address; the rest of it is never shown."""
+    """One dead letter: its position and its question's stream and id; nothing else is shown."""
 
     time: Time
     topic: str
@@ -142,14 +140,14 @@ class RejectedEvent(View):
     offset: int
     code: str
     message: str
-    stream: Annotated[str | None, Field(description="The stream that was asked, where that can be read.")]
-    id: Annotated[str | None, Field(description="The question's id, where that can be read.")]
+    stream: Annotated[str | None, Field(description="The question's stream, if readable.")]
+    id: Annotated[str | None, Field(description="The question's id, if readable.")]
 
 
 class RejectedView(View):
-    """Refused events that the log still holds, by reason, with the latest ones of those asked for, newest first.
+    """Dead letters in the topic, by reason, and the latest matching ones, newest first.
 
-    The latest hundred of each reason are remembered; ``matching`` counts those that match.
+    The latest hundred of each reason are kept; ``matching`` counts the matching ones.
     """
 
     total: int
@@ -159,26 +157,24 @@ class RejectedView(View):
 
 
 class FeedProcess(View):
-    """One running feed process; what it says of itself is null until it has said it."""
+    """One running feed process; fields of its heartbeat are null before the first one."""
 
     member: str
     started: Time | None
-    memory: Annotated[int | None, Field(description="Bytes that it takes up.")]
+    memory: Annotated[int | None, Field(description="Bytes of memory.")]
 
 
 class FeedView(View):
-    """How far the feed of a live topic is, from what is public, and which processes feed: any may have partitions of it."""
+    """The public progress of a live topic's feed, and all feed processes."""
 
     topic: str
     clock: Literal["broker", "marks"]
     idle: Annotated[
-        str | None, Field(description="How far a silent partition's clock is behind; null for a clock of marks.")
+        str | None, Field(description="Delay of an idle partition's clock; null for a clock of watermarks.")
     ]
     asked_to: Annotated[
         Time | None,
-        Field(
-            description="The end of the last window that was asked and answered, by the events' time; null before any."
-        ),
+        Field(description="End of the last answered window in event time; null before any."),
     ]
-    asked_at: Annotated[Time | None, Field(description="When a stream of it was last answered for.")]
+    asked_at: Annotated[Time | None, Field(description="Time of the last answer of its streams.")]
     processes: list[FeedProcess]

@@ -1,9 +1,9 @@
-"""Names with a role, and the tokens that belong to them. Of a token its digest is all that is kept.
+"""Names with a role, and their tokens, of which only digests are stored.
 
-A token is ``sotto_ID_SECRET``: the public name of the token, and 256 bits from the system's source of randomness. Nobody
-can list so many candidates, so one SHA-256 hides them as well as a slow or salted hash would, which are for secrets that
-people choose. The id picks the entry, and the digest is compared in constant time, with nobody's if there is no
-such entry.
+A token is ``sotto_ID_SECRET``: its public id, and 256 bits from the system's source of randomness.
+A single SHA-256 protects 256 random bits; slow or salted hashes are for secrets that people choose.
+The id selects the entry, and the digest is compared in constant time, with a dummy digest if
+there is no entry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stream.monitor.api.models import AccessRole
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 MAX_TOKENS = 10_000
-"""Tokens in one file, revoked ones among them."""
+"""Most tokens in one file, including revoked ones."""
 
 _PREFIX = "sotto"
 _NOBODY = bytes(32)
@@ -40,11 +40,11 @@ Seconds = Annotated[int, Field(ge=0)]
 
 
 class TokenError(RuntimeError):
-    """A token, or the file of names, cannot be used; the message says what to do and never shows a token."""
+    """A token or the token file is invalid; the message never shows a token."""
 
 
 class Bearer(NamedTuple):
-    """Who asks: a name with a role, by one of its tokens."""
+    """A user: a name with a role, identified by one of its tokens."""
 
     name: str
     role: AccessRole
@@ -67,7 +67,7 @@ class Token(BaseModel):
 
     @classmethod
     def of(cls, text: str, name: str, role: AccessRole, *, created: int, expires: int | None = None) -> Self:
-        """The entry of a token's text."""
+        """Return the entry of a token's text."""
         return cls(
             id=text.split("_")[1],
             name=name,
@@ -78,14 +78,14 @@ class Token(BaseModel):
         )
 
     def standing(self, now: float) -> Standing:
-        """Whether it still opens anything."""
+        """Return the token's status: valid, expired or revoked."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if self.expires is not None and now >= self.expires else "valid"
 
 
 class TokenFile(BaseModel):
-    """The whole file: every token that was made, with its name and role. A name has one role at a time."""
+    """The token file: every token with its name and role. A name has one role at a time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -103,7 +103,7 @@ class TokenFile(BaseModel):
         return self
 
     def bearer(self, text: str, now: float) -> Bearer | None:
-        """Whose token this is; None where it is nobody's, or expired, or revoked."""
+        """Return the user of a token; None if it is unknown, expired or revoked."""
         token = self._by_id.get(_id_of(text))
         kept = _NOBODY if token is None else bytes.fromhex(token.digest)
         is_right = hmac.compare_digest(_digest(text), kept)
@@ -112,12 +112,12 @@ class TokenFile(BaseModel):
         return Bearer(token.name, token.role, token.id, token.expires)
 
     def still_knows(self, bearer: Bearer, now: float) -> bool:
-        """Whether the token by which somebody came in would let them in again."""
+        """Return True if a user's token is still valid."""
         token = self._by_id.get(bearer.token)
         return token is not None and token.standing(now) == "valid" and token.role == bearer.role
 
     def with_token(self, name: str, role: AccessRole, *, now: int, expires: int | None) -> tuple[Self, Token, str]:
-        """These names and a fresh token, its entry, and its text, which is kept nowhere."""
+        """Return the file with a new token, the token's entry, and its text, which is not stored."""
         for token in self.tokens:
             if token.name == name and token.revoked is None and token.role != role:
                 raise TokenError(
@@ -131,7 +131,7 @@ class TokenFile(BaseModel):
         return self._with((*self.tokens, fresh)), fresh, text
 
     def without(self, which: str, now: int) -> tuple[Self, tuple[Token, ...]]:
-        """These names with all tokens of one, or the token of one id, revoked; and those that were revoked by this."""
+        """Return the file with a name's tokens or one token revoked, and the revoked entries."""
         found = [token for token in self.tokens if which in {token.name, token.id}]
         if not found:
             raise TokenError(f"there is no name and no token '{which[:128]}'; 'sotto token list' lists them")
@@ -148,12 +148,12 @@ class TokenFile(BaseModel):
 
 
 def new_text() -> str:
-    """A token that nobody has."""
+    """Generate a token."""
     return f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def article(role: AccessRole) -> str:
-    """A role in a sentence."""
+    """Return a role with its article."""
     return f"{'a' if role == 'viewer' else 'an'} {role}"
 
 
@@ -167,9 +167,9 @@ def _digest(text: str) -> bytes:
 
 
 REREAD_SECONDS = 10.0
-"""A file that looks unchanged is read again after so long: its folder may be open to others by now."""
+"""Time after which an unchanged file is read again: its folder's permissions may have changed."""
 RETRY_SECONDS = 1.0
-"""A file that could not be read is tried again after so long."""
+"""Time after which an unreadable file is read again."""
 
 log = get_logger("monitor")
 
@@ -178,7 +178,7 @@ _Made = TypeVar("_Made")
 
 
 class NamesFile:
-    """The names as they stand in the file now; every call looks whether it has changed."""
+    """Returns the current token file; each call checks it for changes."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -189,7 +189,7 @@ class NamesFile:
         self._trouble = ""
 
     def __call__(self) -> TokenFile:
-        """The names, or TokenError while they cannot be read."""
+        """Return the token file; TokenError if it is unreadable."""
         now, stamp = self._clock(), _stamp(self._path)
         patience = RETRY_SECONDS if self._names is None else REREAD_SECONDS
         if stamp != self._stamp or now - self._read_at >= patience:
@@ -203,17 +203,17 @@ class NamesFile:
         try:
             self._names = read_names(self._path)
             if self._trouble:
-                log.info("names can be read again")
+                log.info("token file readable again")
             self._trouble = ""
         except (SecretFileError, TokenError) as error:
             self._names = None
             if str(error) != self._trouble:
-                log.error("names cannot be read; nobody is let in", detail=str(error))  # noqa: TRY400
+                log.error("token file unreadable; all tokens are refused", detail=str(error))  # noqa: TRY400
             self._trouble = str(error)
 
 
 def read_names(path: Path) -> TokenFile:
-    """The names of an owner-only file."""
+    """Read an owner-only token file."""
     text = read_secret(path)
     try:
         names = TokenFile.model_validate_json(text)
@@ -221,7 +221,7 @@ def read_names(path: Path) -> TokenFile:
     except ValidationError as error:
         places = sorted({".".join(map(str, detail["loc"])) or "document" for detail in error.errors()})[:5]
         raise TokenError(
-            f"{path} is no file of names, see {', '.join(places)}; 'sotto token create' makes one"
+            f"{path} is not a token file, see {', '.join(places)}; 'sotto token create' makes one"
         ) from None
     if is_repeated:
         raise TokenError(f"{path} gives a field twice; restore the file that 'sotto token' wrote")
@@ -229,7 +229,7 @@ def read_names(path: Path) -> TokenFile:
 
 
 def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Made]]) -> _Made:
-    """Change the file, or make it, while no other command does; a reader sees the old file or the new one, whole."""
+    """Change or create the file under a lock; readers see the old or the new file, never a part."""
     with _alone_in(path.resolve().parent):
         is_new = not os.path.lexists(path)
         names, made = change(TokenFile() if is_new else read_names(path))
@@ -243,7 +243,7 @@ def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Mad
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock: the file itself is replaced, so a lock on it would be on the old one."""
+    """Lock the folder: the file itself is replaced, so a lock on it would be lost."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The audit trail as CSV, for a spreadsheet: the entries that are held and match, oldest first."""
+"""The audit trail as a list and as CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stream.questions.result_text import cell
 
 
 def list_trail(trail: TrailState, query: TrailQuery) -> TrailPage:
-    """A page of the held entries that match, the latest first."""
+    """Return a page of the matching entries, latest first."""
     matching = [entry for entry in trail if matches(entry, query)]
     page = islice(matching, query.offset, query.offset + query.limit)
     return TrailPage(
@@ -38,7 +38,7 @@ def list_trail(trail: TrailState, query: TrailQuery) -> TrailPage:
 
 
 def matches(entry: HeldEntry, query: TrailFilter) -> bool:
-    """Whether an entry is asked for."""
+    """Return True if an entry matches the filter."""
     search = query.search.casefold()
     return (
         query.source in {None, entry.source}
@@ -55,7 +55,7 @@ def matches(entry: HeldEntry, query: TrailFilter) -> bool:
 
 
 def trail_row(entry: HeldEntry) -> TrailRow:
-    """An entry as it is shape."""
+    """Return the view of an entry."""
     shape = read(TrailShape, entry.raw)
     left = shape.left if shape.totals is None else shape.totals.left
     return TrailRow(
@@ -93,11 +93,11 @@ def _searched(entry: HeldEntry) -> tuple[str, ...]:
 
 
 MAX_EXPORTS: Final = 8
-"""Most exports that are sent at a time."""
+"""Most concurrent exports."""
 MAX_EXPORTS_EACH: Final = 2
-"""Most of them to one name: a reader may take its time over one."""
+"""Most concurrent exports per name: a client may read slowly."""
 _ROWS_AT_ONCE: Final = 50
-"""Rows are made in the event loop, some 40 µs each: others wait for no more of them."""
+"""Rows per turn of the event loop, about 40 µs each."""
 _HEADERS: Final = {
     "Content-Type": "text/csv; charset=utf-8",
     "Content-Disposition": 'attachment; filename="trail.csv"',
@@ -123,11 +123,11 @@ _WORDS: Final = (
 _AMOUNTS: Final = ("asked", "granted", "spent", "refunded", "left")
 _PARTS: Final = ("epsilon", "delta", "rho")
 COLUMNS: Final = (*_WORDS, *(f"{name}_{part}" for name in _AMOUNTS for part in _PARTS), "record")
-"""Every figure has a column of its own; the last one is the entry byte for byte."""
+"""One column per number; the last column is the entry, byte for byte."""
 
 
 class TrailExports:
-    """All exports that are being sent; there is a limit to them, and to those of each name."""
+    """All running exports, limited in total and per name."""
 
     def __init__(self) -> None:
         self._sending: Counter[str] = Counter()
@@ -135,12 +135,12 @@ class TrailExports:
     async def serve(
         self, request: web.Request, bearer: Bearer, trail: TrailState, wanted: TrailFilter
     ) -> web.StreamResponse:
-        """Send the entries that match, a few at a time; ``HEAD`` asks for the headers alone."""
+        """Send the matching entries, oldest first; on HEAD only the headers."""
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
         if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_EACH:
             raise too_many(
-                f"at most {MAX_EXPORTS_EACH} exports of a name are sent at a time, and {MAX_EXPORTS} of all; "
+                f"at most {MAX_EXPORTS_EACH} exports per name and {MAX_EXPORTS} of all; "
                 "ask again when one is done",
                 10,
             )
@@ -158,12 +158,12 @@ class TrailExports:
 async def _send(response: web.StreamResponse, entries: list[HeldEntry], wanted: TrailFilter) -> None:
     for text in trail_csv(entries, wanted):
         await write(response, text)
-        # A reader that keeps up never makes a write wait: others have their turn here alone.
+        # For a fast client writes never wait: other tasks run only here.
         await asyncio.sleep(0)
 
 
 def trail_csv(entries: list[HeldEntry], wanted: TrailFilter) -> Iterator[str]:
-    """The table in parts, its head first."""
+    """Yield the CSV in parts, header first."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,4 +1,4 @@
-"""The API's answers, made from the tables."""
+"""The API's views, computed from the tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of, standing_words
 
 HISTORY_SPACING = 10.0
-"""Seconds between two points of the installation's history."""
+"""Seconds between points of the installation's history."""
 HISTORY_POINTS = 361
 _DRY_WINDOW = RATE_WINDOWS.index(600)
 
@@ -53,17 +53,17 @@ _records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 def new_history() -> Series:
-    """An hour of the installation's totals."""
+    """Return an empty history for one hour of totals."""
     return Series(width=3, spacing=HISTORY_SPACING, limit=HISTORY_POINTS)
 
 
 def remember(history: Series, tables: Tables, now: float) -> None:
-    """Add the totals of this moment."""
+    """Add the current totals."""
     history.add((now, tables.totals.answered, tables.totals.tops))
 
 
 def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:
-    """The installation at a glance."""
+    """Return a summary of the installation."""
     totals = tables.totals
     of_workers = [row for row in workers.partitions if row.role == "worker"]
     return Overview(
@@ -87,7 +87,7 @@ def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bo
 
 
 def source_row(entry: SourceEntry) -> SourceRow:
-    """A source with its budget."""
+    """Return a source with its budget."""
     record = entry.record
     left = record.left.model()
     return SourceRow(
@@ -124,7 +124,7 @@ def _meaning(record: SourceRecordShape) -> str:
 
 
 def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
-    """A source with its budget, and with its latest period if it has any."""
+    """Return a source with its budget and its latest period, if any."""
     row = source_row(entry)
     if (periods := periods_of(tables.source_lines, row.source)) is None:
         return row
@@ -133,7 +133,7 @@ def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
 
 
 def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
-    """A stream in one line, and with its latest period if it has any."""
+    """Return a stream's row with its latest period, if any."""
     row = stream_row(entry, now, counted_in(tables, entry))
     if (periods := periods_of(tables.stream_lines, row.stream)) is None:
         return row
@@ -143,16 +143,16 @@ def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
 
 
 def periods_of(lines: Lines, name: str) -> Periods | None:
-    """How many periods a line has, and what the latest is called."""
+    """Return the number of periods of a name, and the latest one's name."""
     latest = lines.current(name)
     return None if latest is None else Periods(count=len(lines.periods(name)), latest=latest)
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """The smallest share that is left of ε and δ; of ε and ρ, one of which need do, the larger."""
+    """Return the smaller remaining share of ε and δ, or under zCDP the larger one of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
-        # Where an older record's ε has a δ it says what ρ implies, and does not add up.
+        # In older records an ε with a δ is implied by ρ and does not add up.
         shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
     elif total.delta:
         shares.append(left.delta / total.delta)
@@ -160,7 +160,7 @@ def left_share(left: Amount, total: Amount) -> float:
 
 
 def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
-    """A source's budget over time, as the trail tells it, up to what the ledger says now."""
+    """Return a source's budget over time from the trail, up to the ledger's current record."""
     record = entry.record
     points = points_of(tables.trail.history("source", record.source.source))
     granted, spent, refunded, left = (
@@ -173,24 +173,24 @@ def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
         refunded=refunded,
         left=left,
     )
-    # The trail notes what is spent once a minute; the ledger's record is never behind it.
+    # The trail notes spending once a minute; the ledger's record is at least as recent.
     if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
         points.append(latest)
     return BurnDown(source=source_line(tables, entry), points=points, forecasts=forecasts(tables, entry, now))
 
 
 def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
-    """How long a source's budget lasts at the pace of each window."""
+    """Return a source's forecasts at the pace of each window."""
     record = entry.record
     history = tables.trail.history("source", record.source.source)
     end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
-    return told_paces(
+    return forecasts_of(
         history.paces(record.granted.model(), record.refunded.model(), record.left.model(), entry.total, end)
     )
 
 
 def points_of(history: History) -> list[BurnPoint]:
-    """A history as it is told, oldest first."""
+    """Return a history as points, oldest first."""
     return [
         BurnPoint(
             time=row[0],
@@ -203,8 +203,8 @@ def points_of(history: History) -> list[BurnPoint]:
     ]
 
 
-def told_paces(paces: Iterable[SpendingPace]) -> list[Forecast]:
-    """What each window says."""
+def forecasts_of(paces: Iterable[SpendingPace]) -> list[Forecast]:
+    """Return the forecast of each window."""
     return [
         Forecast(
             window_seconds=pace.window,
@@ -219,12 +219,12 @@ def told_paces(paces: Iterable[SpendingPace]) -> list[Forecast]:
 
 
 def definition(tables: Tables, entry: SourceEntry) -> Source:
-    """A source as it was registered, or began."""
+    """Return the definition of a source."""
     return source_record(tables, entry).source
 
 
 def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
-    """The ledger's whole record of a source; that of a period is its source's, with its own name and moment."""
+    """Return the ledger's record of a source; that of a period is derived from its source's."""
     shape = entry.record
     of = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
     record = _records.decode(of.raw)
@@ -239,7 +239,7 @@ def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
 
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:
-    """A stream's rates over each window."""
+    """Return a stream's rates over each window."""
     if entry.activity is None:
         return [Rate(window_seconds=seconds, above=0.0, below=0.0) for seconds in RATE_WINDOWS]
     return [
@@ -249,7 +249,7 @@ def rates(entry: StreamEntry, now: float) -> list[Rate]:
 
 
 def dry_in(entry: StreamEntry, now: float) -> float | None:
-    """Seconds until an open stream has used up its charged answers, if it goes on as in the last ten minutes."""
+    """Return the seconds until an open stream is exhausted, at the rate of the last ten minutes."""
     left = entry.tops_left
     if entry.state != "open" or left is None or entry.activity is None:
         return None
@@ -258,7 +258,7 @@ def dry_in(entry: StreamEntry, now: float) -> float | None:
 
 
 def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
-    """A stream in one line; only for entries that have a grant. ``counted`` is how many rows of one person count, in words."""
+    """Return a stream's row; it needs a grant. ``counted``: the contribution bound, in words."""
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream is shown once the ledger has its grant")
@@ -296,14 +296,14 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
 
 
 def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
-    """What the ledger would do with it; one that has run dry counts, for it may be extended."""
+    """Return the effect of a refresh; an exhausted stream counts too, as it may be extended."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
     return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
 
 
 def counted_in(tables: Tables, entry: StreamEntry) -> str:
-    """How many rows or events of one person count where a stream's source bounds them; its definition may be large, and is not read for it."""
+    """Return a source's contribution bound, in words, without reading its large definition."""
     of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
     source = None if of is None else of.record.source
     if source is None or source.person is None:
@@ -315,14 +315,14 @@ def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
     try:
         record = grant_record(entry)
     except MalformedEventError:
-        # A mechanism of a later version: what it promises is not known here.
+        # A mechanism of a later version, whose error bound is unknown here.
         return []
     found = promises(record.spec, record.calibration, record.extensions, counted)
     return [PromiseParts(**asdict(one)) for one in found]
 
 
 def grant_record(entry: StreamEntry) -> GrantRecord:
-    """The ledger's whole record of a stream."""
+    """Return the ledger's record of a stream."""
     record = _records.decode(entry.raw)
     if not isinstance(record, GrantRecord):
         raise TypeError("a stream's entry holds another record")
@@ -330,7 +330,7 @@ def grant_record(entry: StreamEntry) -> GrantRecord:
 
 
 def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetail:
-    """A stream with its definition and timeline."""
+    """Return a stream with its definition and timeline."""
     record = grant_record(entry)
     of = tables.sources.get(record.spec.source)
     standing = record.spec.standing

@@ -24,7 +24,7 @@ const ACTIONS = {
     path: "/api/halts",
     subject: "stream",
     fields: [REASON],
-    effect: "It stops answering, for good. What was granted to it stays granted; to get back what it has not spent, close it instead.",
+    effect: "It stops answering permanently, and its grant stays reserved. To get a refund of the rest, close it instead.",
     done: "The ledger has halted it; its worker follows within moments.",
   },
   close: {

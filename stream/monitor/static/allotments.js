@@ -15,7 +15,7 @@ function allotmentRow() {
   const who = make("td", { "data-label": "Analysts" });
   const figures = ["Allotted", "Granted", "Left"].map((name) => make("td", { "data-label": name }));
   const streams = make("td", { class: "figure", "data-label": "Streams" });
-  const meaning = make("td", { class: "quiet cell-meaning", "data-label": "What it promises" });
+  const meaning = make("td", { class: "quiet cell-meaning", "data-label": "Guarantee" });
   return {
     element: make("tr", {}, head, of, who, figures, streams, meaning),
     update(row) {
@@ -37,7 +37,7 @@ function allotmentRow() {
 export function allotmentTable() {
   const body = make("tbody");
   const list = new KeyedList(body, allotmentRow);
-  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, heads("Allotment", "Of", "Analysts", "Allotted", "Granted", "Left", "Streams", "What it promises"), body);
+  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, heads("Allotment", "Of", "Analysts", "Allotted", "Granted", "Left", "Streams", "Guarantee"), body);
   const none = emptyState("Nothing is allotted", "Analysts open streams within a part of a source's or a population's budget. Until a budget has such parts, operators alone open streams on it through this page.");
   return {
     element: make("div", {}, table, none),
@@ -96,7 +96,7 @@ export function populationForm(session) {
         verb: "Register",
         subject: "population",
         name: population.population,
-        effect: `Whatever is granted on its sources counts against ${amount({ epsilon: population.epsilon, delta: typed(delta) || 0, rho: null })} as well, ${period ? `anew every ${period}: privacy is then per period, not for ever` : "for ever"}. It cannot be changed or taken back.`,
+        effect: `Grants on its sources count against ${amount({ epsilon: population.epsilon, delta: typed(delta) || 0, rho: null })} as well, ${period ? `renewed every ${period}: privacy is then per period, not for ever` : "for ever"}. It cannot be changed or taken back.`,
         path: "/api/populations",
         body: { population },
         done: "The population is registered; let its sources join.",
@@ -126,7 +126,7 @@ export function joinForm(session, { source = "", population = "" } = {}) {
         verb: "Join",
         subject: "population",
         name: body.population,
-        effect: `Source ${body.source} belongs to it from now on, for good. What it has granted counts there at once, and is refused if it does not fit.`,
+        effect: `Source ${body.source} permanently belongs to it. Its existing grants count at once; they must fit, or the request is refused.`,
         path: "/api/joins",
         body,
         done: "The source belongs to the population.",

@@ -1,6 +1,6 @@
 // Talking to the monitor's API.
 
-/** A request that was not served; `problem` is what the API said, or the like where nobody answered. */
+/** A failed request; `problem` is the API's answer, or a substitute without one. */
 export class ApiError extends Error {
   constructor(problem) {
     super(problem.message);

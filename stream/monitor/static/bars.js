@@ -8,7 +8,7 @@ const ROW = 24;
 const MARGIN = { top: 6, right: 16, bottom: 24 };
 const MOST_ROWS = 60;
 
-/** `rows` are `{ name, estimate, alpha }`; the chart is drawn anew as wide as it may be. */
+/** `rows` are `{ name, estimate, alpha }`; the chart is redrawn at the available width. */
 export function barChart(rows) {
   const shown = rows.filter(({ estimate }) => estimate !== null && estimate !== undefined).slice(0, MOST_ROWS);
   const svg = makeSvg("svg", { role: "img", "aria-label": shown.map(({ name, estimate, alpha }) => `${name}: ${within(estimate, alpha)}`).join("; ") });

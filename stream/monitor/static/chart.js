@@ -49,7 +49,7 @@ export class Chart {
     this.draw();
   }
 
-  /** Give it another title, which its next figures are told with. */
+  /** Set the title of its next figures. */
   rename(title) {
     this.title = title;
     setText(this.heading, title);

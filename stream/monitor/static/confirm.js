@@ -64,7 +64,7 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
       fields[0]?.control.focus();
       return;
     }
-    // What is sent again under the same id must be the same request.
+    // A request that is sent again with the same id must be unchanged.
     freeze(true);
     button.disabled = true;
     tell("Waiting for the ledger…", "waiting");
@@ -101,7 +101,7 @@ export function tokenOf(needs) {
   return needs === "analyst" ? "Analyst's or operator's token" : "Operator's token";
 }
 
-/** What is said where it is missing. */
+/** The message for a missing receipt. */
 export function tokenWanted(needs) {
   return needs === "analyst" ? "Give an analyst's or operator's token." : "Give the operator's token.";
 }
@@ -111,7 +111,7 @@ export function refusal(error, needs = "operator") {
   const problem = error.problem ?? { status: 0, message: String(error.message) };
   switch (problem.status) {
     case 401:
-      return "Nobody's token (401): nothing was changed.";
+      return "Unknown token (401): nothing was changed.";
     case 403:
       return problem.code === "forbidden" && problem.message.includes("SOTTO_")
         ? problem.message

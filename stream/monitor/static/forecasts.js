@@ -74,7 +74,7 @@ function analystRow() {
   return {
     element: make("tr", {}, head, source, streams, cells),
     update(row) {
-      setText(head, row.analyst ?? "nobody named");
+      setText(head, row.analyst ?? "no analyst");
       setText(source, row.source);
       setText(streams, count(row.streams));
       SHARES.forEach((name, index) => setText(cells[index], amount(row.share[name])));
@@ -93,7 +93,7 @@ function streamRow() {
       setText(name, row.stream);
       name.href = route("streams", [row.stream]);
       state.update(row);
-      setText(analyst, row.analyst ?? "nobody named");
+      setText(analyst, row.analyst ?? "no analyst");
       SHARES.forEach((part, index) => setText(cells[index], amount(row.share[part])));
     },
   };

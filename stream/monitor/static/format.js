@@ -133,7 +133,7 @@ export function amount(value) {
   return value.delta ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
 }
 
-/** A time with its date and the zone that it is told in. */
+/** A time with its date and zone. */
 export function time(seconds) {
   return dateAndTime.format(new Date(seconds * 1000));
 }
@@ -152,7 +152,7 @@ export function periodText(starts) {
   return starts.replace(/(:00)?Z$/, "").replace(/T00:00$/, "").replace("T", " ");
 }
 
-/** The zone in which times are told, as it was then. */
+/** The display time zone, at a given time. */
 export function zone(seconds) {
   return zones.formatToParts(new Date(seconds * 1000)).find((part) => part.type === "timeZoneName").value;
 }

@@ -1,4 +1,4 @@
-// What each mechanism asks for when a stream is opened, and which questions its streams take.
+// The fields of each mechanism, and the forms of questions that its streams accept.
 
 const COMPARES = ["threshold", "cutoff", "monotone", "sums", "people"];
 
@@ -18,24 +18,24 @@ export const SPECS = {
   running_count: { on: ["events"], fields: ["steps"], forms: [] },
 };
 
-/** Fields of mechanisms: what they are called, how they are typed, and what stands there at first. */
+/** Fields of mechanisms: label, input type and initial value. */
 export const FIELDS = {
   threshold: { text: "Threshold", type: "number", value: "100" },
-  cutoff: { text: "Answers above to pay for", type: "number", value: "3" },
+  cutoff: { text: "Charged answers (cutoff)", type: "number", value: "3" },
   answers: { text: "Answers to pay for", type: "number", value: "100" },
-  updates: { text: "Charged answers to pay for", type: "number", hint: "empty: what the planner takes" },
+  updates: { text: "Charged answers to pay for", type: "number", hint: "empty: chosen by the planner" },
   dimensions: { text: "Most numbers in one answer", type: "number", value: "1" },
-  monotone: { text: "All queries move in the same direction", type: "flag", hint: "true of counts where neighbours add or remove a row" },
-  people: { text: "Count people, whose rows are several, and nothing else", type: "flag" },
+  monotone: { text: "All queries move in the same direction", type: "flag", hint: "true for counts if neighbours add or remove a row" },
+  people: { text: "Count people instead of rows", type: "flag" },
   sums: { text: "Attributes whose sums may be asked for", type: "integers" },
   numbers: { text: "Numbers from", type: "choice", options: [["fresh", "fresh noise"], ["gap", "the gap, free"]] },
   attributes: { text: "Attributes", type: "attributes" },
   categories: { text: "Categories", type: "list", value: "yes, no" },
-  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "what the planner takes"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"]], whole: true },
-  beyond: { text: "When charged answers are used up", type: "choice", options: [["end", "it ends"], ["unpromised", "goes on without a promise"]] },
+  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "chosen by the planner"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"]], whole: true },
+  beyond: { text: "When charged answers are used up", type: "choice", options: [["end", "it ends"], ["unpromised", "continues without an error bound"]] },
   worst_case: { text: "Updates must last for every table and asker", type: "flag" },
   gap: { text: "Error that calls for a measurement", type: "number", hint: "a share of the rows; empty: planned" },
-  rows: { text: "Public number of rows", type: "number", hint: "where it is private, what you vouch for" },
+  rows: { text: "Public number of rows", type: "number", hint: "your guarantee if the number is private" },
   sparsity: { text: "Most cells in one question", type: "number", value: "16" },
   projections: { text: "Rows of the projection", type: "number", value: "4096" },
   steps: { text: "Windows to count over", type: "number", value: "365" },
@@ -53,10 +53,10 @@ export const FORMS = {
   choice: "which value is the most frequent",
 };
 
-/** What an answer's number rests on. */
+/** Origins of an answer's number. */
 export const BASES = {
-  noisy: "noise of its own, measured for this question",
-  fresh: "fresh noise of its own",
+  noisy: "noise measured for this question",
+  fresh: "fresh noise",
   gap: "the noisy gap above the threshold",
   release: "the release of all cells, for free",
   hypothesis: "the stream's estimate, for free",

@@ -7,8 +7,8 @@ import { flag } from "./forms.js";
 import { plural } from "./format.js";
 
 const EFFECT =
-  "What is in the table's file now becomes the next version of its data. Put the new file in place on all machines first: a worker that has another answers halted. Answers that were given stay as they are.";
-const CONTINUES = ["Goes on, over the new version", "No stream goes on"];
+  "The table's current file becomes the next version of its data. First put the new file on all machines: a worker with a different file answers halted. Earlier answers stay valid.";
+const CONTINUES = ["Continues with the new version", "No stream continues"];
 const CLOSES = ["Is closed, and what it did not spend goes back to the source", "No stream is closed"];
 const PAGE = 500;
 

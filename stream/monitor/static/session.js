@@ -24,7 +24,7 @@ export function current() {
   return { token, name: kept(NAME), role: kept(ROLE) || "viewer", asks: kept(ASKS) === "true" };
 }
 
-/** Ask whose token this is and remember it; an ApiError if it is nobody's. */
+/** Look up a token's user and remember the token; ApiError if it is unknown. */
 export async function signIn(token) {
   const { name, role, asks } = await send("/api/session", token);
   sessionStorage.setItem(TOKEN, token);

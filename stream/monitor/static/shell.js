@@ -1,4 +1,4 @@
-// What stands around every view: navigation, who is signed in, and whether the figures are live.
+// The frame of every view: navigation, user and connection state.
 
 import { make, setAttribute, setText } from "./dom.js";
 import { plural, time } from "./format.js";
@@ -42,7 +42,7 @@ export function shell(session, { onRetry, onSignOut }) {
     reading.hidden = isReady || lost;
     main.classList.toggle("stale", lost || (!isLive && heard !== null));
     if (lost) {
-      const figures = heard === null ? "There are no figures yet" : `Figures are as of ${time(heard / 1000)}`;
+      const figures = heard === null ? "No figures yet" : `Figures are as of ${time(heard / 1000)}`;
       setText(bannerText, `Connection lost. ${figures}; trying again.`);
     }
   }
@@ -53,7 +53,7 @@ export function shell(session, { onRetry, onSignOut }) {
     mark(place) {
       links.forEach((one) => setAttribute(one, "aria-current", one.dataset.place === place ? "page" : null));
     },
-    /** What the monitor says of its own tables: figures are not there, or old, until it is ready. */
+    /** Show the monitor's readiness: until it is ready, figures are missing or old. */
     ready({ ready, behind, reason }) {
       isReady = ready;
       if (!ready) {

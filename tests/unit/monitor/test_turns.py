@@ -59,7 +59,7 @@ async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
             await (await queue.wait("vera", "too many of one"))
         assert (refused.value.problem.status, refused.value.headers) == (429, {"Retry-After": "10"})
         tasks.append(await queue.wait("olga", "o"))
-        with pytest.raises(ProblemError, match="3 of all"):
+        with pytest.raises(ProblemError, match="3 in total"):
             await (await queue.wait("ana", "too many of all"))
     await asyncio.gather(*tasks)
     assert queue.had == ["v", "o", "v"]

@@ -1,4 +1,4 @@
-// What is firing and since when, and the latest alerts; of all sources or of one.
+// Firing and latest alerts, of all sources or of one.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
 import { ago, count, plural, time, windowText, within } from "../format.js";
@@ -58,7 +58,7 @@ function firingRow() {
       fill(window, windowText(latest.window));
       fill(estimate, estimateText(latest));
       setText(figure, `${count(run)} `);
-      // Nobody answers for it any more: it is the last that was heard.
+      // It has no worker any more: this is its last known state.
       badge.element.hidden = state === null || state === "open";
       if (state !== null) {
         badge.update({ state });
@@ -104,7 +104,7 @@ export function alertsView({ query, remember }) {
   const total = make("span", { class: "quiet" });
   const quiet = emptyState("Nothing is firing", "The latest window of every stream and group that has answered was not above its threshold.");
   const none = emptyState("No alert yet", "Alerts are answers “above” of streams of AboveThreshold and NumericSparse.");
-  const off = emptyState("This monitor shows no alerts", "It reads no answers, as it was not told to. Its principal then needs to read them:", SHOW_ALERTS);
+  const off = emptyState("This monitor shows no alerts", "It is not configured to read answers. To enable alerts, also let its principal read them:", SHOW_ALERTS);
   const matching = make("p", { class: "quiet", role: "status" });
   const firingTable = table("Firing", FIRING, firing);
   const historyTable = table("History", HISTORY, history);

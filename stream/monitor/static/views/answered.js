@@ -1,4 +1,4 @@
-// What came back: in words, as a table, and as a chart with its ±.
+// Answers in words, as a table, and as a chart with error bars.
 
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
@@ -15,7 +15,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
   const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha)]), of) : null;
-  return card(head, answer, { cost, charged }, [...(answer.basis ? [`It rests on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
+  return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 
 /** The price of one question, which was not asked; or its answer if that costs nothing. */
@@ -42,7 +42,7 @@ export function statementAnswered({ stream, columns, rows, cost, charged, questi
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];
-  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`They rest on ${bases.join("; ")}.`] : []), ...about(of.length > 1 ? of : [])], warnings, labels, table);
+  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...about(of.length > 1 ? of : [])], warnings, labels, table);
 }
 
 function card(title, answer, price, sentences, warnings, labels, table) {

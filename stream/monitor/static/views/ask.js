@@ -17,14 +17,14 @@ const KEPT = 8;
 
 export function askView({ query, session }) {
   let question = null;
-  let suggested = ""; // what the SELECT says as long as nobody has written one
+  let suggested = ""; // what the SELECT says until the user edits it
   let pending = null; // what was sent and has no answer yet: sent again it keeps its id
   const answers = [];
   const stream = select([]);
   const about = make("p", { class: "quiet" });
   const more = make("p", { class: "quiet", hidden: true });
   const place = make("div", { class: "wide" });
-  const json = jsonBlock("What is sent");
+  const json = jsonBlock("Request");
   const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   const allowed = may(session, "analyst");
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
@@ -33,7 +33,7 @@ export function askView({ query, session }) {
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
-  const nothing = emptyState("No answer yet", "Put a question together, or write a SELECT. What is asked is charged to the stream's grant.");
+  const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
   const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source with one open stream of pmw or laplace")), actSql);
   const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
@@ -135,7 +135,7 @@ export function askView({ query, session }) {
       const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays for cheap questions with an error alone." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
       about.replaceChildren(link(route("streams", [stream.value]), stream.value), ` is one of ${called(kind)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
-        place.replaceChildren(emptyState("Nobody asks it", "The windows of its live topic do, by themselves. Its answers, as they come:", `sotto answers --stream ${stream.value}`));
+        place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
         return;
       }
       if (source.kind !== "table" || !SPECS[kind]?.forms.length) {
@@ -193,7 +193,7 @@ export function askView({ query, session }) {
           { class: "stack" },
           card("Question", labelled("Stream", stream), more, about, build, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
           card("SQL", write),
-          card("What is sent", json.element),
+          card("Request", json.element),
         ),
         make("div", { class: "stack" }, outcome, nothing, shown),
       ),

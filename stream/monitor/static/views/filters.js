@@ -25,7 +25,7 @@ export function choice(label, options, value, onchoose, { labelled = false } = {
   return make("label", { class: "field" }, labelled && make("span", { class: "field-label" }, label), select);
 }
 
-/** A button that turns the order around; `set` shows one, `onturn` is told the new one. */
+/** A button that turns the order around; `set` shows one, `onturn` gets the new one. */
 export function orderButton(descending, onturn) {
   let down = descending;
   const element = make("button", { type: "button", class: "order", onclick: () => { set(!down); onturn(down); } });

@@ -37,7 +37,7 @@ export function loginView(onSignedIn, message = "") {
     try {
       onSignedIn(await signIn(given));
     } catch (error) {
-      refuse(error.problem?.status === 401 ? "Nobody's token (401)." : error.message);
+      refuse(error.problem?.status === 401 ? "Unknown token (401)." : error.message);
     } finally {
       button.disabled = false;
     }

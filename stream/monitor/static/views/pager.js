@@ -3,7 +3,7 @@
 import { make, setText } from "../dom.js";
 import { count } from "../format.js";
 
-/** `onTurn(offset)` is told where the page wanted begins. */
+/** `onTurn(offset)` gets the offset of the requested page. */
 export function pager(limit, onTurn) {
   let offset = 0;
   const place = make("span", { class: "figure", role: "status" });

@@ -33,7 +33,7 @@ function populationEntry() {
 export function peopleView({ session }) {
   const populations = make("ul", { class: "sources" });
   const list = new KeyedList(populations, populationEntry);
-  const none = emptyState("No population", "Sources over the same people should name one: without it each has a budget of its own, and losses add up.");
+  const none = emptyState("No population", "Sources over the same people should name one: otherwise each has its own budget, and losses add up.");
   const table = allotmentTable();
   none.hidden = true;
   const change = (title, form) => make("details", { class: "card" }, make("summary", {}, title), form);

@@ -19,8 +19,8 @@ const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"
 
 /** Over how many windows a standing stream's promise holds. */
 function lasting({ windows, period }) {
-  const anew = period === null ? "" : `, in each period of ${period} anew`;
-  return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${anew}`;
+  const eachPeriod = period === null ? "" : `, in each period of ${period}`;
+  return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${eachPeriod}`;
 }
 
 export function planView({ query, session }) {
@@ -45,7 +45,7 @@ export function planView({ query, session }) {
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
   const chart = new CurveChart();
   const curveProblem = make("p", { class: "quiet", role: "status" });
-  const json = jsonBlock("What is sent");
+  const json = jsonBlock("Request");
   const act = make("button", { type: "submit", class: "solid", disabled: true }, "Open stream…");
   const form = make(
     "form",
@@ -70,7 +70,7 @@ export function planView({ query, session }) {
   kind.addEventListener("change", fields);
   against.addEventListener("change", () => plan());
 
-  // What is on the page is of what stood in the form before: nothing is opened by it.
+  // The result on the page belongs to the previous input: it must not be opened.
   function changed() {
     act.disabled = true;
     chart.element.toggleAttribute("data-stale", true);
@@ -180,7 +180,7 @@ export function planView({ query, session }) {
       verb: "Open",
       subject: "stream",
       name: sent.stream.stream,
-      effect: `It takes ${amount(cost)} of what '${sent.stream.source}' has left, and answers from then on. What it does not spend goes back when it is closed.`,
+      effect: `It reserves ${amount(cost)} of the budget left of '${sent.stream.source}' and then answers. What it does not spend is refunded when it is closed.`,
       async perform(token) {
         const receipt = await send("/api/streams", token, { method: "POST", body: sent });
         return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.\n${receiptLine(receipt)}`;
@@ -223,7 +223,7 @@ export function planView({ query, session }) {
         "div",
         { class: "columns" },
         card("Stream", form),
-        make("div", { class: "stack" }, card("What it gives and costs", problem, verdict, about.element), card("Error curve", against, chart.element, curveProblem), card("What is sent", json.element)),
+        make("div", { class: "stack" }, card("Error bound and cost", problem, verdict, about.element), card("Error curve", against, chart.element, curveProblem), card("Request", json.element)),
       ),
     ),
     title: "Plan a stream",

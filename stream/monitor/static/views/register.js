@@ -1,4 +1,4 @@
-// Registering a source: what is declared is shown before it is sent, with the very JSON.
+// Registering a source: shows the declaration and the request's JSON before it is sent.
 
 import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
@@ -44,23 +44,23 @@ export function registerView({ session }) {
   const parts = {
     table: [
       labelled("File of the table", path, "as the services see it, below SOTTO_TABLE_ROOTS; a folder with / at its end, or an address in S3 or PostgreSQL"),
-      labelled("Column of persons", person, "whose row it is; empty: each row is one person"),
-      labelled("Rows of one person", contribution, "that count at most, where persons have several"),
+      labelled("Column of persons", person, "identifies the person of a row; empty: each row is one person"),
+      labelled("Rows of one person", contribution, "most rows counted, if persons have several"),
     ],
     events: topic.elements,
     values: [
-      labelled("Sensitivity", sensitivity, "how far one person moves a value"),
-      labelled("Grid", grid, "values are rounded to its multiples"),
+      labelled("Sensitivity", sensitivity, "most by which one person changes a value"),
+      labelled("Grid", grid, "values are rounded to multiples of it"),
       labelled("Minimum", minimum),
       labelled("Maximum", maximum),
     ],
-    records: [labelled("Events of one person", contributions, "that any one stream takes")],
+    records: [labelled("Events of one person", contributions, "most events that one stream accepts")],
   };
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
   const told = make("div", { class: "declared" });
-  const json = jsonBlock("What is sent");
+  const json = jsonBlock("Request");
   const act = make("button", { type: "submit", class: "solid" }, "Register source…");
-  const sure = flag("Its people are in no other source, or in sources of the population named here");
+  const sure = flag("Its people are in no other source, or only in sources of this population");
   let request = crypto.randomUUID();
 
   const form = make(
@@ -69,11 +69,11 @@ export function registerView({ session }) {
     labelled("Name", name),
     labelled("Kind", kind),
     related,
-    labelled("Budget ε", epsilon, "what all streams together may lose"),
+    labelled("Budget ε", epsilon, "privacy loss of all streams together"),
     labelled("Budget δ", delta, "above 0 with zCDP"),
     labelled("Added up by", accountant),
     labelled("Population", population, "whose budget counts as well, for sources over the same people"),
-    labelled("Budget renews every", renews, "so many days or hours; empty: one budget for ever"),
+    labelled("Budget renews every", renews, "days or hours, for example 30d; empty: never"),
     Object.values(parts).flat(),
     domain.element,
     sure.element,
@@ -170,8 +170,8 @@ export function registerView({ session }) {
       "div",
       { class: "view" },
       make("h1", {}, "Register a source"),
-      make("p", { class: "quiet" }, "A source is what has a privacy budget. Everything that is declared here is public. ", link(route("sources"), "All sources")),
-      make("div", { class: "columns" }, card("Definition", form), make("div", { class: "stack" }, card("What is declared", problem, told), card("What is sent", json.element))),
+      make("p", { class: "quiet" }, "A source has a privacy budget. Everything declared here is public. ", link(route("sources"), "All sources")),
+      make("div", { class: "columns" }, card("Definition", form), make("div", { class: "stack" }, card("Declaration", problem, told), card("Request", json.element))),
     ),
     title: "Register a source",
     connections: [{ views: ["overview"] }],
@@ -180,7 +180,7 @@ export function registerView({ session }) {
   };
 }
 
-/** What a source declares, as elements. */
+/** A source's declaration, as elements. */
 export function describe({ attributes, cells, neighbors, total, remarks }) {
   const heads = ["Attribute", "Kind", "Values", "Others"].map((text) => make("th", { scope: "col" }, text));
   const rows = attributes.map(({ name, kind, size, outside }) =>

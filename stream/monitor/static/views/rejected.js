@@ -7,7 +7,7 @@ import { route } from "../routes.js";
 import { choice, searchField } from "./filters.js";
 
 const LIMIT = 100;
-const HEADS = ["Time", "Reason", "Stream", "Id", "What is wrong", "Topic/partition @ offset"];
+const HEADS = ["Time", "Reason", "Stream", "Id", "Problem", "Topic/partition @ offset"];
 const CELLS = ["time", "code", "stream", "id", "message", "place"];
 
 function reasonRow(onChoose) {
@@ -69,7 +69,7 @@ export function rejectedView({ query, remember }) {
   const eventList = new KeyedList(events, eventRow);
   const total = make("span", { class: "quiet" });
   const matching = make("p", { class: "quiet", role: "status" });
-  const none = emptyState("Nothing was refused", "Every event so far was well-formed and named a stream that is open. Those of live topics are not shown here.");
+  const none = emptyState("Nothing was refused", "All events so far were valid. Rejected events of live topics are not shown here.");
   none.hidden = true;
   const filters = make("div", { class: "filters", role: "search" }, search.element, reason);
   const byReason = card("By reason", make("table", { class: "plain reasons", "aria-label": "By reason" }, reasons));
@@ -98,7 +98,7 @@ export function rejectedView({ query, remember }) {
       const most = Math.max(...data.reasons.map((one) => one.count), 1);
       reasonList.show(data.reasons.map((one) => ({ ...one, share: one.count / most, chosen: one.code === chosen.code })), (one) => one.code);
       eventList.show(data.recent, (event) => `${event.topic} ${event.partition} ${event.offset}`);
-      setText(matching, data.matching ? `${count(data.recent.length)} shown of the ${count(data.matching)} that match; of each reason the latest hundred are kept` : "None that match.");
+      setText(matching, data.matching ? `${count(data.recent.length)} shown of the ${count(data.matching)} matching; the latest hundred of each reason are kept` : "None that match.");
     },
     close() {},
   };

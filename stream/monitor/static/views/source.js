@@ -54,7 +54,7 @@ export function sourceView({ names: [name], session }) {
     burnDown,
     forecast.element,
     spending.element,
-    card("What is declared", declared),
+    card("Declaration", declared),
     card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
   );
 
@@ -62,9 +62,9 @@ export function sourceView({ names: [name], session }) {
     feed.update(fed);
     promise.update(row);
     forecast.update(forecasts);
-    forecast.element.hidden = row.period !== null; // the next one has a budget of its own
+    forecast.element.hidden = row.period !== null; // the next period has its own budget
     state.update(row);
-    halt.hidden = plan.hidden = row.state === "halted" || row.period_of !== null; // periods end by themselves
+    halt.hidden = plan.hidden = row.state === "halted" || row.period_of !== null; // periods end automatically
     period.update(row);
     budget.hidden = burnDown.hidden = row.current !== null; // the same, of which nothing is spent
     refresh.hidden = halt.hidden || row.version === null;
@@ -117,7 +117,7 @@ export function sourceView({ names: [name], session }) {
 }
 
 function ofPeriod({ period, period_of: source, starts }) {
-  return source === null ? `each period of ${period} has an account of its own` : `the account of ${source} for the period of ${period} from ${periodText(starts)} UTC on`;
+  return source === null ? `each period of ${period} has its own account` : `the account of ${source} for the period of ${period} from ${periodText(starts)} UTC on`;
 }
 
 /** What the latest period of a source has of its budget. */
@@ -155,7 +155,7 @@ const CLOCKS = {
   marks: () => "marks in the topic, from whoever replays it",
 };
 
-/** How far the feed of a live topic is. What is behind, or in windows that are open, is private, and for operators' own metrics. */
+/** Progress of a live topic's feed. Its lag and open windows are private (operators' metrics have them). */
 function feedCard() {
   const figures = facts(["Topic", "Windows close by", "Asked up to", "Last answer", "Processes"]);
   const element = card("Feed");

@@ -31,7 +31,7 @@ export function streamView({ names: [name], session }) {
   const command = make("pre", { tabindex: "0" }, make("code"));
   const silent = emptyState("No answer yet", "Ask it something:");
   silent.append(command);
-  const waiting = emptyState("No answer yet", "Windows of its source ask it, by themselves. Its answers, as they come:", `sotto answers --stream ${name}`);
+  const waiting = emptyState("No answer yet", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${name}`);
   const charts = make("div", {}, timeline.element, answers.element);
   const definition = make("pre", { tabindex: "0" }, make("code"));
   const constants = make("pre", { tabindex: "0" }, make("code"));
@@ -106,7 +106,7 @@ export function streamView({ names: [name], session }) {
       home,
       mechanism(row.mechanism),
       standing === null ? "none: it is asked" : `It ${standing}.`,
-      `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length} anew`}`}.`,
+      `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
       amount(row.asked),
       row.added ? `${count(row.added)} charged answers` : "nothing",
       amount(row.cost),
@@ -188,7 +188,7 @@ function runsDry({ state, dry_in: left }) {
   if (state !== "open") {
     return state === "exhausted" ? "it has run dry" : "it has ended";
   }
-  return left === null ? "no end in sight" : `${duration(left)}, if it goes on as in the last ten minutes`;
+  return left === null ? "no end in sight" : `${duration(left)}, at the rate of the last ten minutes`;
 }
 
 function answeredLast({ last_answered: last }) {

@@ -58,7 +58,7 @@ export function streamsView({ query, remember }) {
     scrollTo({ top: 0 });
   });
   const none = emptyState("No stream yet", "A stream answers queries on a source at a privacy cost. Open one:", OPEN_STREAM);
-  const unmatched = emptyState("No stream matches", "Search for less of the name, or take a filter away.");
+  const unmatched = emptyState("No stream matches", "Shorten the search text or remove a filter.");
   const clear = make("p", {}, make("a", { href: route("streams") }, "Clear all filters"));
   unmatched.append(clear);
   none.hidden = unmatched.hidden = true;

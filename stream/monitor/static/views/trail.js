@@ -123,7 +123,7 @@ export function trailView({ query, remember, session }) {
       table.hidden = data.matching === 0;
       list.show(data.items, (row) => row.number);
       pages.update({ ...data, total: data.matching }, "entries");
-      setText(told, `The latest ${count(data.held)} entries are listed, without those that only note what was spent. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
+      setText(told, `The latest ${count(data.held)} entries are listed, without notes of spending. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
     },
     close() {},
   };

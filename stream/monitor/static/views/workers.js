@@ -30,7 +30,7 @@ function memberRow() {
         version ?? "–",
         started === null ? "–" : duration(Math.max(now - started, 0)),
         memory === null ? "–" : bytes(memory),
-        heard === null ? "not heard yet" : ago(heard),
+        heard === null ? "no heartbeat yet" : ago(heard),
       ];
       shown.forEach((text, index) => setText(cells[index], text));
       setAttribute(cells[7], "title", started === null ? null : `since ${time(started)}`);
@@ -51,7 +51,7 @@ function partitionRow() {
     element,
     update(row) {
       const position = row.position === null ? "–" : count(row.position);
-      const shown = [row.role, String(row.partition), row.member ?? "nobody", position, count(row.end), count(row.lag), rate(row.events_per_second)];
+      const shown = [row.role, String(row.partition), row.member ?? "none", position, count(row.end), count(row.lag), rate(row.events_per_second)];
       shown.forEach((text, index) => setText(cells[index], text));
       setAttribute(element, "data-unassigned", row.member === null);
       setText(words, describeRestore(row.restore));
@@ -101,7 +101,7 @@ export function workersView() {
   const partitions = make("tbody");
   const memberList = new KeyedList(members, memberRow);
   const partitionList = new KeyedList(partitions, partitionRow);
-  const none = emptyState("No service is running", "Nobody answers queries or grants budget. Start them:", SERVE);
+  const none = emptyState("No service is running", "Without services, no query is answered and no budget is granted. Start them:", SERVE);
   none.hidden = true;
   const processes = card("Processes", table(MEMBERS, members, "Processes"), none);
   const inputs = card("Input partitions", table(PARTITIONS, partitions, "Input partitions"));
