@@ -18,7 +18,7 @@ from aiokafka.errors import (
 )
 
 from stream.engine.restore import readable
-from stream.kafka.client.client_patches import disable_topic_auto_creation, refused_session
+from stream.kafka.client.client_patches import KafkaConsumer, refused_session
 from stream.kafka.client.security import connection
 from stream.kafka.topics.layouts import alerts_group
 from stream.log import get_logger
@@ -59,7 +59,7 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
     async def running(self) -> AsyncIterator[None]:
         """Join the group, and leave it; RefusedTimeError if it rejects the session timeout."""
         settings = self._settings
-        consumer = AIOKafkaConsumer(
+        consumer = KafkaConsumer(
             **connection(settings),
             group_id=alerts_group(settings, self._target),
             enable_auto_commit=False,
@@ -72,7 +72,6 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
             fetch_max_bytes=settings.fetch_bytes,
             fetch_max_wait_ms=100,
         )
-        disable_topic_auto_creation(consumer._client)  # noqa: SLF001
         consumer.subscribe([self._topic], listener=self)
         self._consumer, self._fresh = consumer, set()
         try:

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerClosed
 from schemas.wire import MalformedEventError
 from stream.engine.restore import reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
-from stream.kafka.client.client_patches import disable_topic_auto_creation
+from stream.kafka.client.client_patches import KafkaProducer
 from stream.kafka.client.security import advice, connection, is_refusal
 from stream.kafka.topics.creation import FoundTopics, look_up
 from stream.kafka.topics.layouts import TopicsError
@@ -47,10 +47,9 @@ class KafkaSender:
     @classmethod
     async def start(cls, settings: Settings) -> Self:
         """Start the producer."""
-        producer = AIOKafkaProducer(
+        producer = KafkaProducer(
             **connection(settings), enable_idempotence=True, linger_ms=2, max_batch_size=256 * 1024
         )
-        disable_topic_auto_creation(producer.client)
         try:
             await producer.start()
         except BaseException:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from schemas import MemberStatus
@@ -25,7 +24,7 @@ from stream.engine.task_status import EngineRole, ServiceName
 from stream.environment import reduce_gc_frequency
 from stream.kafka.client import column_reader
 from stream.kafka.client.availability import Stopped, patiently
-from stream.kafka.client.client_patches import disable_topic_auto_creation
+from stream.kafka.client.client_patches import KafkaProducer
 from stream.kafka.client.security import connection
 from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
@@ -93,11 +92,10 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
     """
     told = False
     while True:
-        producer: AIOKafkaProducer | None = None
+        producer: Any = None
         try:
             # Secrets are read at each connection: their files may be replaced at any time.
-            producer = AIOKafkaProducer(**connection(settings))
-            disable_topic_auto_creation(producer.client)
+            producer = KafkaProducer(**connection(settings))
             await producer.start()
             while True:
                 await producer.send_and_wait(role.status, key=_key(role), value=_word(role, started))
@@ -115,7 +113,7 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
                 await producer.stop()
 
 
-async def _take_back(producer: AIOKafkaProducer, role: EngineRole) -> None:
+async def _take_back(producer: Any, role: EngineRole) -> None:
     try:
         async with asyncio.timeout(_LEAVING_SECONDS):
             await producer.send_and_wait(role.status, key=_key(role), value=None)

@@ -227,7 +227,7 @@ async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
 ) -> None:
     start("budget")
     await client.register({**VISITS, "topic": f"{client.topics.prefix}-absent"})
-    with pytest.raises(Unknown, match=r"topic '.*-absent' is not there"):
+    with pytest.raises(Unknown, match=r"topic '.*-absent' does not exist"):
         await client.publish("visits", TOLD)
     await client.register(FEED)
     with pytest.raises(Invalid, match="source 'feed' is no live topic"):

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import suppress
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaError
 
 from stream.engine.restore import reader
-from stream.kafka.client.client_patches import FRUITLESS_FETCHES, METADATA_REQUESTS
+from stream.kafka.client.client_patches import FRUITLESS_FETCHES, METADATA_REQUESTS, KafkaProducer
 from stream.kafka.topics.creation import create_topics, delete_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -33,7 +33,7 @@ async def test_a_topic_that_is_gone_is_asked_for_now_and_then(
         return send(connection, *arguments, **named)
 
     topic = Topics(settings.prefix).answers
-    reading, writing = reader(settings), AIOKafkaProducer(bootstrap_servers=settings.bootstrap)
+    reading, writing = reader(settings), KafkaProducer(bootstrap_servers=settings.bootstrap)
     async with reading, writing:
         await writing.send_and_wait(topic, b"before", partition=0)
         reading.assign([TopicPartition(topic, 0)])

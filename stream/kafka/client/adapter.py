@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import NodeNotReadyError, for_code
 
-from stream.kafka.client import batch_reader, client_patches, wire_requests
-from stream.kafka.client.client_patches import GroupObserver, disable_topic_auto_creation
+from stream.kafka.client import batch_reader, wire_requests
+from stream.kafka.client.client_patches import GroupObserver, KafkaConsumer
 from stream.kafka.client.transactional_producer import TransactionalProducer
 
 Offsets = Mapping[TopicPartition, int]
@@ -84,12 +84,8 @@ class Clients:
     observer: Callable[..., Observer]
 
 
-class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's consumer, which makes no topics, and how its group's coordinator knows it."""
-
-    def __init__(self, *topics: str, **options: Any) -> None:
-        super().__init__(*topics, **options)
-        disable_topic_auto_creation(self._client)
+class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
+    """aiokafka's consumer, and its state in its group."""
 
     @property
     def member_id(self) -> str:
@@ -133,8 +129,6 @@ class _Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka is not type
 
 
 batch_reader.install()
-client_patches.install_static_membership()
-client_patches.install_pacing()
 
 KAFKA = Clients(_Consumer, TransactionalProducer, GroupObserver)
 """The real ones."""

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import cramjam
-from aiokafka.consumer import fetcher
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from blake3 import blake3
 
+from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kafka.client.batch_frames import (
     APPEND_TIME,
     ATTRIBUTES,
@@ -323,13 +323,13 @@ def _with_few_headers(record: Any) -> ReadRecord:
 
 
 def install() -> None:
-    """Have every consumer of this process read batches in this way.
+    """Make Sotto's consumers read batches with ``BoundedRecords``.
 
     Raises:
-        RuntimeError: the client library is of a version that takes batches apart elsewhere.
+        RuntimeError: aiokafka is of another version.
     """
     if getattr(fetcher, "MemoryRecords", None) not in {MemoryRecords, BoundedRecords}:
         raise RuntimeError(
-            "aiokafka.consumer.fetcher has no MemoryRecords; install the aiokafka that Sotto was tested with"
+            "aiokafka.consumer.fetcher has no MemoryRecords; install the version that Sotto requires"
         )
     fetcher.MemoryRecords = BoundedRecords

@@ -4,86 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from aiokafka import conn, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
-from aiokafka.consumer import consumer
-from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, for_code
-from aiokafka.producer import producer
 from aiokafka.protocol.metadata import MetadataRequest
 
+from stream.kafka.client.aiokafka_copy import admin, consumer, fetcher, producer
 from stream.settings import variable
+
+_BOOTSTRAP_SECONDS: Final = 2
+"""Longest delay of a cancellation; a broker that does not answer must not hold up a stop."""
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's connection, which is closed as soon as it turns out to be cut."""
-
-    makes_topics = True
-    """Whether brokers may make a topic that is asked for over it (see ``looking``)."""
+    """A connection that creates no topics, and closes if a request finds it broken."""
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
-        """Send a request, and give what its answer can be awaited by.
+        """Send a request and return the awaitable of its answer.
 
         Raises:
-            KafkaConnectionError: there is no connection any more.
+            KafkaConnectionError: the connection is closed. uvloop's transports raise RuntimeError, which aiokafka does not expect.
         """
-        if not self.makes_topics and isinstance(request, MetadataRequest):
+        if isinstance(request, MetadataRequest):
             request._allow_auto_topic_creation = False  # noqa: SLF001  (aiokafka's clients do not pass it on)
         try:
             return super().send(request, expect_response)
         except RuntimeError as error:
             self.close(reason=conn.CloseReason.CONNECTION_BROKEN, exc=error)
             raise errors.KafkaConnectionError(f"Connection at {self._host}:{self._port} is closed") from error
-
-
-def install_connections() -> None:
-    """Have every client of this process connect so."""
-    conn.AIOKafkaConnection = BrokerConnection
-
-
-install_connections()
-
-_BOOTSTRAP_SECONDS: Final = 2
-"""Longest delay of a cancellation; a broker that does not answer must not hold up a stop."""
-
-
-def disable_topic_auto_creation(client: Any) -> Any:
-    """Stop the metadata requests of an ``AIOKafkaClient`` from creating topics, and return it.
-
-    A cancelled start is given time to end before the cancellation is raised: aiokafka would leave its connection open.
-
-    Raises:
-        RuntimeError: the client library is of a version that connects in another way.
-    """
-    if not hasattr(client, "_get_conn"):
-        raise RuntimeError("aiokafka connects in another way; install the aiokafka that Sotto was tested with")
-    connect = client._get_conn  # noqa: SLF001
-
-    async def looking(*arguments: Any, **named: Any) -> Any:
-        connection = await connect(*arguments, **named)
-        if connection is not None:
-            connection.makes_topics = False
-        return connection
-
-    bootstrap = client.bootstrap
-
-    async def bootstrap_to_the_end() -> None:
-        connecting = asyncio.ensure_future(bootstrap())
-        try:
-            await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            await asyncio.wait([connecting], timeout=_BOOTSTRAP_SECONDS)
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
-            raise
-
-    client._get_conn = looking  # noqa: SLF001
-    client.bootstrap = bootstrap_to_the_end
-    return client
 
 
 SECONDS: Final = 1.0
@@ -111,19 +64,44 @@ class RateLimit:
             await asyncio.sleep(left)
 
 
-class PacedClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's connections, for a consumer or a producer."""
+class BrokerClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typed
+    """aiokafka's client with paced metadata requests that create no topics.
+
+    Brokers with ``auto.create.topics.enable``, Kafka's default, create each topic that a metadata
+    request names, with the brokers' own configuration: a ledger would lose its beginning after a
+    week. aiokafka has no option against it.
+    """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._pace = RateLimit(METADATA_REQUESTS)
+
+    async def bootstrap(self) -> None:
+        """Connect.
+
+        A cancelled start is given time to end before the cancellation is raised: aiokafka would leave its connection open.
+        """
+        connecting = asyncio.ensure_future(super().bootstrap())
+        try:
+            await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            await asyncio.wait([connecting], timeout=_BOOTSTRAP_SECONDS)
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
+            raise
+
+    async def _get_conn(self, *arguments: Any, **named: Any) -> Any:
+        connection = await super()._get_conn(*arguments, **named)
+        if connection is not None:
+            connection.__class__ = BrokerConnection
+        return connection
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Any) -> Any:
         await self._pace.keep()
         return await super()._metadata_update(cluster_metadata, topics)
 
 
-class PacedFetcher(Fetcher):  # type: ignore[misc]
+class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
     """aiokafka's fetches."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -156,19 +134,6 @@ class PacedFetcher(Fetcher):  # type: ignore[misc]
         await super().close()
 
 
-def install_pacing() -> None:
-    """Have every consumer and producer of this process keep to these paces.
-
-    Raises:
-        RuntimeError: the client library is of a version that has no such methods.
-    """
-    methods = (AIOKafkaClient, "_metadata_update"), (Fetcher, "_proc_fetch_request"), (Fetcher, "close")
-    if not all(hasattr(kind, name) for kind, name in methods):
-        raise RuntimeError("aiokafka asks brokers in another way; install the aiokafka that Sotto was tested with")
-    consumer.AIOKafkaClient = producer.AIOKafkaClient = PacedClient
-    consumer.Fetcher = PacedFetcher
-
-
 class GroupMember(NamedTuple):
     """One member of a group, as the group's coordinator describes it."""
 
@@ -179,7 +144,7 @@ class GroupMember(NamedTuple):
     assignment: bytes
 
 
-async def group_members(admin: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
+async def group_members(asked: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
     """Everybody whom a group's coordinator has in it, in the middle of a rebalance too.
 
     Raises:
@@ -187,7 +152,7 @@ async def group_members(admin: AIOKafkaAdminClient, group: str) -> list[GroupMem
     """
     members = []
     for described in (
-        one for response in await admin.describe_consumer_groups([group]) for one in response.groups
+        one for response in await asked.describe_consumer_groups([group]) for one in response.groups
     ):
         if described[0]:
             raise for_code(described[0])
@@ -210,8 +175,7 @@ class GroupObserver:
         """
         try:
             if self._admin is None:
-                self._admin = AIOKafkaAdminClient(**self._options)
-                disable_topic_auto_creation(self._admin._client)  # noqa: SLF001
+                self._admin = admin.AIOKafkaAdminClient(**self._options)
                 await self._admin.start()
             return frozenset(member.member_id for member in await group_members(self._admin, group))
         except BaseException:
@@ -220,9 +184,9 @@ class GroupObserver:
 
     async def close(self) -> None:
         """Let go of the connection."""
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            await admin.close()
+        connected, self._admin = self._admin, None
+        if connected is not None:
+            await connected.close()
 
 
 INVALID_SESSION_TIMEOUT: Final[int] = InvalidSessionTimeoutError.errno
@@ -293,6 +257,40 @@ class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is n
             self._group_instance_id = name
 
 
-def install_static_membership() -> None:
-    """Have every consumer of this process take part in its group so."""
-    consumer.GroupCoordinator = NamedCoordinator
+_REPLACED: Final = (
+    (AIOKafkaClient, ("bootstrap", "_get_conn", "_metadata_update")),
+    (fetcher.Fetcher, ("_proc_fetch_request", "close")),
+    (GroupCoordinator, ("reset_generation", "_do_rejoin_group", "_send_req", "_maybe_leave_group")),
+)
+"""The methods of aiokafka that classes of this module replace."""
+
+
+def require_known_client() -> None:
+    """Check that aiokafka has the methods that this module replaces.
+
+    Raises:
+        RuntimeError: aiokafka is of another version.
+    """
+    missing = [f"{kind.__name__}.{name}" for kind, names in _REPLACED for name in names if not hasattr(kind, name)]
+    if missing:
+        raise RuntimeError(f"aiokafka has no {', '.join(missing)}; install the version that Sotto requires")
+
+
+def _replace_parts(consumer_module: Any, producer_module: Any) -> None:
+    consumer_module.AIOKafkaClient = producer_module.AIOKafkaClient = BrokerClient
+    consumer_module.Fetcher = PacedFetcher
+    consumer_module.GroupCoordinator = NamedCoordinator
+
+
+def patch_process() -> None:
+    """Replace the same parts in aiokafka itself: for the monitor, whose consumers Faust makes."""
+    _replace_parts(import_module("aiokafka.consumer.consumer"), import_module("aiokafka.producer.producer"))
+
+
+require_known_client()
+_replace_parts(consumer, producer)
+admin.AIOKafkaClient = BrokerClient
+
+KafkaConsumer: Final = consumer.AIOKafkaConsumer
+KafkaProducer: Final = producer.AIOKafkaProducer
+KafkaAdmin: Final = admin.AIOKafkaAdminClient

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 from aiokafka import ConsumerRecord
-from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 
+from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kafka.client.batch_frames import (
     APPEND_TIME,
     ATTRIBUTES,
@@ -183,15 +183,15 @@ class ColumnResult(_FetchResult):  # type: ignore[misc]  # aiokafka is not typed
 
 
 def install() -> None:
-    """Have every consumer of this process hand records out in columns, where the kernel is compiled.
+    """Make Sotto's consumers return records in columns if the kernel is compiled.
 
     Raises:
-        RuntimeError: the client library is of a version that takes fetches apart elsewhere.
+        RuntimeError: aiokafka is of another version.
     """
     if compiled() is None:
         return
     if fetcher.PartitionRecords not in {_PartitionRecords, ColumnRecords}:
         raise RuntimeError(
-            "aiokafka.consumer.fetcher takes fetches apart in another way; install the aiokafka that Sotto was tested with"
+            "aiokafka.consumer.fetcher has other PartitionRecords; install the version that Sotto requires"
         )
     fetcher.PartitionRecords, fetcher.FetchResult = ColumnRecords, ColumnResult

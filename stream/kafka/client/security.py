@@ -30,7 +30,7 @@ from aiokafka.errors import (
 )
 
 from stream.environment import SECRETS, without
-from stream.kafka.client.client_patches import RefusedTimeError, disable_topic_auto_creation
+from stream.kafka.client.client_patches import KafkaAdmin, RefusedTimeError
 from stream.kafka.client.local_address import whence
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
@@ -101,8 +101,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
         SecurityError: Kafka refuses the credentials, or its certificate is not trusted: what aiokafka only logs.
         UnansweredError: no broker answers.
     """
-    admin = AIOKafkaAdminClient(**connection(settings))
-    disable_topic_auto_creation(admin._client)  # noqa: SLF001
+    admin = KafkaAdmin(**connection(settings))
     try:
         try:
             await admin.start()

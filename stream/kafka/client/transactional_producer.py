@@ -14,12 +14,12 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from aiokafka import TopicPartition, errors
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from stream.kafka.client import wire_requests
-from stream.kafka.client.client_patches import disable_topic_auto_creation
+from stream.kafka.client.client_patches import BrokerClient
 from stream.kafka.client.transaction_protocols import (
     Batches,
     First,
@@ -72,7 +72,7 @@ class TransactionalProducer:
         self._id = transactional_id
         self._timeout_ms = transaction_timeout_ms
         self._batch_bytes = max_batch_size
-        self._client = disable_topic_auto_creation(AIOKafkaClient(**connection))
+        self._client = BrokerClient(**connection)
         self._coordinators: dict[int, int] = {}
         self._identity = Identity(-1, -1)
         self._protocol: TransactionProtocol = First(transactional_id, transaction_timeout_ms)

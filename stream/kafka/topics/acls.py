@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
+from stream.kafka.client.client_patches import BrokerClient
 from stream.kafka.client.security import SecurityError, connection, find_refusal
 from stream.kafka.topics.layouts import (
     alerts_group,
@@ -221,7 +221,7 @@ async def apply(settings: Settings, principal: str, granted: Iterable[AclEntry])
     Raises:
         SecurityError: Kafka refuses; the message says why.
     """
-    client = AIOKafkaClient(**connection(settings))
+    client = BrokerClient(**connection(settings))
     try:
         try:
             await client.bootstrap()

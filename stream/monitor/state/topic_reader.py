@@ -25,6 +25,7 @@ from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
 
 from stream.engine.restore import readable, reader, require_visible
+from stream.kafka.client.client_patches import patch_process
 from stream.kafka.client.security import connection
 from stream.kafka.topics.layouts import layout, monitor_group
 from stream.log import get_logger
@@ -97,6 +98,7 @@ class Reader:
         self._catching_up: asyncio.Task[None] | None = None
         self.behind: int | None = None
         """Number of offsets committed at the start but not read yet; None while unknown."""
+        patch_process()
         self.app = _App(
             f"{monitor_group(settings)}-{uuid.uuid4().hex}",
             broker=";".join(f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")),

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.consumer import fetcher
 
+from stream.kafka.client.aiokafka_copy import fetcher
 from stream.processing.dead_letters import MAX_RECORDS
 from tests import bombs
 

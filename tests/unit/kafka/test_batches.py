@@ -11,7 +11,6 @@ from typing import Any
 
 import cramjam
 import pytest
-from aiokafka.consumer import fetcher
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from blake3 import blake3
@@ -19,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.kafka.client import adapter, batch_reader
+from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kafka.client.batch_frames import parse
 from stream.kafka.client.batch_reader import TURN_RECORDS
 from stream.processing.dead_letters import (

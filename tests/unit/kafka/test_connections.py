@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import uvloop
 from aiokafka import conn, errors
+from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.kafka.client.adapter import KAFKA
-from stream.kafka.client.client_patches import BrokerConnection
+from stream.kafka.client import client_patches
+from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
 
 AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: a connection is reset when it is closed."""
@@ -55,6 +59,40 @@ def test_whoever_sends_over_a_cut_connection_is_told_by_an_error_of_kafkas(
     assert found == [errors.KafkaConnectionError] * 11
 
 
-def test_every_client_connects_so() -> None:
-    assert KAFKA.consumer is not None
-    assert conn.AIOKafkaConnection is BrokerConnection
+async def test_broker_client_creates_no_topics_over_its_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection of a client becomes one that forbids the broker to create topics."""
+    connected = conn.AIOKafkaConnection("127.0.0.1", 9, request_timeout_ms=5000)
+    monkeypatch.setattr(AIOKafkaClient, "_get_conn", AsyncMock(return_value=connected))
+    assert type(await BrokerClient(bootstrap_servers="127.0.0.1:9")._get_conn(0)) is BrokerConnection
+    connected.close()
+
+
+def test_client_patches_names_the_methods_that_aiokafka_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version of aiokafka without a replaced method is refused with the method's name."""
+    client_patches.require_known_client()
+    monkeypatch.delattr(AIOKafkaClient, "_metadata_update")
+    with pytest.raises(RuntimeError, match=r"no AIOKafkaClient\._metadata_update; install the version"):
+        client_patches.require_known_client()
+
+
+_HOST = """
+import aiokafka, aiokafka.admin
+from aiokafka import conn
+from aiokafka.consumer import consumer, fetcher
+from aiokafka.producer import producer
+
+def parts():
+    modules = (conn, consumer, fetcher, producer, aiokafka.admin.client, aiokafka.client)
+    return {(m.__name__, k): v for m in modules for k, v in vars(m).items() if isinstance(v, type)}
+
+before = parts()
+from sotto import AsyncClient, Client, Driver, Settings
+import stream.client, stream.engine.restore, stream.kafka.topics.creation
+assert parts() == before
+"""
+
+
+def test_importing_sotto_leaves_aiokafka_as_it_is() -> None:
+    """A program that imports ``sotto`` keeps its own consumers and producers, in a fresh interpreter."""
+    done = subprocess.run([sys.executable, "-c", _HOST], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

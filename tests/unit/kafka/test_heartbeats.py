@@ -48,7 +48,7 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
     monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     Producer.sent, Producer.failures = [], failures
-    monkeypatch.setattr(module, "AIOKafkaProducer", Producer)
+    monkeypatch.setattr(module, "KafkaProducer", Producer)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
     telling = asyncio.create_task(heartbeats(Settings(), role, started := time.time()))
@@ -77,7 +77,7 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
         return {}
 
     Producer.sent, Producer.failures = [], 0
-    monkeypatch.setattr(module, "AIOKafkaProducer", Producer)
+    monkeypatch.setattr(module, "KafkaProducer", Producer)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     monkeypatch.setattr(module, "connection", connection)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))

@@ -123,7 +123,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Connect:
     monkeypatch.setattr(transactional_producer, "PAUSE_SECONDS", 0.001)
 
     def connect(kafka: Kafka) -> TransactionalProducer:
-        monkeypatch.setattr(transactional_producer, "AIOKafkaClient", kafka.connect)
+        monkeypatch.setattr(transactional_producer, "BrokerClient", kafka.connect)
         return TransactionalProducer(transactional_id="w-0", transaction_timeout_ms=60_000, max_batch_size=1000)
 
     return connect

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.consumer import fetcher
 from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from stream.engine import writer
 from stream.engine.writer import framed
 from stream.kafka.client import adapter, column_reader
+from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kernel import Spans, spans_of, use
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import Message, Messages
@@ -288,5 +288,5 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
 
 def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "PartitionRecords", object)
-    with use(kernel()), pytest.raises(RuntimeError, match="takes fetches apart in another way"):
+    with use(kernel()), pytest.raises(RuntimeError, match="has other PartitionRecords"):
         column_reader.install()
