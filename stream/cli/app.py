@@ -1,4 +1,4 @@
-"""All commands in one application, and one line for whatever goes wrong."""
+"""The application with all commands; failures print one line."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
-    """Standard output does not take what a command prints; the message says why."""
+    """Standard output cannot be written; the message says why."""
 
 
 class _Output(io.TextIOWrapper):
-    r"""Standard output: a sign that its encoding lacks is written out, as ``\u03b5``, and a failed write is an OutputError.
+    r"""Standard output that escapes unsupported characters, as ``\u03b5``, and raises OutputError.
 
-    Every later write fails as the first one did, for libraries try writes and pass over failures. Once ``is_lost``, it takes and drops
-    everything, so that nothing is left to fail while Python ends.
+    After a failed write every later write fails too, because libraries ignore single failures.
+    Once ``is_lost``, it drops everything, so that nothing fails while Python ends.
     """
 
     is_lost = False
     _failure: OutputError | None = None
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write ``text``."""
         self._try(super().write, text)
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the buffer."""
         self._try(super().flush)
 
     def _try(self, call: Callable[..., object], *arguments: str) -> None:
@@ -56,23 +56,23 @@ class _Output(io.TextIOWrapper):
         except OSError as error:
             why = _WHY.get(error.errno or 0, error.strerror)
             self._failure = OutputError(
-                f"standard output: cannot be written ({why}); what the command changed stands, and its output is incomplete"
+                f"standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
             )
             raise self._failure from None
 
 
 class _Messages(io.TextIOWrapper):
-    """Standard error, which loses what cannot be written: a command has done what it did, and ends with its status."""
+    """Standard error that ignores failed writes, so that the exit status stays the command's."""
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write ``text``."""
         try:
             return super().write(text)
         except OSError:
             return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the buffer."""
         try:
             super().flush()
         except OSError:
@@ -80,21 +80,21 @@ class _Messages(io.TextIOWrapper):
 
 
 class _Closed(io.RawIOBase):
-    """A file that was closed before the command began."""
+    """A file that was closed before the command started."""
 
     def writable(self) -> bool:
-        """It takes what is written until that is flushed."""
+        """Return True: writes fail only when they are flushed."""
         return True
 
     def write(self, _: object) -> int:
-        """Fail as the system does."""
+        """Raise the system's error for a closed file."""
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def take_over() -> None:
-    """Put these in the place of the process's own; of streams that a program or a test has replaced nothing changes.
+    """Replace the process's standard output and error; keep streams that a program or test has set.
 
-    A ``COLUMNS`` that is no width of a terminal is left out, for libraries end with what they cannot read.
+    An invalid ``COLUMNS`` is removed from the environment, because libraries fail on it.
     """
     if not _WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
         os.environ.pop("COLUMNS", None)
@@ -105,7 +105,7 @@ def take_over() -> None:
 
 
 def give_up_output() -> None:
-    """Drop what is still to be written to standard output."""
+    """Drop the unwritten part of standard output."""
     if isinstance(sys.stdout, _Output):
         sys.stdout.is_lost = True
 
@@ -132,21 +132,21 @@ COMMANDS: Final = {
     "ask": Later("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
     "sql": Later(
         "stream.cli.manage.statement_command:sql",
-        "Ask what a SELECT asks, each number with its ±, and say what it cost.",
+        "Answer a SELECT, each number with its ±, and print the cost.",
     ),
-    "answers": Later("stream.cli.manage.query_commands:answers", "Print committed answers as they come."),
-    "watch": Later("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they come."),
+    "answers": Later("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
+    "watch": Later("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
     "top": Later(
         "stream.cli.run.top_command:top",
         "Show budgets, busiest streams, services and refused events live, with a viewer's token.",
     ),
     "plan": Later(
         "stream.cli.plan.plan_command:plan",
-        "Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take.",
+        "Compare the mechanisms for a question, or the calibrations of one, and recommend one.",
     ),
     "simulate": Later(
         "stream.cli.plan.simulate_command:simulate",
-        "Run a stream on a public or made-up table before it is opened: errors and charges beside the promise.",
+        "Run a stream on a public or generated table before it is opened: errors and charges beside the promise.",
     ),
     "estimate": Later(
         "stream.cli.manage.answer_commands:estimate",
@@ -161,19 +161,19 @@ COMMANDS: Final = {
         "Run a job on real data and check every claim; exit status 0 only if all hold.",
     ),
     "key": Later("stream.cli.run.key_commands:key_app", "Noise keys."),
-    "token": Later(
-        "stream.cli.run.token_commands:app", "Who may use the monitor: names with a role, and their tokens."
-    ),
+    "token": Later("stream.cli.run.token_commands:app", "The monitor's access tokens: names with their roles."),
     "broker": Later("stream.cli.run.broker_command:app", "A local Apache Kafka for development."),
-    "topics": Later("stream.cli.run.topics_command:app", "The topics of an installation, and who may touch them."),
+    "topics": Later(
+        "stream.cli.run.topics_command:app", "The topics of an installation and their access control lists."
+    ),
     "events": Later("stream.cli.manage.event_commands:app", "People's events, for live topics."),
     "source": Later("stream.cli.manage.source_commands:app", "Sources and their budgets."),
     "population": Later(
-        "stream.cli.manage.population_commands:app", "Populations: the people whom several sources are about."
+        "stream.cli.manage.population_commands:app", "Populations: people who are in several sources."
     ),
     "allot": Later(
         "stream.cli.manage.population_commands:allot",
-        "Let an analyst or a team have a part of a budget, or change the part that they have.",
+        "Allot a part of a budget to an analyst or a team, or change an allotment.",
     ),
     "stream": Later("stream.cli.manage.stream_commands:app", "Streams: a mechanism over a source."),
     "ledger": Later(
@@ -185,7 +185,7 @@ COMMANDS: Final = {
         "The published contract: JSON Schemas and the AsyncAPI document.",
     ),
 }
-"""Every command and group of commands."""
+"""All commands and groups of commands."""
 
 _EXPECTED: Final = (
     "stream.errors:SottoError",
@@ -209,7 +209,7 @@ _EXPECTED: Final = (
     "stream.dev.simulation:SimulationError",
     "builtins:TimeoutError",
 )
-"""What a command may end with, by where it is defined: a module that was not imported has raised nothing."""
+"""Errors that print one line, as ``module:name``: a module that is not imported raised nothing."""
 
 app = typer.Typer(
     cls=group_of(COMMANDS),
@@ -237,16 +237,19 @@ def _sotto(
     ] = False,
 ) -> None:
     """Differentially private answers on a Kafka query stream."""
-    # A service says it in its log.
+    # A service logs this warning.
     if context.invoked_subcommand != "serve" and any(name.upper().startswith("SOTTO_") for name in os.environ):
         from stream.environment import warning  # noqa: PLC0415  (commands start sooner without settings)
 
-        if (told := warning()) is not None:
-            _say("warning", told)
+        if (text := warning()) is not None:
+            _say("warning", text)
 
 
 def main() -> None:
-    """Run the command line; exit status 1 or 2 and what to do on standard error if it fails, 130 after Ctrl-C."""
+    """Run the command line.
+
+    A failure prints one line on standard error and exits with 1 or 2; Ctrl-C exits with 130.
+    """
     log.quiet_clients()
     take_over()
     try:
@@ -255,13 +258,13 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except Exception as error:
-        if (told := _told(error)) is None:
+        if (message := _error_line(error)) is None:
             raise
-        _fail(told)
+        _fail(message)
 
 
-def _told(error: Exception) -> str | None:
-    """One line for an error that a command may end with; None for any other."""
+def _error_line(error: Exception) -> str | None:
+    """Return the line for an expected error, or None."""
     if isinstance(error, ModuleNotFoundError) and (missing := missing_of(error)) is not None:
         return str(missing)
     if _is(error, "pydantic:ValidationError"):
@@ -288,6 +291,6 @@ def _fail(message: str) -> None:
 
 
 def _say(kind: str, message: str) -> None:
-    from stream.cli.output import visible  # noqa: PLC0415  (half of the start of a command that fails otherwise)
+    from stream.cli.output import visible  # noqa: PLC0415  (half of the start-up time of a failing command)
 
     sys.stderr.write(f"{kind}: {visible(message)}\n")

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are run: ``sotto --help`` names them all and pays for none."""
+"""Commands that are imported when they run: ``sotto --help`` lists them without an import."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from stream.optional_packages import explained
 
 
 class Later(NamedTuple):
-    """Where a command or a group of commands is, as ``module:name``, and the first paragraph of its help."""
+    """A command or group by its place, as ``module:name``, and the first paragraph of its help."""
 
     where: str
     help: str
 
 
 def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
-    """A group that has these commands, in this order, before those that it is given otherwise."""
+    """Return a group class that lists ``commands`` first, in this order."""
 
     class Group(TyperGroup):
         listing = False
 
         def list_commands(self, ctx: Any) -> list[str]:
-            """The names of all commands."""
+            """Return the names of all commands."""
             return [*commands, *super().list_commands(ctx)]
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """A command; while all are listed, its name and its help alone."""
+            """Return a command; only its name and help while all are listed."""
             later = commands.get(cmd_name)
             if later is None:
                 return super().get_command(ctx, cmd_name)
             if self.listing:
                 return typer.core.TyperCommand(cmd_name, help=later.help)
-            return _loaded(cmd_name, later.where)
+            return _load_command(cmd_name, later.where)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
-            """Write the help without loading a command."""
+            """Write the help without importing a command."""
             with self._only_listing():
                 super().format_help(ctx, formatter)
 
@@ -56,9 +56,9 @@ def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
     return Group
 
 
-def _loaded(name: str, where: str) -> Any:
+def _load_command(name: str, where: str) -> Any:
     module, _, attribute = where.partition(":")
-    # What is imported stays: to look for garbage among it takes a fifth of the time.
+    # Imported objects stay alive: collecting garbage among them takes a fifth of the time.
     gc.disable()
     try:
         with explained():

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs, one line for errors."""
+"""The output of commands: tables for people, JSON for programs, one line for errors."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, parsed
 
 _EDGES, _BETWEEN = 4, 3
-"""Columns of a table's outer border with its padding, and of what stands between two columns."""
+"""Widths of a table's outer border with its padding, and of the gap between two columns."""
 
 WIDEST: Final = 10_000
-"""Columns where there is no terminal: more than any row has."""
+"""Width if there is no terminal: more than any row needs."""
 
 
 def table_of(
     console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> RenderableType:
-    """A table that fits the console at the ends of words; where none does, each row with its columns' names before them."""
+    """Return a table that breaks between words; if it does not fit, labeled lines for each row."""
     cells = [[Text(cell) for cell in row] for row in rows]
     widths = _widths(console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)])
     if widths is None:
@@ -47,7 +47,7 @@ def table_of(
 
 
 def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | None:
-    """What each column gets of the console's width; None if some word would be cut."""
+    """Return the columns' widths, or None if a word would be cut."""
     wide = console.options.update(max_width=WIDEST)
     wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
     least = [max(cell.minimum for cell in column) for column in wanted]
@@ -56,7 +56,7 @@ def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | 
     if sum(least) > room:
         return None
     while sum(widths) > room:
-        # The widest of those that can still be broken between words.
+        # The widest column that can still be broken between words.
         widest = max(
             (index for index in range(len(widths)) if widths[index] > least[index]), key=widths.__getitem__
         )
@@ -76,21 +76,21 @@ def _stacked(columns: Sequence[str], row: Sequence[Text]) -> RenderableType:
 
 
 class _Console(Console):
-    """As wide as ``COLUMNS`` says, or the terminal. Whoever reads a pipe or a file reads it by lines: there it breaks none."""
+    """A console as wide as ``COLUMNS`` or the terminal; no line is broken in a pipe or a file."""
 
     @property
     def is_read_by_lines(self) -> bool:
-        """Whether it writes into a pipe or a file, and nobody has said how wide."""
+        """Return whether the output is a pipe or file, and ``COLUMNS`` is not set."""
         return _asked_width() is None and not self.file.isatty()
 
     @property
     def picture_width(self) -> int:
-        """The columns of a picture, which has a width wherever it goes."""
+        """Return the width of a picture, also in a pipe or file."""
         return _asked_width() or super().size.width
 
-    @property  # type: ignore[misc]  # nobody sets it
+    @property  # type: ignore[misc]  # read-only here
     def size(self) -> ConsoleDimensions:
-        """Columns and lines."""
+        """Return columns and lines."""
         width = WIDEST if self.is_read_by_lines else self.picture_width
         return ConsoleDimensions(width, super().size.height)
 
@@ -106,48 +106,48 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class CommandError(Exception):
-    """A command cannot go on; the message says what to do."""
+    """A command cannot continue; the message names the remedy."""
 
 
 def visible(text: str) -> str:
-    """A text of one line with what a terminal would obey, or not show, written out: escapes, line ends, directions."""
+    """Return the text on one line with control and invisible characters escaped."""
     return text if text.isprintable() else "".join(map(_visible, text))
 
 
 def say(text: str, *, soft_wrap: bool = False) -> None:
-    """Print a line that may quote what came from elsewhere; with ``soft_wrap`` it can be copied whole from a terminal, too."""
+    """Print a line that may quote foreign text; with ``soft_wrap`` it is copied whole from a terminal."""
     console.print(Text(visible(text)), soft_wrap=soft_wrap or console.is_read_by_lines)
 
 
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
-    """Print one JSON value on one line, in which what a terminal would obey is written out."""
+    """Print one JSON value on one line, with control characters escaped."""
     text = json.dumps(_plain(value), ensure_ascii=not _is_unicode(sys.stdout))
-    # Whatever is left beside JSON's own signs stands in a string.
+    # Unprintable characters occur only in JSON strings.
     typer.echo("".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text))
 
 
 def _is_unicode(stream: TextIO | None) -> bool:
-    """Whether a stream has all signs in its encoding."""
+    """Return whether the stream's encoding covers Unicode."""
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "").startswith("utf")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; where the terminal is too narrow for its words, each row below its first cell."""
+    """Print a table; in a narrow terminal each row below its first cell."""
     cells = [[visible(cell) for cell in row] for row in rows]
     console.print(table_of(console, visible(title), columns, cells))
 
 
 def amount(value: Amount) -> str:
-    """An amount of budget for people: under zCDP ρ, with what the same is by adding up."""
+    """Format an amount of budget; under zCDP as ρ, with the ε of basic composition."""
     shown = f"ε {value.epsilon:.6g}"
     if value.rho is not None:
-        # Where an older record's ε has a δ it says what ρ implies, and does not add up.
+        # An older record's ε with a δ is the one that ρ implies; it does not add up.
         return f"ρ {value.rho:.4g}" if value.delta else f"ρ {value.rho:.4g} ({shown} added up)"
     return f"{shown}, δ {value.delta:.2g}" if value.delta else shown
 
 
 def asked(spec: StreamSpec) -> str:
-    """The price that a stream was asked for at."""
+    """Format the privacy loss that a stream asked for."""
     return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
 
 
@@ -171,7 +171,7 @@ STANDARD_INPUT: Final = "-"
 
 
 def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
-    """What a JSON document says that is given inline, as a file's path, or as ``-`` for standard input."""
+    """Parse a JSON document that is given inline, as a file, or as ``-`` for standard input."""
     document = read_document(argument)
     try:
         return kind.validate_json(document)
@@ -180,14 +180,14 @@ def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
 
 
 def read_document(argument: str) -> str:
-    """The text of such a document; none that gives a field twice."""
+    """Return a document's text; raise CommandError if it repeats a field."""
     document = _read(argument)
     if fault := shape_fault(document):
         raise CommandError(f"{name_of(argument)}: {fault}")
     try:
         repeated = repeats_a_field(document)
     except ValueError:
-        return document  # whoever reads it says what is wrong with it
+        return document  # the parser reports the fault
     if repeated:
         raise CommandError(f"{name_of(argument)}: a field is given twice; give each field once")
     return document
@@ -195,7 +195,7 @@ def read_document(argument: str) -> str:
 
 @contextmanager
 def lines_of(argument: str) -> Iterator[Iterator[bytes]]:
-    """The lines of a file, or of standard input for ``-``, without those that are blank."""
+    """Open a file, or standard input for ``-``, as lines that are not blank."""
     with numbered_lines(argument) as lines:
         yield (line for _, line in lines)
 
@@ -233,19 +233,17 @@ def _read(argument: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise CommandError(
-            f"{name_of(argument)}: is no text in UTF-8; save it as UTF-8 and give it again"
-        ) from None
+        raise CommandError(f"{name_of(argument)}: is not UTF-8 text; save it as UTF-8 and give it again") from None
 
 
 def name_of(argument: str) -> str:
-    """Name a document in messages: by its file, or by what it is."""
+    """Name a document in messages: its file, "document" or "standard input"."""
     if _is_inline(argument):
         return "document"
     return "standard input" if argument == STANDARD_INPUT else argument
 
 
 def _is_inline(argument: str) -> bool:
-    """Whether an argument is the document itself: an object, a list, which no command takes, or blank."""
+    """Return whether an argument is inline JSON or blank; a list is rejected later."""
     stripped = argument.strip()
     return not stripped or stripped.startswith("{") or (stripped[0], stripped[-1]) == ("[", "]")

@@ -66,10 +66,10 @@ def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize("budget", [[], ["--source", "feed", "--population", "patients"]])
 def test_an_allotment_is_of_one_budget(budget: list[str]) -> None:
-    with pytest.raises(output.CommandError, match="name the budget with --source or with --population"):
+    with pytest.raises(output.CommandError, match="give the budget with either --source or --population"):
         run_connected("allot", "ada", "--epsilon", "1", *budget)
 
 
 def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
     driver.register(source(renews="1h"))
-    assert "it is over, and the next one begins with the next event" in run_connected("source", "show", "feed")
+    assert "it is over, and the next period begins with the next event" in run_connected("source", "show", "feed")

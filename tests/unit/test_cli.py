@@ -168,14 +168,17 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
     for given, told in (
         (["--alpha", "-1", "--where", "x > 1"], "--alpha: Input should be greater than 0"),
         (["--group-by", ""], "--group-by.0: String should"),
-        ([], "give a question: --value, --where, --sum, --mean, --group-by or --category; --question for people"),
-        (["--alpha", "3"], "give a question: --value"),
-        (["--question", "{}"], "give a question: --value"),
+        ([], "no question: give --value, --where, --sum, --mean, --group-by or --category; --question for people"),
+        (["--alpha", "3"], "no question: give --value"),
+        (["--question", "{}"], "no question: give --value"),
         (["--question", '{"value": ' + "1" * 4500 + "}"], "value: Input should be a finite number"),
         (["--question", '{"where": ' + "1" * 4500 + "}"], "where: Input should be a valid string"),
         (["--question", '{"cells": []}'], "cells: Tuple should have at least 1 item"),
-        (["--question", '{"where": "x > 1"}', "--where", "x > 2"], "--where: --question has it too, as 'where'"),
-        (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: is for another stream than 's'"),
+        (
+            ["--question", '{"where": "x > 1"}', "--where", "x > 2"],
+            "--where: --question has 'where' too; give it once",
+        ),
+        (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: names another stream than 's'"),
     ):
         result = CliRunner().invoke(app, ["ask", "s", *given])
         assert str(result.exception).startswith(told)
@@ -246,7 +249,7 @@ def test_a_wait_that_is_none_is_wrong_usage(command: tuple[str, ...], given: str
     result = CliRunner().invoke(app, [*command, "--timeout", given])
     assert result.exit_code == 2
     said = " ".join(result.stderr.replace("│", " ").split())
-    assert f"'--timeout': {float(given):g} is no time to wait; give seconds above 0, 86400 at most" in said
+    assert f"'--timeout': {float(given):g} is not a valid timeout; give seconds above 0, at most 86400" in said
 
 
 def test_a_limit_below_zero_is_wrong_usage() -> None:
@@ -283,4 +286,4 @@ def test_the_exit_statuses_are_told() -> None:
 def test_a_head_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
     """A head whose number has more digits than any trail has entries is no head."""
     result = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path), "--head", f"{'1' * 4500}:{'0' * 64}"])
-    assert str(result.exception) == "--head: give it as it was shown, NUMBER:DIGEST"
+    assert str(result.exception) == "--head: is not NUMBER:DIGEST; copy it from the output of an earlier check"

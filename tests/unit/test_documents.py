@@ -32,10 +32,10 @@ def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def test_what_is_no_text_is_told_by_name(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_bytes(data)
-    with pytest.raises(CommandError, match=rf"^{file}: is no text in UTF-8; save it as UTF-8"):
+    with pytest.raises(CommandError, match=rf"^{file}: is not UTF-8 text; save it as UTF-8"):
         read_document(str(file))
     given(monkeypatch, data)
-    with pytest.raises(CommandError, match=r"^standard input: is no text in UTF-8"):
+    with pytest.raises(CommandError, match=r"^standard input: is not UTF-8 text"):
         read_document("-")
 
 

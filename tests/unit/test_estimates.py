@@ -125,7 +125,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_its_files(tmp_path: Pat
     grant, answers = collected()
     files = saved(tmp_path, grant, answers)
     for arguments, words in [
-        (("people", "other", *files), "grant: is that of stream 'survey'"),
+        (("people", "other", *files), "grant: belongs to stream 'survey'"),
         (("people", "survey", *files[:3], str(tmp_path / "none")), "cannot read"),
         (("people", "survey", *files, "--beta", "7"), "beta: 7 is no probability"),
     ]:

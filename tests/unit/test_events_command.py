@@ -91,7 +91,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.mark.parametrize(
-    ("new", "said"), [(True, "created ops.departures with 3"), (False, "ops.departures is there, with 3")]
+    ("new", "said"), [(True, "created ops.departures with 3"), (False, "ops.departures exists already, with 3")]
 )
 def test_the_topic_of_a_source_is_made_where_it_is_missing(
     new: bool, said: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +143,7 @@ def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, t
     path.write_bytes(text)
     with pytest.raises(Invalid, match="its clock is the broker's"):
         run_connected("events", "publish", "flights", str(path), "--marks", "1h")
-    with pytest.raises(CommandError, match="give --marks as well"):
+    with pytest.raises(CommandError, match="--until: needs --marks"):
         run_connected("events", "publish", "flights", str(path), "--until", f"{DAY}00:00:00Z")
     with pytest.raises(CommandError, match="cannot read"):
         run_connected("events", "publish", "flights", str(tmp_path / "none"))
@@ -156,7 +156,7 @@ def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, t
         (json.dumps(LINES, indent=2), "line 1: begins a JSON array"),
         (json.dumps(LINES[0], indent=2), "line 1: begins a JSON object of several lines"),
         ("tail,scheduled\nN1,2026-01-01T00:00:00Z\n", "line 1: is not JSON; give one JSON object a line"),
-        ("\n\n7\n", "line 3: is JSON and no object"),
+        ("\n\n7\n", "line 3: is JSON, but not an object"),
         ("\ufeff" + json.dumps(LINES[0])[:-1], "line 1: begins a JSON object of several lines, or is cut off"),
     ],
 )

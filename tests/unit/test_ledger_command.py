@@ -12,7 +12,7 @@ from pyarrow import parquet
 from schemas import HaltStream, TrailRecord
 from sotto import Refused
 from stream.cli.manage.ledger_commands import verify
-from stream.cli.manage.record_rows import decoded, told, write_trail
+from stream.cli.manage.record_rows import decoded, summary_row, write_trail
 from stream.cli.output import CommandError
 from stream.processing.receipts import entry_digest
 from tests.commands import run_sotto
@@ -73,8 +73,8 @@ def test_an_export_overwrites_nothing_and_says_what_it_can_write(entries: Entrie
 
 
 def test_every_entry_is_told_in_a_line(entries: Entries) -> None:
-    assert {len(told(entry)) for entry, _ in entries} == {7}
-    assert any("refused: stream 'nowhere'" in told(entry)[5] for entry, _ in entries)
+    assert {len(summary_row(entry)) for entry, _ in entries} == {7}
+    assert any("refused: stream 'nowhere'" in summary_row(entry)[5] for entry, _ in entries)
 
 
 def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries
     whole = run_sotto("ledger", "verify", str(trail), "--head", head)
     assert whole.returncode == 0, whole.stderr
     assert f"head {head}" in whole.stdout.replace("\n", "")
-    assert "the trail alone" in whole.stdout
+    assert "only the trail" in whole.stdout
     cut = tmp_path / "cut.jsonl"
     write_trail(cut, [entries[:-1]])
     missing = run_sotto("ledger", "verify", str(cut), "--head", head)
@@ -111,7 +111,7 @@ def test_a_file_is_taken_for_what_is_in_it_whatever_its_name(entries: Entries, t
     trail.rename(renamed)
     backed_up(installation(), backup)
     alone = run_sotto("ledger", "verify", str(renamed))
-    assert (alone.returncode, "the trail alone" in alone.stdout) == (0, True), alone.stderr
+    assert (alone.returncode, "only the trail" in alone.stdout) == (0, True), alone.stderr
     both = run_sotto("ledger", "verify", str(backup))
     assert (both.returncode, "the ledger follows from it" in both.stdout) == (0, True), both.stderr
 

@@ -53,7 +53,7 @@ def check(table: str | bytes, *arguments: str, source: dict[str, Any] = SOURCE) 
 def test_a_table_that_fits_has_status_0() -> None:
     result = check(GOOD, "--person", "who")
     assert result.exit_code == 0, result.exception
-    assert "2 (100 %) fit as they are" in result.stdout
+    assert "2 (100 %) fit unchanged" in result.stdout
     assert "the table fits its declaration" in result.stdout
 
 
@@ -63,13 +63,13 @@ def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
     told = " ".join(result.stdout.split())
     for expected in (
         "patients: 4 rows in patients.csv",
-        "1 (25 %) fit as they are, 1 (25 %) are taken with a cell changed, 2 (50 %) are left out",
+        "1 (25 %) fit unchanged, 1 (25 %) count with a cell changed, 2 (50 %) are left out",
         "age │ missing │ 1 │ 25 % │ left out",
         "age │ above │ 1 │ 25 % │ 120 (clamped) │ as far as 140",
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",
         "bmi │ below │ 1 │ 25 % │ left out │ as far as 9",
-        "clamping what is above the range moves the sum of age by -20",
-        "by who: 3 people, 1 of them with more than one row, 2 at most; 1 rows are beyond the 1 of a person that count, 0 name nobody",
+        "clamping values above the range changes the sum of age by -20",
+        "by who: 3 people, 1 of them with more than one row, 2 at most; 1 rows exceed the contribution of 1, 0 have no person",
         "the table does not fit its declaration",
     ):
         assert expected in told, expected
@@ -80,7 +80,7 @@ def test_missing_columns_are_told_with_those_found_and_the_separator() -> None:
     assert result.exit_code == 1
     assert "missing columns: 'age', 'sex', 'bmi'; the file has 'age;sex;bmi;who'" in result.stdout
     assert "separated by semicolons; services read commas only" in result.stdout
-    assert "fit as they are" not in result.stdout
+    assert "fit unchanged" not in result.stdout
 
 
 @pytest.mark.parametrize("table", [GOOD, BAD, BAD.replace(",", ";")])

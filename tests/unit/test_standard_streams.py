@@ -75,7 +75,7 @@ def test_output_that_cannot_be_written_is_one_line_and_status_1(opened: Callable
     assert done.returncode == 1
     [line] = done.stderr.decode().splitlines()
     assert line == (
-        f"error: standard output: cannot be written ({why}); what the command changed stands, and its output is incomplete"
+        f"error: standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
     )
 
 

@@ -17,7 +17,7 @@ import yaml
 import sotto
 from stream import tables
 from stream.cli.app import COMMANDS
-from stream.cli.lazy_commands import Later, _loaded
+from stream.cli.lazy_commands import Later, _load_command
 from stream.cli.manage.source_commands import CHECK
 from stream.optional_packages import EXTRAS
 from stream.version import VERSION
@@ -108,7 +108,7 @@ def test_what_is_heavy_is_seen() -> None:
 
 @pytest.mark.parametrize(("name", "later"), [*COMMANDS.items(), ("check", CHECK)])
 def test_help_says_of_each_command_what_the_command_says(name: str, later: Later) -> None:
-    said = (_loaded(name, later.where).help or "").split("\n\n")[0].replace("\n", " ").strip()
+    said = (_load_command(name, later.where).help or "").split("\n\n")[0].replace("\n", " ").strip()
     assert said == later.help
 
 
@@ -256,10 +256,10 @@ def test_a_feed_starts_without_what_only_other_services_need() -> None:
 
 
 def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
-    _loaded("key", COMMANDS["key"].where)
+    _load_command("key", COMMANDS["key"].where)
     assert gc.isenabled()
     with pytest.raises(ModuleNotFoundError):
-        _loaded("nothing", "stream.nothing:app")
+        _load_command("nothing", "stream.nothing:app")
     assert gc.isenabled()
 
 

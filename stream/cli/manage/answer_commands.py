@@ -1,4 +1,4 @@
-"""Commands that follow and evaluate published answers."""
+"""``sotto estimate`` and ``sotto watch``: evaluate and follow published answers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,16 @@ def estimate(
     stream: Annotated[str, typer.Argument(help="The stream.")],
     answers: Annotated[
         str | None,
-        typer.Option(
-            help="Answers as JSON lines: a file, or - for standard input. Else the topic of answers is read."
-        ),
+        typer.Option(help="Answers as JSON lines: a file, or - for standard input. Read from Kafka if omitted."),
     ] = None,
     grant: Annotated[
         str | None,
         typer.Option(
-            help="The stream as 'sotto stream show SOURCE STREAM --json' prints it. Else the ledger is read."
+            help="The output of 'sotto stream show SOURCE STREAM --json'. Read from the ledger if omitted."
         ),
     ] = None,
     beta: Annotated[
-        float | None, typer.Option(help="Probability that any interval misses; else the stream's.")
+        float | None, typer.Option(help="Probability that any interval misses; the stream's if omitted.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +52,7 @@ def estimate(
     else:
         record = read_as(TypeAdapter(GrantRecord), grant)
         if (record.spec.source, record.spec.stream) != (source, stream):
-            raise CommandError(f"grant: is that of stream '{record.spec.stream}'; give that of '{stream}'")
+            raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
     try:
         if answers is None:
             found = shares_of(record, asyncio.run(_collected(stream)), beta)
@@ -102,7 +100,7 @@ async def _grant(source: str, stream: str) -> GrantRecord:
 
 
 async def _collected(stream: str) -> list[Answer]:
-    """The committed answers of a stream's partition as of now that may be the stream's own."""
+    """Read a stream's committed answers up to now."""
     settings = settings_here()
     async with AsyncClient(settings) as client:
         topics = client.topics
@@ -136,13 +134,13 @@ def watch(
     source: Annotated[str | None, typer.Option(help="Only streams of this source.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Show quiet windows and other answers as well.")] = False,
     from_beginning: Annotated[bool, typer.Option(help="Start with the oldest alert kept.")] = False,
-    limit: Annotated[int, typer.Option(help="Stop after so many lines; 0 goes on for ever.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Stop after N lines (0: never).", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
-    """Show the alerts of streams as they come.
+    """Show the alerts of streams as they arrive.
 
-    Each with its time, stream, window (in UTC) and group, its estimate with ± where there is one, and how many alerts the stream
-    has left. A stream with periods is followed from one to the next. A stream that is halted or closed, or has no alerts left, is told of. Ctrl-C ends it.
+    A line has the time, stream, window (in UTC), group, the estimate with ± if there is one, and the number of alerts left.
+    A stream with periods is followed across them. The end of a stream is shown too. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
@@ -169,19 +167,19 @@ async def _follow(
 
 
 def document(notice: Notice) -> dict[str, Any]:
-    """A notice as JSON: its answer's fields with time and source, or ``ended``."""
-    told = {"time": written_time(notice.time), "source": notice.source, "stream": notice.stream}
+    """Return a notice as JSON: its answer's fields with time and source, or ``ended``."""
+    common = {"time": written_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
-        return {**told, "ended": notice.ended}
+        return {**common, "ended": notice.ended}
     counted = {"counted": notice.counted} if notice.counted else {}
-    return {**told, **notice.answer.model_dump(mode="json", exclude_none=True), **counted}
+    return {**common, **notice.answer.model_dump(mode="json", exclude_none=True), **counted}
 
 
 def lines(notice: Notice, width: int) -> list[Text]:
-    """A notice on a terminal of so many columns: broken between its parts, and never within one that fits."""
+    """Format a notice for ``width`` columns; lines break between parts if these fit."""
     clock = time.strftime("%H:%M:%S", time.localtime(notice.time))
     answer = notice.answer
-    # Its window tells the period.
+    # The window already identifies the period.
     name = notice.stream if answer is None else registered_as(notice.stream)
     if answer is None:
         sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]

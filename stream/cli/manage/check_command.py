@@ -1,4 +1,4 @@
-"""``sotto source check``: how well a table fits its declaration, for its owner alone."""
+"""``sotto source check``: compare a table with its declaration."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 def check(
     source: Annotated[
         str,
-        typer.Argument(
-            help="The source as 'sotto source add' takes it: JSON inline, a file, or - for standard input."
-        ),
+        typer.Argument(help="The source as for 'sotto source add': JSON inline, a file, or - for standard input."),
     ],
     table: Annotated[
-        str | None, typer.Option(help="The table, if it lies elsewhere than the source says.", metavar="PATH")
+        str | None, typer.Option(help="The table, if it is not at the source's path.", metavar="PATH")
     ] = None,
     person: Annotated[
         str | None,
         typer.Option(
-            help="A column that says whose row it is, if not the declared one: rows per person are counted.",
+            help="The column that identifies the person, if not the declared one: counts rows per person.",
             metavar="COLUMN",
         ),
     ] = None,
@@ -39,8 +37,8 @@ def check(
 ) -> None:
     """Compare a table with its declaration before it is registered, for the table's owner alone.
 
-    What it prints is private: exact figures, without noise. It talks to no Kafka, and nothing is logged or stored.
-    Exit status 1 unless every row fits as it is and no person has more rows than count: the declared contribution, or one.
+    The output is private: exact figures without noise. Kafka is not contacted, and nothing is logged or stored.
+    Exit status 1 unless every row fits unchanged and no person has more rows than the declared contribution (or one).
     """
     wanted = read_as(_sources, source)
     if not isinstance(wanted, TableSource):
@@ -69,8 +67,8 @@ def _print(report: CheckReport) -> None:
     say(f"{report.source}: {report.rows:,} rows in {report.path}", soft_wrap=True)
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
         say(
-            f"{_of(report.as_declared, report.rows)} fit as they are, {_of(report.changed, report.rows)} are taken with a "
-            f"cell changed, {_of(report.left_out, report.rows)} are left out"
+            f"{_part(report.as_declared, report.rows)} fit unchanged, {_part(report.changed, report.rows)} count with a "
+            f"cell changed, {_part(report.left_out, report.rows)} are left out"
         )
     _print_columns(report.columns)
     if report.misfits:
@@ -81,9 +79,11 @@ def _print(report: CheckReport) -> None:
         )
     for one in report.misfits:
         if one.sum_moved:
-            say(f"clamping what is {one.what} the range moves the sum of {one.attribute} by {one.sum_moved:+,.6g}")
+            say(
+                f"clamping values {one.what} the range changes the sum of {one.attribute} by {one.sum_moved:+,.6g}"
+            )
     if report.surplus_lines:
-        say(f"lines with more cells than columns: {report.surplus_lines:,}; what is too much is ignored")
+        say(f"lines with more cells than columns: {report.surplus_lines:,}; extra cells are ignored")
     if report.people is not None:
         _print_people(report.people)
     for suggestion in report.suggestions:
@@ -97,14 +97,14 @@ def _print_columns(columns: ColumnMatch) -> None:
     for reason in columns.unusable.values():
         say(reason)
     if columns.undeclared and columns.usable:
-        say(f"columns that are not declared, and not read: {_names(columns.undeclared)}")
+        say(f"undeclared columns, not read: {_names(columns.undeclared)}")
 
 
 def _print_people(people: PersonRows) -> None:
     say(
         f"by {people.column}: {people.people:,} people, {people.with_several:,} of them with more than one row, "
-        f"{people.most_rows:,} at most; {people.rows_beyond:,} rows are beyond the {people.contribution:,} of a person that count, "
-        f"{people.rows_without:,} name nobody"
+        f"{people.most_rows:,} at most; {people.rows_beyond:,} rows exceed the contribution of {people.contribution:,}, "
+        f"{people.rows_without:,} have no person"
     )
 
 
@@ -130,12 +130,12 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more
 
 
-def _of(part: int, rows: int) -> str:
+def _part(part: int, rows: int) -> str:
     return f"{part:,} ({_share(part, rows)})"
 
 
 def _share(part: int, rows: int) -> str:
-    """Never 0 % or 100 % unless it is none or all."""
+    """Format a percentage: 0 % and 100 % mean exactly none and all."""
     if not rows or not part:
         return "0 %"
     if part == rows:

@@ -38,25 +38,30 @@ def _events() -> None:
 
 @app.command("publish")
 def publish(
-    source: Annotated[str, typer.Argument(help="The source of kind events, whose own topic is written.")],
-    file: Annotated[str, typer.Argument(help="A file with an event a line, as JSON; - for standard input.")],
+    source: Annotated[str, typer.Argument(help="The source of kind events; its topic is written.")],
+    file: Annotated[str, typer.Argument(help="A file of JSON lines, one event a line; - for standard input.")],
     marks: Annotated[
-        str | None, typer.Option(help="Have a mark so often, as 1h, with each event where its own time belongs.")
+        str | None,
+        typer.Option(
+            help="Emit a watermark every INTERVAL (for example 1h) and order events by their timestamps.",
+            metavar="INTERVAL",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="The last mark, as 2026-01-31T00:00:00Z; else the one after the last event.")
+        str | None,
+        typer.Option(help="The last watermark, as 2026-01-31T00:00:00Z; the next after all events if omitted."),
     ] = None,
 ) -> None:
     """Write events to the topic of a source, each to the partition of its person.
 
-    With --marks, for a source whose clock is marks, all events are read first and put in the order of the marks. Nothing is known of
-    earlier calls: what is published twice is there twice.
+    With --marks, for a source with clock: marks, all events are read first and sorted by time. Earlier calls are not
+    considered: an event that is published twice counts twice.
 
-    Ends with how many events are accepted and refused, by the source and the streams that it has now. Refused ones are written, too, and
+    Prints how many events the source and its present streams accept and refuse. Refused events are written too and
     become dead letters; exit status 1 if there are any.
     """
     if until is not None and marks is None:
-        raise CommandError("--until: is the last mark of a replay; give --marks as well")
+        raise CommandError("--until: needs --marks; give both")
     last = None if until is None else milliseconds_of(until)
     with numbered_lines(file) as lines:
         asyncio.run(_publish(source, _objects_of(file, lines), marks, last))
@@ -64,24 +69,24 @@ def publish(
 
 @app.command("topic")
 def topic(
-    source: Annotated[str, typer.Argument(help="The source of kind events, whose own topic is made.")],
+    source: Annotated[str, typer.Argument(help="The source of kind events; its topic is created.")],
     partitions: Annotated[
-        int, typer.Option(help="Its partitions; fixed once a stream asks of it.", min=1, max=10_000)
+        int, typer.Option(help="Its partitions; fixed once the source has a stream.", min=1, max=10_000)
     ] = 4,
 ) -> None:
-    """Make the topic of a source, with the broker's stamps where the source's windows close by them, if it is not there.
+    """Create the topic of a source unless it exists, with the timestamps that its clock needs.
 
-    Exit status 1 if it is there with its writers' stamps, and these would not do.
+    Exit status 1 if the topic exists with producers' timestamps and the source's windows need the broker's.
     """
     declared, count, made = asyncio.run(_made(source, partitions))
     if made:
         say(f"created {declared.topic} with {count} partitions")
     else:
-        say(f"{declared.topic} is there, with {count} partitions")
+        say(f"{declared.topic} exists already, with {count} partitions")
 
 
 def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The events of a file with their lines' numbers; CommandError if its first line is no object, as of a file in another format."""
+    """Return a file's events with line numbers; CommandError if the first line is not an object."""
     first = next(lines, None)
     if first is None:
         return iter(())
@@ -92,7 +97,7 @@ def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple
 
 
 def _no_object(line: bytes) -> str | None:
-    """Say why a file that begins with this line is none of events, and how to make one of it; None if the line is an object."""
+    """Return why a file's first line is not an event, with a remedy; None if it is an object."""
     try:
         found = _decode(line)
     except UNREADABLE:
@@ -103,7 +108,7 @@ def _no_object(line: bytes) -> str | None:
         return "is not JSON; give one JSON object a line (JSON Lines), not CSV or another format"
     if isinstance(found, list):
         return _ARRAY
-    return None if isinstance(found, dict) else "is JSON and no object; give one JSON object a line"
+    return None if isinstance(found, dict) else "is JSON, but not an object; give one JSON object a line"
 
 
 async def _made(source: str, partitions: int) -> tuple[EventsSource, int, bool]:
@@ -113,22 +118,22 @@ async def _made(source: str, partitions: int) -> tuple[EventsSource, int, bool]:
 
 
 class _Report:
-    """Counts accepted events, and refused ones by their reason."""
+    """Counts accepted events, and refused events by reason."""
 
     def __init__(self, check: EventCheck) -> None:
         self.accepted = 0
         self._check = check
         self._refused: Counter[Flaw] = Counter()
         self._lines: dict[Flaw, int] = {}
-        """Of each reason the first line that has it."""
+        """The first line with each reason."""
 
     @property
     def refused(self) -> int:
-        """How many events were refused."""
+        """Return the number of refused events."""
         return self._refused.total()
 
     def judge(self, lines: Sequence[tuple[int, bytes]], now: int | None, *, in_order: bool = False) -> list[int]:
-        """Take in some lines by their numbers, and give the moment of each event."""
+        """Check numbered lines and return the time of each event."""
         moments, flaws = self._check.check([line for _, line in lines], now, in_order=in_order)
         self.accepted += len(lines) - len(flaws)
         for place, flaw in sorted(flaws.items()):
@@ -168,7 +173,7 @@ async def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str |
 def _replay(
     replay: Replay, lines: Iterator[tuple[int, bytes]], report: _Report
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Put events between marks; says why all are refused, if they are."""
+    """Put events between watermarks; print the reasons if all are refused."""
 
     def judged() -> Iterator[tuple[bytes, int]]:
         while some := list(islice(lines, AT_ONCE)):

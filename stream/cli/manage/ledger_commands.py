@@ -15,7 +15,7 @@ import typer
 from schemas import LedgerProgress, LedgerRecord, TrailHead, TrailRecord
 from schemas.trail import Since as MeantSince
 from schemas.wire import MalformedEventError
-from stream.cli.manage.record_rows import decoded, first_line, new_file, read_lines, told, write_trail
+from stream.cli.manage.record_rows import decoded, first_line, new_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client import AsyncClient
 from stream.client.kafka_connection import Connection, translated
@@ -29,22 +29,22 @@ app = typer.Typer(
 )
 
 _WITH_THE_LEDGER: Final = "the ledger follows from it"
-_TRAIL_ALONE: Final = "the trail alone was looked at"
+_TRAIL_ALONE: Final = "only the trail was checked"
 
 Verified = tuple[TrailHead, list[str], str]
-"""Where a trail ends, what is wrong, and what was looked at."""
+"""A trail's head, the findings, and the scope of the check."""
 
 _HEAD = re.compile(r"^([0-9]{1,18}):([0-9a-f]{64})$")
 
 Noted = Annotated[
     list[str] | None,
-    typer.Option("--head", help="A head that was noted down before, as it was shown; may be given again."),
+    typer.Option("--head", help="A head noted earlier, as NUMBER:DIGEST; repeat the option for several."),
 ]
 File = Annotated[Path, typer.Argument(help="The backup's file.")]
 
 
 class Since(StrEnum):
-    """What is known of the time after a backup."""
+    """Assumption about grants after a backup."""
 
     NOTHING = "nothing"
     HALT = "halt"
@@ -60,17 +60,17 @@ _MEANT: dict[Since, MeantSince] = {
 
 @app.command("trail")
 def trail(
-    source: Annotated[str | None, typer.Option(help="Only what concerns this source.")] = None,
-    stream: Annotated[str | None, typer.Option(help="Only what concerns this stream.")] = None,
-    analyst: Annotated[str | None, typer.Option(help="Only what this analyst asked for.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="So many entries, the latest.")] = 50,
+    source: Annotated[str | None, typer.Option(help="Only entries of this source.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Only entries of this stream.")] = None,
+    analyst: Annotated[str | None, typer.Option(help="Only this analyst's requests.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Show the latest N entries.")] = 50,
     export: Annotated[
         Path | None,
-        typer.Option(help="Write all of them to a new file instead: .jsonl as they are, .csv, or .parquet."),
+        typer.Option(help="Write all entries to a new file instead: .jsonl (unchanged), .csv or .parquet."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who asked for what, what was decided and what followed, or export it."""
+    """Show or export requests, decisions and events of streams."""
     given = {"source": source, "stream": stream, "analyst": analyst}
     batches = _concerning({name: value for name, value in given.items() if value is not None})
     if export is not None:
@@ -84,22 +84,22 @@ def trail(
     show_table(
         f"the latest {len(latest)} entries" if latest else "no entries",
         ["number", "time", "who", "what", "about", "decision", "left"],
-        map(told, latest),
+        map(summary_row, latest),
     )
 
 
 @app.command("verify")
 def verify(
     file: Annotated[
-        Path | None, typer.Argument(help="A backup, or a trail exported as .jsonl; without one, what Kafka holds.")
+        Path | None, typer.Argument(help="A backup, or a trail exported as .jsonl; Kafka's topics if omitted.")
     ] = None,
     head: Noted = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that the trail is the one that was written, and that the ledger follows from it; exit status 1 if not.
+    """Check that the trail is unchanged and that the ledger follows from it; exit status 1 if not.
 
-    A chain tells of every change, but to whoever can write all of it anew, the ledger too, as a broker's administrator can. Note the
-    head down elsewhere, and give it the next time: then they cannot either.
+    The chain of digests reveals every change, except if the whole trail and the ledger are rewritten, as a broker's
+    administrator can. Keep the head elsewhere and pass it next time to detect that too.
     """
     noted = [_head(one) for one in head or ()]
     with explained():
@@ -111,17 +111,17 @@ def verify(
             say(finding, soft_wrap=True)
         say(f"head {end.entries}:{end.digest}", soft_wrap=True)
     if findings:
-        raise CommandError(f"{len(findings)} findings: the trail or the ledger is not what was written")
+        raise CommandError(f"{len(findings)} findings: the trail or the ledger was changed")
     if not as_json:
         typer.echo(f"{end.entries} entries, none changed, left out or cut off; {looked_at}")
 
 
 @app.command("export")
 def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -> None:
-    """Back up the ledger, its trail and the workers' changelog into one file, which its owner alone may read.
+    """Back up the ledger, its trail and the workers' changelog into one owner-only file.
 
-    Services may go on meanwhile: the file has all that was committed when it was begun. It holds what budgets, questions and people are named, and no
-    private data and no noise key.
+    Services may keep running: the file holds everything that was committed when the backup started. It has the names of
+    sources, streams and analysts, but no private data and no noise key.
     """
     from stream.dev.backup.backup_transfer import take_backup  # noqa: PLC0415  (other commands do without)
 
@@ -138,16 +138,16 @@ def import_ledger(
     since: Annotated[
         Since,
         typer.Option(
-            help="What was granted after the backup was taken: nothing, for the services were stopped before; or it is not known, and "
-            "sources halt, or go on (accept-loss) with budgets that may be granted twice."
+            help="Grants after the backup: 'nothing' if the services were stopped before it. If unknown, 'halt' the sources, or "
+            "'accept-loss': they continue, and budget may be granted twice."
         ),
     ],
     head: Noted = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a backup back into topics that are made for it and empty, while no service runs.
+    """Restore a backup into newly created, empty topics while no service runs.
 
-    Every stream that was not closed is halted for good and counts as wholly spent: what it answered since is not known.
+    Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
     """
     with explained():
         from stream.dev.backup.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
@@ -160,24 +160,24 @@ def import_ledger(
         show_json({"sources": sources, "lost": lost, "since": meant})
         return
     said = {
-        "nothing": "go on",
+        "nothing": "continue",
         "halt": "are halted, and so are populations",
-        "accept_loss": "go on, whatever was granted since",
+        "accept_loss": "continue, whatever was granted since",
     }[meant]
     typer.echo(
-        f"{sources} sources {said}; {lost} streams were not closed: they are halted and count as wholly spent"
-        + ("; close them where a budget renews, for they count in each of its periods until then" if lost else "")
+        f"{sources} sources {said}; {lost} streams were not closed: they are halted and their grants count as spent"
+        + ("; close them if a budget renews: until then they count in each of its periods" if lost else "")
     )
 
 
 def _head(text: str) -> TrailHead:
     if (found := _HEAD.match(text)) is None:
-        raise CommandError("--head: give it as it was shown, NUMBER:DIGEST")
+        raise CommandError("--head: is not NUMBER:DIGEST; copy it from the output of an earlier check")
     return TrailHead(entries=int(found[1]), digest=found[2], time=0)
 
 
 def _concerning(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, bytes]]]:
-    """The entries with these fields, some at a time; Unknown if there are none and the source is not registered."""
+    """Yield batches of matching entries; Unknown if there are none and the source is unknown."""
     found = False
     for values in _batches():
         batch = [
@@ -197,7 +197,7 @@ async def _require_source(name: str) -> None:
 
 
 def _batches() -> Iterator[Sequence[bytes]]:
-    """The trail as Kafka holds it, some entries at a time."""
+    """Yield the trail from Kafka in batches."""
     with asyncio.Runner() as runner, translated():
         connection = Connection(settings_here())
         runner.run(connection.open())
@@ -215,8 +215,8 @@ async def _next(each: AsyncGenerator[Sequence[bytes], None]) -> Sequence[bytes] 
 
 
 def _verified(noted: Iterable[TrailHead]) -> Verified:
-    """Check what Kafka holds: the ledger first, then the trail up to where the ledger says that it ends, and beyond."""
-    from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs what workers need)
+    """Check Kafka's topics: read the ledger, compare it at the trail's entry that it names."""
+    from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
     async def accounts() -> list[LedgerRecord]:
         connection = Connection(settings_here())
@@ -243,7 +243,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
 
 
 def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
-    """Check a file by what is in it; what it is named says nothing."""
+    """Check a file; its content decides the format, not its name."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
     from stream.dev.backup.backup_file import (  # noqa: PLC0415
         BackupFile,
@@ -265,7 +265,7 @@ def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
 
 
 def _require_trail(file: Path) -> None:
-    """CommandError if a file does not begin with an entry: an empty one would pass for a trail that nobody has changed."""
+    """Raise CommandError unless a file begins with an entry; an empty file would pass as unchanged."""
     remedy = "give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
     if (first := first_line(file)) is None:
         raise CommandError(f"{file} is empty; {remedy}")
@@ -273,5 +273,5 @@ def _require_trail(file: Path) -> None:
         trail_codec.decode(first)
     except MalformedEventError as error:
         raise CommandError(
-            f"{file} is neither a backup nor a trail: its first line is no entry ({error}); {remedy}"
+            f"{file} is neither a backup nor a trail: its first line is not an entry ({error}); {remedy}"
         ) from None

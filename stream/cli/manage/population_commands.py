@@ -1,4 +1,4 @@
-"""``sotto population`` and ``sotto allot``: budgets that several sources or analysts share."""
+"""``sotto population`` and ``sotto allot``: budgets of several sources or analysts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream.cli.manage.record_rows import show_budget
 from stream.cli.output import AsJson, CommandError, amount, read_as, say, show_json, show_table
 from stream.client import AsyncClient
 
-app = typer.Typer(help="Populations: the people whom several sources are about.", no_args_is_help=True)
+app = typer.Typer(help="Populations: people who are in several sources.", no_args_is_help=True)
 
 
 @app.command("register")
@@ -89,18 +89,20 @@ def allot(
     allotment: Annotated[
         str, typer.Argument(help="The allotment: an analyst's name, or a team's with --analyst.")
     ],
-    epsilon: Annotated[float, typer.Option(help="ε that the analysts may have in all.")],
+    epsilon: Annotated[float, typer.Option(help="Total ε for the analysts.")],
     delta: Annotated[
-        float | None, typer.Option(help="δ that they may have; that of the budget unless given.")
+        float | None, typer.Option(help="Total δ for the analysts; the budget's δ if omitted.")
     ] = None,
-    source: Annotated[str | None, typer.Option(help="The source whose budget it is a part of.")] = None,
-    population: Annotated[str | None, typer.Option(help="The population whose budget it is a part of.")] = None,
-    analyst: Annotated[list[str] | None, typer.Option(help="A member of the team; give one option each.")] = None,
+    source: Annotated[str | None, typer.Option(help="The source whose budget is allotted.")] = None,
+    population: Annotated[str | None, typer.Option(help="The population whose budget is allotted.")] = None,
+    analyst: Annotated[
+        list[str] | None, typer.Option(help="A member of the team; repeat the option for each.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let an analyst or a team have a part of a budget, or change the part that they have."""
+    """Allot a part of a budget to an analyst or a team, or change an allotment."""
     if (source is None) == (population is None):
-        raise CommandError("name the budget with --source or with --population, one of the two")
+        raise CommandError("give the budget with either --source or --population")
     receipt = asyncio.run(_allot(allotment, (epsilon, delta), (source, population), analyst or []))
     if as_json:
         show_json(receipt)

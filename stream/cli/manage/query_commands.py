@@ -25,7 +25,7 @@ from stream.questions.result_text import about
 
 
 class ExitStatus(IntEnum):
-    """How ``sotto ask`` ends, beside 1 for a failure and 2 for wrong usage."""
+    """Exit statuses of ``sotto ask``, beside 1 for a failure and 2 for wrong usage."""
 
     ANSWERED = 0
     REJECTED = 3
@@ -37,13 +37,11 @@ class ExitStatus(IntEnum):
 MaxPrice = Annotated[
     str | None,
     typer.Option(
-        help="The most ε that an answer may cost, as 0.1, or a part of the stream's grant, as 10% (with --alpha 10% if omitted). "
-        "A question that may cost more is rejected, for nothing."
+        help="Highest price of an answer: an ε, as 0.1, or a share of the stream's grant, as 10% (with --alpha 10% if omitted). "
+        "A question that may cost more is rejected without charge."
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the most ε that the answer may cost, and charge nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the highest possible price and charge nothing.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
 
 _OPTIONS: Final = {
@@ -55,30 +53,30 @@ _OPTIONS: Final = {
         for name in ("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha")
     },
 }
-"""What fields of a question are given by."""
+"""The option or argument of each field of a question."""
 
 _ASK: Final = {"value", "where", "sum", "mean", "group_by", "category", "fraction"}
-"""Those of them that ask something."""
+"""Fields that make a question."""
 
 LONGEST_WAIT: Final = 86_400.0
-"""Seconds that a command waits for an answer at most."""
+"""Longest wait for an answer, in seconds."""
 
 
 def seconds(given: float) -> float:
-    """A wait as an option gives it; bounds alone would let through what is no number."""
+    """Check a timeout option; an option's min and max would accept NaN."""
     if not 0.0 < given <= LONGEST_WAIT:
-        raise typer.BadParameter(f"{given:g} is no time to wait; give seconds above 0, {LONGEST_WAIT:g} at most")
+        raise typer.BadParameter(
+            f"{given:g} is not a valid timeout; give seconds above 0, at most {LONGEST_WAIT:g}"
+        )
     return given
 
 
 def ask(
     stream: Annotated[str, typer.Argument(help="The stream to ask.")],
     value: Annotated[float | None, typer.Option(help="The private value, for streams over values.")] = None,
-    where: Annotated[str | None, typer.Option(help="A predicate whose rows are counted, for tables.")] = None,
-    total: Annotated[str | None, typer.Option("--sum", help="The attribute to add up over those rows.")] = None,
-    mean: Annotated[
-        str | None, typer.Option(help="The attribute whose mean over those rows is asked for.")
-    ] = None,
+    where: Annotated[str | None, typer.Option(help="A predicate: count its rows, for tables.")] = None,
+    total: Annotated[str | None, typer.Option("--sum", help="The attribute to sum over those rows.")] = None,
+    mean: Annotated[str | None, typer.Option(help="The attribute to average over those rows.")] = None,
     fraction: Annotated[bool, typer.Option(help="Ask for the share of all rows.")] = False,
     group_by: Annotated[
         list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
@@ -90,10 +88,10 @@ def ask(
             help="Any other question as JSON (people, values, candidates, terms, cells): inline, a file, or -."
         ),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="A public threshold for this query alone.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="A public threshold for this query only.")] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(help="The error that the answer must keep to, for the least charge (laplace and pmw)."),
+        typer.Option(help="Requested error bound, at the smallest charge (laplace and pmw)."),
     ] = None,
     max_price: MaxPrice = None,
     dry_run: DryRun = False,
@@ -102,10 +100,10 @@ def ask(
 ) -> None:
     """Ask one query and wait for its answer.
 
-    A question with --alpha is rejected if it may cost more than --max-price, a tenth of the stream's grant unless given.
+    A question with --alpha is rejected if it may cost more than --max-price (10% of the stream's grant if omitted).
 
-    Exit status: 0 answered; 3 rejected; 4 halted; 5 halted, or rejected, since the stream's grant
-    is used up (exhausted); 6 no answer in time, though one may still come; 1 any other failure; 2 wrong usage.
+    Exit status: 0 answered; 3 rejected; 4 halted; 5 halted or rejected because the stream's grant
+    is used up (exhausted); 6 no answer in time, though one may still arrive; 1 any other failure; 2 wrong usage.
     """
     given = {
         "value": value,
@@ -123,13 +121,13 @@ def ask(
     document = _json_object(question) if question is not None else {}
     if not document and not fields.keys() & _ASK:
         raise CommandError(
-            "give a question: --value, --where, --sum, --mean, --group-by or --category; --question for people, values, candidates, "
+            "no question: give --value, --where, --sum, --mean, --group-by or --category; --question for people, values, candidates, "
             "terms or cells"
         )
     for name in fields.keys() & document.keys():
-        raise CommandError(f"{_OPTIONS.get(name, name)}: --question has it too, as '{name}'; give it once")
+        raise CommandError(f"{_OPTIONS.get(name, name)}: --question has '{name}' too; give it once")
     if document.get("stream", stream) != stream:
-        raise CommandError(f"--question: is for another stream than '{stream}'; name one stream")
+        raise CommandError(f"--question: names another stream than '{stream}'; name one stream")
     try:
         asked = {"id": uuid.uuid4().hex, **document, **fields, "stream": stream}
         query = Query.model_validate_json(json.dumps(asked))
@@ -153,7 +151,7 @@ def ask(
 
 
 def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
-    """What may be several attributes in one option; a name may hold a comma as well."""
+    """Yield a warning for each name with commas, which may be several attributes."""
     for name in group_by:
         if len(parts := [part.strip() for part in name.split(",") if part.strip()]) > 1:
             repeated = " ".join(f"--group-by {shlex.quote(part)}" for part in parts)
@@ -161,7 +159,7 @@ def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
 
 
 def exit_status(answer: Answer) -> int:
-    """What ``sotto ask`` ends with, so that a script can tell."""
+    """Return the exit status of ``sotto ask`` for an answer."""
     if answer.outcome in {"halted", "rejected"} and says_exhausted(answer.reason):
         return ExitStatus.EXHAUSTED
     if answer.outcome == "halted":
@@ -170,13 +168,13 @@ def exit_status(answer: Answer) -> int:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Say on standard error what stands out in a question."""
+    """Print warnings on standard error."""
     for warning in warnings:
         typer.echo(f"warning: {visible(warning)}", err=True)
 
 
 def limit_of(given: str | None) -> float | str | None:
-    """A ``max_price`` as an option gives it: an ε, or a percentage."""
+    """Parse the option ``--max-price``: an ε or a percentage."""
     if given is None or given.endswith("%"):
         return given
     try:
@@ -223,11 +221,11 @@ def _json_object(argument: str) -> dict[str, Any]:
 
 def answers(
     from_beginning: Annotated[bool, typer.Option(help="Start with the oldest answer kept.")] = False,
-    limit: Annotated[int, typer.Option(help="Stop after so many answers; 0 goes on for ever.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Stop after N answers (0: never).", min=0)] = 0,
     stream: Annotated[str | None, typer.Option(help="Only this stream's answers.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print committed answers as they come."""
+    """Print committed answers as they arrive."""
     asyncio.run(_follow(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
 
 

@@ -1,4 +1,4 @@
-"""Grants, budgets, periods and trail entries as rows of tables."""
+"""Rows of tables for grants, budgets, periods and trail entries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ENDINGS = {"closed": "closing", "halted": "halting"}
 
 @dataclass(frozen=True, slots=True)
 class ShownGrant:
-    """A grant with its worker's last digest, and when that was written, in seconds since the epoch."""
+    """A grant with its worker's last status, and when that was written, in seconds since 1970."""
 
     grant: GrantRecord
     digest: StreamStatus | None = None
@@ -49,7 +49,7 @@ class ShownGrant:
 
     @property
     def _newer(self) -> StreamStatus | None:
-        """The digest, where it knows at least as much as the ledger."""
+        """Return the worker's status if it is as recent as the ledger."""
         digest, grant = self.digest, self.grant
         if digest is None or digest.incarnation != grant.identity.incarnation or grant.settled:
             return None
@@ -57,22 +57,22 @@ class ShownGrant:
 
     @property
     def answered(self) -> int:
-        """Answers so far."""
+        """Return the number of answers."""
         return (self._newer or self.grant).answered
 
     @property
     def tops(self) -> int:
-        """Charged answers so far."""
+        """Return the number of charged answers."""
         return (self._newer or self.grant).tops
 
     @property
     def spent(self) -> Amount:
-        """What is spent so far."""
+        """Return the spent part of the grant."""
         return (self._newer or self.grant).spent
 
     @property
     def state(self) -> str:
-        """What the stream does: its state, the ending that is asked for, or that its worker does not answer."""
+        """Return the state, a requested ending, or "not answering"."""
         grant, newer = self.grant, self._newer
         if grant.state != "open":
             return grant.state
@@ -82,14 +82,14 @@ class ShownGrant:
             return "open"
         if newer.refused not in {None, IN_PERIODS}:
             return "not answering"
-        # A worker that says that it is exhausted may not know of an extension yet.
+        # A worker that reports "exhausted" may not know of an extension yet.
         left = whole_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
         state = "open" if newer.state == "exhausted" else newer.state
         return shown_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
 
     @property
     def reason(self) -> str | None:
-        """Why it is so; a reason that begins with the state is told without it."""
+        """Return the reason of the state, without the state as its prefix."""
         newer = self._newer
         reason = (
             newer.refused if newer is not None and newer.refused not in {None, IN_PERIODS} else self.grant.reason
@@ -98,7 +98,7 @@ class ShownGrant:
 
     @property
     def as_of(self) -> str:
-        """What the figures are as of: the end, the worker's digest, or the last charge that the ledger has."""
+        """Return the time of the figures: the end, the worker's status or the last charge."""
         if self.grant.settled:
             return "its end"
         if self._newer is None or self.written is None:
@@ -107,7 +107,7 @@ class ShownGrant:
 
     @property
     def charged(self) -> str:
-        """How many ordinary charges are used, of how many; or that one charge pays for all."""
+        """Return "used / granted" ordinary charges; "once" if one charge pays for all answers."""
         left = whole_left(self._cutoff, self.tops, (self._newer or self.grant).surplus)
         return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
 
@@ -117,7 +117,7 @@ class ShownGrant:
 
 
 async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
-    """Grants with what their workers last said; without it where Kafka does not let us read ``status``."""
+    """Join grants with their workers' last status, if Kafka permits to read ``status``."""
     listed = list(grants)
     try:
         digests = await client.digests(grant.spec.stream for grant in listed if not grant.settled)
@@ -129,7 +129,7 @@ async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> li
 def show_budget(
     title: str, record: SourceRecord | PopulationRecord, allotments: Sequence[AllotmentRecord]
 ) -> None:
-    """A budget's figures, what its period means if it renews, and its allotments."""
+    """Print a budget's figures, the meaning of its period, and its allotments."""
     columns = ["granted", "spent", "refunded", "left"]
     figures = [amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]
     if record.period is not None:
@@ -137,18 +137,20 @@ def show_budget(
         figures.insert(3, amount(record.period.counted))
     show_table(title, columns, [figures])
     if record.period is not None:
-        say(_told(record.period), soft_wrap=True)
+        say(_period_line(record.period), soft_wrap=True)
     if allotments:
         show_table(
-            f"{len(allotments)} allotments, under the budget as their ceiling",
+            f"{len(allotments)} allotments, limited by the budget",
             ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
             [_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
 
 
-def _told(period: Period) -> str:
+def _period_line(period: Period) -> str:
     ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(period.ends / 1000))
-    over = "; it is over, and the next one begins with the next event" if period.ends <= 1000 * time.time() else ""
+    over = (
+        "; it is over, and the next period begins with the next event" if period.ends <= 1000 * time.time() else ""
+    )
     return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
 
 
@@ -161,12 +163,12 @@ def _row(one: AllotmentRecord) -> list[str]:
 _Item = TypeVar("_Item")
 
 AllPeriods = Annotated[
-    bool, typer.Option("--all", help="List each period of a live topic by itself; --json always has them all.")
+    bool, typer.Option("--all", help="List each period of a live topic separately; --json always does.")
 ]
 
 
 class Line(NamedTuple, Generic[_Item]):
-    """What stands in a line: ``item`` has its figures, ``period`` which period they are of and how many there are, or nothing."""
+    """A line of a list: ``item`` has the figures, ``period`` names their period and the number of periods."""
 
     name: str
     item: _Item
@@ -174,7 +176,7 @@ class Line(NamedTuple, Generic[_Item]):
 
 
 def folded(items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False) -> list[Line[_Item]]:
-    """The lines of a list, in its order; with ``every`` one for each period as well."""
+    """Return the lines of a list in its order; with ``every`` one for each period."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
         lines.setdefault(name_of(item) if every else registered_as(name_of(item)), []).append(item)
@@ -190,12 +192,12 @@ def _line(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Lin
 
 
 def moment(start: str) -> str:
-    """When a period begins, with no digit that all its likes share."""
+    """Return a period's start without trailing zeros of minutes and hours."""
     return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
 
 
 def in_periods(source: str, wanted: str) -> bool:
-    """Whether a source is this one, or the account of one of its periods."""
+    """Return whether ``source`` is ``wanted`` or an account of one of its periods."""
     named = named_from(source)
     return wanted == source or (named is not None and named[0] == wanted)
 
@@ -230,7 +232,7 @@ Row = dict[str, Any]
 
 
 def row_of(entry: TrailRecord, value: bytes) -> Row:
-    """One line of a table: every figure in a column of its own, and the entry byte for byte in the last."""
+    """Return one row: every figure in a separate column, and the entry's bytes in the last."""
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
     row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
     row["analysts"] = " ".join(row["analysts"] or ()) or None
@@ -247,9 +249,9 @@ def _parts(name: str, value: Amount | None) -> Row:
 
 
 def write_trail(path: Path, batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> int:
-    """Write entries to a new file, by its ending: ``.jsonl`` as they are, ``.csv``, or ``.parquet`` (the extra ``arrow``).
+    """Write entries to a new owner-only file and return their number.
 
-    The file is its owner's alone. Gives the number of entries.
+    The suffix is the format: ``.jsonl`` (bytes unchanged), ``.csv`` or ``.parquet`` (extra ``arrow``).
     """
     writer = {".jsonl": _write_lines, ".csv": _write_csv, ".parquet": _write_parquet}.get(path.suffix)
     if writer is None:
@@ -269,7 +271,7 @@ def write_trail(path: Path, batches: Iterable[Sequence[tuple[TrailRecord, bytes]
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that its owner alone may read; gone again if it is not written to its end."""
+    """Create an owner-only file; remove it if writing fails."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -292,7 +294,7 @@ def _write_lines(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, 
 
 
 class _Encoded:
-    """What the writer of CSV takes for a file of text."""
+    """A text file for the CSV writer that encodes to UTF-8."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -309,7 +311,7 @@ def _write_csv(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, by
 
 
 def _types() -> dict[str, str]:
-    """The columns and their types, in the names that Arrow has for them."""
+    """Return the columns with their Arrow types."""
     amounts = (*_AMOUNTS, *(f"total_{name}" for name in _TOTALS))
     return {
         "number": "int64",
@@ -334,7 +336,7 @@ def _write_parquet(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The entries of an exported file of lines, byte for byte."""
+    """Yield the entries of an exported JSON lines file, byte for byte."""
     try:
         with path.open("rb") as file:
             yield from (line.rstrip(b"\n") for line in file)
@@ -343,7 +345,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def first_line(path: Path) -> bytes | None:
-    """The first entry of such a file, as far as an entry may go; None if the file is empty."""
+    """Return the first entry of such a file, or None if it is empty."""
     try:
         with path.open("rb") as file:
             return file.readline(MAX_RECORD_BYTES + 2).rstrip(b"\n") or None
@@ -351,8 +353,8 @@ def first_line(path: Path) -> bytes | None:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
 
 
-def told(entry: TrailRecord) -> list[str]:
-    """An entry as a line of a table for people: number, time, who, what, about what, outcome, and what of it is left."""
+def summary_row(entry: TrailRecord) -> list[str]:
+    """Return an entry's number, time, author, action, subject, outcome and remaining budget."""
     when = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     about = getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
     totals = getattr(entry, "totals", None)
@@ -383,5 +385,5 @@ def told(entry: TrailRecord) -> list[str]:
 
 
 def decoded(values: Iterable[bytes]) -> list[tuple[TrailRecord, bytes]]:
-    """Entries beside their bytes."""
+    """Return entries with their bytes."""
     return [(trail_codec.decode(value), value) for value in values]

@@ -40,7 +40,10 @@ def add(
         )
         if isinstance(wanted, EventsSource):
             say(declared_topic(wanted), soft_wrap=True)
-            say(f"if {wanted.topic} is not there, 'sotto events topic {wanted.source}' makes it", soft_wrap=True)
+            say(
+                f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
+                soft_wrap=True,
+            )
         if receipt.meaning is not None:
             say(receipt.meaning, soft_wrap=True)
 
@@ -48,17 +51,15 @@ def add(
 @app.command("join")
 def join(
     source: Annotated[str, typer.Argument(help="The source.")],
-    population: Annotated[str, typer.Argument(help="The population that it is about.")],
+    population: Annotated[str, typer.Argument(help="The population to join.")],
     as_json: AsJson = False,
 ) -> None:
-    """Let a source belong to a population, for good; refused unless what it has granted fits there."""
+    """Add a source to a population, for good; refused unless its grants fit the population's budget."""
     receipt = asyncio.run(_join(source, population))
     if as_json:
         show_json(receipt)
     else:
-        say(
-            f"source {source} belongs to population {population}: whatever it has granted and grants counts there too"
-        )
+        say(f"source {source} belongs to population {population}: its past and future grants count there too")
         if receipt.meaning is not None:
             say(receipt.meaning, soft_wrap=True)
 
@@ -67,14 +68,14 @@ def join(
 def refresh(
     source: Annotated[str, typer.Argument(help="The source whose table has changed.")],
     close: Annotated[
-        bool, typer.Option("--close", help="Close all of its streams, and refund what they did not spend.")
+        bool, typer.Option("--close", help="Close all of its streams and refund their unspent grants.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take the data that a table source has now for its next version.
+    """Use a table source's present data as its next version.
 
-    Put the new file in place on all machines first. Streams that draw new noise for each question go on with the new version; those that keep a
-    release, a hypothesis or an estimate of the old one are closed.
+    Put the new file in place on all machines first. Streams that draw new noise for each question continue with the new
+    version; streams that keep a release, a hypothesis or an estimate of the old version are closed.
     """
     receipt, ended = asyncio.run(_refresh(source, close=close))
     if as_json:
@@ -87,7 +88,7 @@ def refresh(
 
 @app.command("list")
 def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
-    """List all sources with their budgets; of one with periods, its latest period's."""
+    """List all sources with their budgets; a source with periods with its latest period's."""
     records = asyncio.run(_sources_now())
     if as_json:
         show_json(records)
@@ -121,16 +122,16 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         digests = {
             one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
         }
-        told = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
-        show_json({**told, **({"allotments": allotments} if allotments else {})})
+        document = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
+        show_json({**document, **({"allotments": allotments} if allotments else {})})
         return
     show_budget(f"{source} ({record.state}){_clamping(record.source)}", record, allotments)
     if isinstance(record.source, EventsSource):
         say(declared_topic(record.source), soft_wrap=True)
         if record.source.has_periods:
             say(
-                f"each period has an account of its own; see 'sotto source list' for the latest, 'sotto source list --all' for all of them, and "
-                f"'sotto stream list {source}' for their streams",
+                f"each period has a separate account: 'sotto source list' shows the latest, 'sotto source list --all' all, and "
+                f"'sotto stream list {source}' their streams",
                 soft_wrap=True,
             )
     if record.population is not None:
@@ -166,7 +167,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
 
 
 def _clamping(source: Source) -> str:
-    """What a feed's values are clamped to, said where it is registered and shown, for no answer says it."""
+    """Format the clamping range of a source of values, which no answer shows."""
     if not isinstance(source, ValuesSource):
         return ""
     low, high = (float(end) for end in range_of(source.grid, source.minimum, source.maximum))
@@ -184,7 +185,7 @@ async def _join(source: str, population: str) -> Receipt:
 
 
 async def _refresh(source: str, *, close: bool) -> tuple[Receipt, list[str]]:
-    """The receipt, and which streams this has closed."""
+    """Return the receipt and the closed streams."""
     async with AsyncClient() as client:
         before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
         receipt = await client.refresh(source, close=close)

@@ -27,10 +27,10 @@ def sql(
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Ask what a SELECT asks, each number with its ±, and say what it cost.
+    """Answer a SELECT, each number with its ±, and print the cost.
 
-    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as that of 'sotto ask': 3 also
-    where the statement asks what cannot be asked, or of what is not there.
+    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as for 'sotto ask'; 3 also
+    for a statement that is not supported or names an unknown source or stream.
     """
     try:
         table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else limit_of(max_price)))
@@ -72,5 +72,5 @@ def _cell(row: dict[str, Any], name: str) -> str:
     number, error = row[name], row[name + ERROR]
     if number is None:
         return "–"
-    told = estimate(number, error, grouped=True)
-    return told if error is None else f"{told} ± {bound(error, grouped=True)}"
+    text = estimate(number, error, grouped=True)
+    return text if error is None else f"{text} ± {bound(error, grouped=True)}"

@@ -20,7 +20,7 @@ from stream.questions.stream_watch import period_of, standing_words, windows_wor
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 SourceName = Annotated[str, typer.Argument(help="The stream's source.")]
-Analyst = Annotated[str | None, typer.Option(help="Who asks: it is also taken from what they were allotted.")]
+Analyst = Annotated[str | None, typer.Option(help="The analyst; the cost is also charged to their allotments.")]
 StreamName = Annotated[str, typer.Argument(help="The stream.")]
 
 
@@ -50,7 +50,7 @@ def list_streams(
     every: AllPeriods = False,
     as_json: AsJson = False,
 ) -> None:
-    """List all streams ever opened, or a source's; of one on a source with periods, the latest period's figures."""
+    """List all streams, or a source's; with periods the latest period's figures."""
     lines = asyncio.run(_listed(source, every=every or as_json))
     if as_json:
         show_json([one.item.grant for one in lines])
@@ -81,15 +81,16 @@ def extend(
     stream: StreamName,
     epsilon: Annotated[
         float,
-        typer.Option(help="ε to add: as many charged answers are granted as it pays for, and no more is taken."),
+        typer.Option(help="ε to add; only the whole charged answers that it pays for are granted and charged."),
     ],
     delta: Annotated[
-        float, typer.Option(help="δ to add, for streams whose charges are independent: makes more of a large ε.")
+        float,
+        typer.Option(help="δ to add, for streams with independent charges: a large ε then pays for more answers."),
     ] = 0.0,
     analyst: Analyst = None,
     as_json: AsJson = False,
 ) -> None:
-    """Grant a stream further charged answers; all that it has measured stays."""
+    """Grant a stream further charged answers; it keeps its measurements."""
     receipt, grant, of = asyncio.run(_extended(source, stream, (epsilon, delta), analyst))
     if as_json:
         show_json(receipt)
@@ -103,7 +104,7 @@ def extend(
 
 @app.command("close")
 def close(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
-    """End a stream; what it provably did not spend goes back to its source."""
+    """Close a stream and refund its provably unspent grant to its source."""
     _end("close", source, stream, as_json=as_json)
 
 
@@ -146,16 +147,16 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
 def _print_promises(grant: GrantRecord, source: Source) -> None:
     try:
         with explained():
-            from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack what it needs)
+            from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
-        say(f"what the answers promise is not worked out here: {missing}", soft_wrap=True)
+        say(f"error bounds cannot be computed here: {missing}", soft_wrap=True)
         return
     for promise in promises(grant.spec, grant.calibration, grant.extensions, rows_counted(source)):
         say(f"{promise}", soft_wrap=True)
 
 
 def _price(grant: GrantRecord) -> str:
-    """What a stream was asked for at, and under zCDP what that is in ρ."""
+    """Format the requested privacy loss, under zCDP with its ρ."""
     rho = grant.cost.rho
     return asked(grant.spec) if rho is None else f"{asked(grant.spec)} (ρ {rho:.4g})"
 
@@ -169,7 +170,7 @@ def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bo
 
 
 async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
-    """Also the source, which says what its numbers are about."""
+    """Return the receipt, the grant and its source."""
     async with AsyncClient() as client:
         receipt = await client.open(spec, analyst=analyst)
         grant = await client.grant(spec.source, spec.stream)
@@ -193,7 +194,7 @@ async def _listed(source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
     async with AsyncClient() as client:
         grants = await client.list_streams(source)
         if source is not None and any(grant.spec.standing is not None for grant in grants):
-            # Streams of a live topic may stand for others in periods, on accounts of their own.
+            # A live topic's streams may have periods: the accounts' streams are listed with them.
             grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
         grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
         lines = folded(grants, lambda one: one.spec.stream, every=every)

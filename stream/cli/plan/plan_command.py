@@ -172,7 +172,7 @@ def plan(
     against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the mechanisms for what is wanted, or the calibrations of one, and say which to take."""
+    """Compare the mechanisms for a question, or the calibrations of one, and recommend one."""
     if standing is not None:
         _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, table, plot)
         show_standing(standing, source, as_json=as_json)

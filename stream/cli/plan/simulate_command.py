@@ -60,7 +60,7 @@ def simulate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a stream on a public or made-up table before it is opened: errors and charges beside the promise.
+    """Run a stream on a public or generated table before it is opened: errors and charges beside the promise.
 
     Private tables are refused: errors are told against exact counts, and no noise protects those.
     """

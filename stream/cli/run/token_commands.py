@@ -20,7 +20,7 @@ from stream.monitor.api.tokens import Token, TokenFile, article, change_names, r
 from stream.secret_files import write_secret
 from stream.settings import Settings
 
-app = typer.Typer(help="Who may use the monitor: names with a role, and their tokens.", no_args_is_help=True)
+app = typer.Typer(help="The monitor's access tokens: names with their roles.", no_args_is_help=True)
 _name: TypeAdapter[str] = TypeAdapter(Identifier)
 
 UNITS: Final = {"h": 3_600, "d": 86_400}

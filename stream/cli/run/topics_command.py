@@ -14,12 +14,12 @@ from stream.kafka.topics.creation import check_topics, create_topics
 from stream.kafka.topics.layouts import durability, told
 from stream.settings import Settings
 
-app = typer.Typer(help="The topics of an installation, and who may touch them.", no_args_is_help=True)
+app = typer.Typer(help="The topics of an installation and their access control lists.", no_args_is_help=True)
 
 
 @app.callback()
 def _topics() -> None:
-    """The topics of an installation, and who may touch them."""
+    """The topics of an installation and their access control lists."""
 
 
 @app.command("create")

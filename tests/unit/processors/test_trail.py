@@ -18,7 +18,7 @@ from schemas import (
     TrailStanding,
 )
 from stream.budget.trail_writer import POINT_MS, QUIET_SECONDS
-from stream.cli.manage.record_rows import told
+from stream.cli.manage.record_rows import summary_row
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from stream.processing.receipts import EMPTY, BrokenTrailError, follow_chain
 from tests.unit.processors.budget_service import (
@@ -130,7 +130,7 @@ def test_an_allotment_is_noted_with_its_part_and_with_whom_it_is_for() -> None:
     assert (team.allotment, team.analysts, team.epsilon, team.source) == ("study", ("ada", "bob"), 0.5, "feed")
     assert (team.by, team.outcome) == ("olga", "registered")
     assert (alone.allotment, alone.analysts, alone.by) == ("ada", ("ada",), None)
-    assert told(alone)[4] == "ada: ε 0.5 of feed"
+    assert summary_row(alone)[4] == "ada: ε 0.5 of feed"
 
 
 def test_a_request_sent_again_has_no_second_entry_and_one_under_anothers_id_is_noted() -> None:
