@@ -222,7 +222,7 @@ def test_a_measurement_that_is_charged_too_little_is_found(replace: bool, monkey
 
 
 def test_a_grant_that_is_not_counted_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Estimator.take
+    take = Estimator.add_measurement
 
     def free(self: Estimator, asked: Any, axes: Any, share: int | None = None) -> None:
         left = self.left

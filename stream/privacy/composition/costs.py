@@ -26,7 +26,7 @@ from schemas import (
     StreamState,
 )
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
-from stream.privacy.composition.losses import are_independent, is_pure, losses, lost
+from stream.privacy.composition.losses import are_independent, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
 
 
@@ -165,7 +165,7 @@ def fits(cost: Cost, left: Cost, accountant: str) -> bool:
     return cost <= left
 
 
-def told(value: float) -> Fraction:
+def exact_decimal(value: float) -> Fraction:
     """Return the decimal that a double is written as: 1/10 for 0.1."""
     return Fraction(repr(value))
 
@@ -173,14 +173,14 @@ def told(value: float) -> Fraction:
 @lru_cache(maxsize=4096)
 def affordable_epsilon(value: float) -> float:
     """Return the largest double that costs at most ``value``, in whole units of ε."""
-    return rounded_down(_whole_steps(told(value), Fraction(1, EPSILON_UNITS)))
+    return rounded_down(_whole_steps(exact_decimal(value), Fraction(1, EPSILON_UNITS)))
 
 
 @lru_cache(maxsize=4096)
 def affordable_delta(value: float) -> float:
     """Return the largest double that costs at most ``value``, to 12 digits and whole units."""
     last = Decimal(repr(value)).adjusted() - (DELTA_DIGITS - 1)
-    return rounded_down(_whole_steps(told(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
+    return rounded_down(_whole_steps(exact_decimal(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
 
 
 def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
@@ -240,7 +240,7 @@ def realised_cost(
         spent = full
     else:
         parts = losses(calibration)
-        loss = lost(calibration, min(charges, Fraction(calibration.cutoff)))
+        loss = summed_loss(calibration, min(charges, Fraction(calibration.cutoff)))
         if tops < calibration.cutoff:
             loss += parts.under_way
         drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
@@ -269,7 +269,7 @@ def extension_cost(
         if are_independent(calibration) and not uneven:
             rho = extension.answers * parts.further**2 / 2
         else:
-            rho = (2 * lost(calibration, Fraction(start)) + loss) ** 2 / 2
+            rho = (2 * summed_loss(calibration, Fraction(start)) + loss) ** 2 / 2
         return Cost(_units_up(loss, EPSILON_UNITS), rho=_units_up(rho, EPSILON_UNITS))
     composed = Fraction(extension.epsilon)
     if loss <= composed:
@@ -316,7 +316,7 @@ def _realised_extension(
 
 def total_budget(terms: BudgetTerms) -> Cost:
     """Return a whole budget: ε, with δ or with the largest ρ that implies (ε, δ)."""
-    epsilon, delta = told(terms.epsilon), told(terms.delta)
+    epsilon, delta = exact_decimal(terms.epsilon), exact_decimal(terms.delta)
     loss = _units_down(epsilon, EPSILON_UNITS)
     if terms.accountant == "zcdp":
         return Cost(loss, rho=_units_down(largest_rho(epsilon, delta), EPSILON_UNITS))
@@ -335,7 +335,7 @@ def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:
 def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
     if cost.unbounded:
         rho = Fraction(cost.rho, EPSILON_UNITS)
-        epsilon = rounded_up(least_epsilon(rho, told(delta)))
+        epsilon = rounded_up(least_epsilon(rho, exact_decimal(delta)))
         return Amount(epsilon=epsilon, delta=delta, rho=cost.rho / EPSILON_UNITS)
     return Amount(
         epsilon=cost.loss / EPSILON_UNITS,

@@ -193,7 +193,7 @@ def is_pure(calibration: Calibration) -> bool:
     return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
 
 
-def lost(calibration: Calibration, charges: Fraction) -> Fraction:
+def summed_loss(calibration: Calibration, charges: Fraction) -> Fraction:
     """Return the loss of ``charges`` charged answers by basic composition."""
     parts, planned = losses(calibration), min(charges, Fraction(calibration.cutoff))
     return parts.first + planned * parts.each + (charges - planned) * parts.further

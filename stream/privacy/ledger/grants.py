@@ -33,12 +33,12 @@ from stream.privacy.composition.costs import (
     affordable_delta,
     affordable_epsilon,
     charged_answers,
+    exact_decimal,
     extension_cost,
     grant_cost,
     realised_cost,
-    told,
 )
-from stream.privacy.composition.losses import are_independent, is_pure, losses, lost
+from stream.privacy.composition.losses import are_independent, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, rounded_up
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
@@ -78,7 +78,7 @@ def meaning_of_joining(source: str, population: str, number: int) -> str:
     )
 
 
-def behind(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
+def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
     """Return the cost, rounded down, that belongs to periods before an edge.
 
     ``totals`` are the stream's totals at that edge. Only charges whose noise was drawn and
@@ -95,7 +95,7 @@ def _added_up(calibration: Calibration, parts: int) -> Cost:
     own = isinstance(calibration, AnswersCalibration | SparseVectorCalibration) and calibration.cutoff > 0
     if not (own and are_independent(calibration) and is_pure(calibration)):
         return NOTHING
-    return Cost(math.floor(lost(calibration, Fraction(parts, PARTS)) * EPSILON_UNITS))
+    return Cost(math.floor(summed_loss(calibration, Fraction(parts, PARTS)) * EPSILON_UNITS))
 
 
 def meaning_in_periods(epsilon: float, delta: float, period: str) -> str:
@@ -238,7 +238,7 @@ class Grant:
         known = self.extensions[: edge.extensions]
         if edge.settled and known == self.extensions and more == NOTHING:
             return NOTHING
-        return (held - behind(self.calibration, claim.accountant, edge, known)).at_least_nothing()
+        return (held - completed_cost(self.calibration, claim.accountant, edge, known)).at_least_nothing()
 
 
 @lru_cache(maxsize=65536)
@@ -263,7 +263,7 @@ def plan_extension(
     """
     _require_extensible(spec, calibration, extensions)
     each = losses(calibration).further
-    answers = math.floor(told(epsilon) / each)
+    answers = math.floor(exact_decimal(epsilon) / each)
     granted, failing = rounded_up(answers * each), 0.0
     # If answers may have separate prices, charges are not equal rounds.
     if delta > 0.0 and are_independent(calibration) and not takes_alpha(calibration):
@@ -288,7 +288,7 @@ def plan_extension(
 
 def _written_up(value: Fraction) -> float:
     found = rounded_up(value)
-    return found if told(found) >= value else math.nextafter(found, math.inf)
+    return found if exact_decimal(found) >= value else math.nextafter(found, math.inf)
 
 
 def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:

@@ -64,7 +64,7 @@ def _key(record: LedgerRecord) -> tuple[str | None, ...]:
 
 
 def _budget(called: str, terms: BudgetTerms, period: Period | None) -> Budget:
-    budget = Budget.of(called, terms, 0)
+    budget = Budget.create(called, terms, 0)
     if period is not None:
         budget.number, budget.starts = period.number, period.starts
     return budget

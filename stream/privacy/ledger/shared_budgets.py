@@ -106,7 +106,7 @@ class Budget(Ceiling):
     allotments: dict[str, Allotment] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, called: str, terms: BudgetTerms, starts: int) -> Budget:
+    def create(cls, called: str, terms: BudgetTerms, starts: int) -> Budget:
         """Create an unused budget; its first period, if any, begins at ``starts``."""
         budget = cls(called, terms, total_budget(terms))
         if terms.renews is not None:

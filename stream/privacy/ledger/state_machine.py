@@ -99,7 +99,7 @@ class Ledger:
                 raise RefusedError(f"source '{source.source}' is registered otherwise; choose another name")
             self._changes.note(known, [])
             return known
-        account = Account(source, fingerprint, Budget.of(f"source '{source.source}'", source, self.clock))
+        account = Account(source, fingerprint, Budget.create(f"source '{source.source}'", source, self.clock))
         if source.population is not None:
             people = self.people(source.population)
             _require_neighbors(account, people)
@@ -113,7 +113,7 @@ class Ledger:
         known = self.populations.get(population.population)
         if known is None:
             name = population.population
-            known = PopulationAccount(population, Budget.of(f"population '{name}'", population, self.clock))
+            known = PopulationAccount(population, Budget.create(f"population '{name}'", population, self.clock))
             self.add(known)
         elif known.population != population:
             raise RefusedError(

@@ -110,7 +110,7 @@ class Estimator:
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
 
-    def take(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
+    def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
         """Add the marginal that a charged answer measured, with the question of its numbers, if
         any.
 
@@ -189,7 +189,7 @@ class Estimator:
         price, marginal = own_price(self._calibration, question, alpha)
         if price.parts > self.left:
             return EstimateAnswer("refused", (), None, parts=price.parts)
-        self.take(question, question.axes if marginal else (), price.share)
+        self.add_measurement(question, question.axes if marginal else (), price.share)
         index = len(self._measured.listed) - 1
         numbers, kept = self._measured.numbers(index), float(self._measured.listed[index].reach)
         return EstimateAnswer("priced", numbers, (kept,) * len(numbers), parts=price.parts, marginal=marginal)
@@ -301,7 +301,7 @@ class Estimator:
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
         """Return the least reach, its measurement, and True if that published numbers."""
-        told, moved = self._measured.told(question.key), question.width
+        told, moved = self._measured.best_measurement(question.key), question.width
         best = math.inf if told is None else self._measured.listed[told].reach * moved
         if not question.whole:
             return best, told, True
@@ -398,7 +398,7 @@ class Estimator:
     def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
         """Measure on a ⊤: a number, or sums of the marginal's cells if their noise is as small."""
         numbered, bound = self._on_top(question)
-        self.take(question if numbered else None, question.axes)
+        self.add_measurement(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1
         measured = self._measured
         told = measured.numbers(index) if numbered else question.numbers(TensorCells(measured.counts(index)))

@@ -182,7 +182,7 @@ class Measurements:
         self.listed.append(one)
         self._used, self._covering = {}, {}
 
-    def told(self, key: bytes) -> int | None:
+    def best_measurement(self, key: bytes) -> int | None:
         """Return the most accurate measurement of a question's numbers, or None."""
         return self._told.get(key)
 

@@ -271,7 +271,7 @@ class TensorHypothesis:
 
     def _normalised(self) -> Floats:
         heaviest = 2.0**TOTAL_BITS
-        weights = np.rint(heaviest * self._exponentials.of(self._log_weights - self._log_weights.max()))
+        weights = np.rint(heaviest * self._exponentials.evaluate(self._log_weights - self._log_weights.max()))
         # At most 2²⁰ cells of at most 2⁴²: the total fits 63 bits.
         total = int(weights.astype(np.int64).sum())
         weights *= heaviest / float(total)
@@ -289,7 +289,7 @@ class Exponentials:
     low: Floats
     high: Floats
 
-    def of(self, steps: Integers) -> Floats:
+    def evaluate(self, steps: Integers) -> Floats:
         """Return the exponentials of an array of whole steps ≤ 0."""
         down = np.minimum(-steps, (len(self.high) << _LOW_BITS) - 1)
         values: Floats = self.low[down & ((1 << _LOW_BITS) - 1)]

@@ -72,7 +72,7 @@ class Weights:
                 for digit in range(GAP_DIGITS)
             )
 
-    def of(self, gap: int) -> int:
+    def weight_at(self, gap: int) -> int:
         """Return the weight out of 2^192, fewer than 2·14 units below e^{−rate·gap}.
 
         Every digit takes one multiplication, a zero too, so that the time does not reveal the
@@ -98,6 +98,6 @@ def exponential(scores: Sequence[int], law: Weights, uniform: int) -> int:
     """
     best = max(scores)
     furthest = 16**GAP_DIGITS - 1
-    cumulated = list(accumulate(law.of(min(best - score, furthest)) for score in scores))
+    cumulated = list(accumulate(law.weight_at(min(best - score, furthest)) for score in scores))
     point = uniform * cumulated[-1] >> UNIFORM_BITS
     return sum(bound <= point for bound in cumulated)

@@ -370,7 +370,7 @@ def _take(current: _EstimateState, update: Any) -> None:
     elif update.terms:
         question = reader.linear(update.terms)
     axes = tuple(reader.attributes.index(name) for name in update.attributes)
-    current.estimator.take(question, axes, update.share)
+    current.estimator.add_measurement(question, axes, update.share)
 
 
 def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:

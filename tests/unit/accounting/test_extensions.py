@@ -21,12 +21,12 @@ from stream.privacy.composition.costs import (
     PARTS,
     Cost,
     charged_answers,
+    exact_decimal,
     extended_beta,
     extension_cost,
     grant_cost,
     realised_cost,
     stream_cost,
-    told,
 )
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
@@ -72,12 +72,12 @@ def test_as_many_are_granted_as_are_paid_for_and_no_more_is_taken(
 ) -> None:
     spec, planned = plan(mechanism, delta, calibration)
     further = losses(planned).further
-    if told(epsilon) < further:
+    if exact_decimal(epsilon) < further:
         with pytest.raises(PlanError, match=r"epsilon: .* pays for no further charged answer .* give at least"):
             plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
         return
     extension = plan_extension(spec, planned, (), ASKED, epsilon, 0.0)
-    assert extension.answers * further <= told(epsilon) < (extension.answers + 1) * further
+    assert extension.answers * further <= exact_decimal(epsilon) < (extension.answers + 1) * further
     cost = extension_cost(planned, "pure", extension, planned.cutoff)
     assert cost == Cost(math.ceil(extension.answers * further * EPSILON_UNITS))
     assert grant_cost(planned, "pure", (extension,)) == stream_cost(planned, "pure") + cost
@@ -120,7 +120,7 @@ def test_with_delta_independent_charges_are_composed_optimally_by_themselves(
     one = float(losses(planned).further)
     plain, composed = (plan_extension(spec, planned, (), ASKED, 3.0, added) for added in (0.0, 1e-7))
     assert composed.answers > plain.answers
-    assert (plain.delta, composed.delta <= told(1e-7)) == (0.0, True)
+    assert (plain.delta, composed.delta <= exact_decimal(1e-7)) == (0.0, True)
     assert composed.epsilon <= 3.0
     assert optimal_delta(one, composed.answers, composed.epsilon) <= 1e-7
     assert optimal_delta(one, composed.answers + 1, 3.0) > 1e-7
@@ -209,7 +209,7 @@ def test_what_is_spent_grows_with_charges_and_extensions_and_ends_at_what_was_gr
     spec, planned = plan(*case)
     extensions: Extensions = ()
     for epsilon, delta in added:
-        if told(epsilon) >= losses(planned).further:
+        if exact_decimal(epsilon) >= losses(planned).further:
             extensions += (plan_extension(spec, planned, extensions, ASKED, epsilon, delta),)
     cutoff = charged_answers(planned, extensions)
     spent = [realised_cost(planned, accountant, tops + 1, tops, 0, extensions) for tops in range(cutoff + 1)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from schemas import StreamSpec
-from stream.privacy.composition.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, fits, stream_cost, told
+from stream.privacy.composition.costs import DELTA_UNITS, EPSILON_UNITS, NOTHING, exact_decimal, fits, stream_cost
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import calibration
@@ -90,8 +90,10 @@ class LedgerMachine(RuleBasedStateMachine):
         assert grant.extensions == (*earlier.extensions, extension)
         assert (grant.cost, account.granted) == (earlier.cost + cost, old.granted + cost)
         # Under zcdp the answers that an optimal composition pays for count by what they add up to, or by ρ.
-        assert cost.loss <= told(epsilon) * EPSILON_UNITS or (account.source.accountant == "zcdp" and delta > 0.0)
-        assert cost.delta <= told(delta) * DELTA_UNITS
+        assert cost.loss <= exact_decimal(epsilon) * EPSILON_UNITS or (
+            account.source.accountant == "zcdp" and delta > 0.0
+        )
+        assert cost.delta <= exact_decimal(delta) * DELTA_UNITS
 
     @rule(
         target=sent,

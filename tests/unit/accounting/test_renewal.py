@@ -7,7 +7,7 @@ import pytest
 from schemas import EdgeTotals
 from stream.privacy.composition.costs import NOTHING
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.ledger.grants import behind, length_ms, meaning
+from stream.privacy.ledger.grants import completed_cost, length_ms, meaning
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
 from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, source, spec
@@ -54,9 +54,9 @@ def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() 
 def test_only_rounds_with_a_threshold_each_that_add_up_are_left_behind() -> None:
     totals = EdgeTotals(answered=50, tops=2)
     rounds = calibration(spec("rounds", cutoff=4, delta=1e-6, epsilon=1.0))
-    assert behind(calibration(spec("one", cutoff=4)), "pure", totals, ()) == NOTHING
-    assert behind(rounds, "zcdp", totals, ()) == NOTHING
-    assert behind(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NOTHING
+    assert completed_cost(calibration(spec("one", cutoff=4)), "pure", totals, ()) == NOTHING
+    assert completed_cost(rounds, "zcdp", totals, ()) == NOTHING
+    assert completed_cost(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NOTHING
 
 
 def test_many_periods_that_pass_at_once_renew_once() -> None:

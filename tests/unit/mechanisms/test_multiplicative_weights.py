@@ -136,7 +136,7 @@ def test_updates_move_the_estimate_the_way_they_say() -> None:
 @settings(deadline=None)
 @given(rates, st.lists(st.integers(-(2**30), 0), min_size=1, max_size=20))
 def test_exponentials_are_right_to_the_last_digits(rate: float, steps: list[int]) -> None:
-    found = exponentials(rate, FULL).of(np.array(steps, dtype=np.int64))
+    found = exponentials(rate, FULL).evaluate(np.array(steps, dtype=np.int64))
     for step, value in zip(steps, found.tolist(), strict=True):
         with localcontext(prec=40):
             exact = (Decimal(rate) / FULL * step).exp()

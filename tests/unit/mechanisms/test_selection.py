@@ -69,11 +69,11 @@ def test_a_weight_is_the_exponential_to_28_units_and_never_above_it(gap: int, ra
         return
     with localcontext(prec=120):
         ideal = (-Decimal(rate.numerator) / Decimal(rate.denominator) * gap).exp() * 2**WEIGHT_BITS
-        assert 0 <= ideal - weights(rate).of(gap) < 28
+        assert 0 <= ideal - weights(rate).weight_at(gap) < 28
 
 
 def test_the_best_candidates_weight_is_exact() -> None:
-    assert weights(Fraction(1, 3)).of(0) == 1 << WEIGHT_BITS
+    assert weights(Fraction(1, 3)).weight_at(0) == 1 << WEIGHT_BITS
 
 
 @given(
