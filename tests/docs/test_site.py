@@ -23,7 +23,7 @@ BROKEN = r"""# Seeded
 [a file that is not there](../stream/nowhere.py), ![a figure](nowhere.svg), $\nosuchcommand{x}$.
 
 [This page](page.md), [this heading](page.md#there), [here](#here), [this file](../stream/settings.py) and
-[this folder](../stream/data) are there: $\frac12 \le x$.
+[this folder](../stream/tables) are there: $\frac12 \le x$.
 """
 
 
