@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start hundreds of processes: none should compile again what another has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-full test-all bench chaos lint docs picture dist develop clean
+.PHONY: help install demo test test-full test-all coverage bench chaos lint docs picture dist develop clean
 .DEFAULT_GOAL := help
 
 help: ## List what can be made
@@ -31,6 +31,13 @@ test-full: $(VENV)/.developer ## Run the slow suites that make test leaves out
 	@$(BIN)/pytest -m full $(PARALLEL) $(ARGS)
 
 test-all: test test-full ## Run all tests
+
+coverage: $(VENV)/.developer ## Measure the branch coverage of stream by the commit suite, in three times its duration
+	@$(BIN)/python -m pip install --quiet 'coverage>=7.10'
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/python -m coverage run -m pytest -m 'not full' $(PARALLEL) $(ARGS)
+	@COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/python -m coverage combine --quiet
+	@COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/python -m coverage report --sort=cover
 
 bench: $(VENV)/.runtime ## Measure throughput beside other stream processors
 	@$(BIN)/python -m benchmarks.throughput $(ARGS)
