@@ -1,4 +1,4 @@
-"""Several brokers on this machine as one cluster, which goes on while any one of them is gone."""
+"""A cluster of brokers on this machine that tolerates the loss of one node."""
 
 import json
 import shutil
@@ -27,11 +27,11 @@ __all__ = ["MOST_NODES", "ClusterInfo", "LocalCluster", "cluster_in"]
 
 MOST_NODES: Final = 7
 HEAP_MEGABYTES: Final = 384
-"""The most memory for objects of each node."""
+"""Largest Java heap of each node."""
 
 _START_SECONDS: Final = 180.0
 _SHUTDOWN_SECONDS: Final = 10.0
-"""A node that is told to stop asks the controller first. When most are gone there is none: the last are ended by force."""
+"""Short, because the last nodes find no controller to ask and must be killed."""
 _ELECTION_SECONDS: Final = 30.0
 _QUORUM_STATE: Final = Path("data", "__cluster_metadata-0", "quorum-state")
 
@@ -43,27 +43,27 @@ class ClusterInfo:
     bootstrap: str
     """The addresses of all nodes for clients, with commas between them."""
     nodes: tuple[BrokerInfo | None, ...]
-    """Each node in order, None for one that does not run."""
+    """Each node in order; None if it does not run."""
     folder: Path
     """Where the nodes' folders are."""
 
 
 class LocalCluster:
-    """The one cluster of a folder: so many nodes in KRaft mode, each broker and controller, all on this machine.
+    """The KRaft cluster of a folder; each node is broker and controller.
 
-    Topics have three replicas where nobody says otherwise, of which two must have a record. As with `LocalBroker`, several
-    objects may stand for the same folder, and data, ids and (while they are free) ports are kept between starts. Used as a
-    context manager, it starts the cluster on entry and stops on exit the nodes that it started.
+    By default, topics have three replicas, two of which must have a record. As with `LocalBroker`,
+    several objects may manage the same folder. Data, ids and (if they are free) ports are kept. As
+    a context manager, it starts the cluster on entry and stops on exit the nodes that it started.
 
     Args:
-        folder: Where the nodes' folders go; made when missing.
-        nodes: How many there are; None takes as many as the folder has already, or three.
-        detached: Whether they outlive this process.
-        heap_megabytes: The most memory that Java may use for objects, of each node.
-        properties: Further Kafka server properties, which go before the ones set here.
+        folder: The parent of the nodes' folders; created if it is missing.
+        nodes: Number of nodes; None keeps the folder's number, or takes three.
+        detached: If true, the nodes outlive this process.
+        heap_megabytes: Largest Java heap of each node.
+        properties: Further Kafka server properties; they override the ones set here.
 
     Raises:
-        BrokerError: If the folder holds something else.
+        BrokerError: If the folder holds another cluster or a single broker.
     """
 
     def __init__(
@@ -105,15 +105,15 @@ class LocalCluster:
         timeout: float = _START_SECONDS,
         progress: Callable[[str], None] | None = None,
     ) -> ClusterInfo:
-        """Starts the nodes that do not run, and returns once all of them answer.
+        """Starts the nodes that do not run, and waits until all nodes answer.
 
         Args:
-            port: The first node's port for clients; None takes the one it had, else 9092, or a free one.
-            timeout: Seconds until all must answer, not counting the download that the first start ever needs.
-            progress: Is told, in one line each, what takes its time.
+            port: The first node's client port; None takes its last port, 9092 or a free one.
+            timeout: Seconds until all nodes must answer, without the first download.
+            progress: Receives one line for each long step.
 
         Raises:
-            BrokerError: If a node cannot be started, or runs on a port other than the one asked for.
+            BrokerError: If a node cannot be started, or runs on another port than requested.
         """
         prepare(progress)
         with file_lock(self.folder / "cluster.lock", timeout):
@@ -122,20 +122,20 @@ class LocalCluster:
                     self._start_missing(self._laid_out(port), timeout)
                     break
                 except PortTakenError:
-                    # Nodes that run keep all of them to their ports.
+                    # While a node runs, the ports cannot change.
                     if attempt == START_ATTEMPTS or self.status() is not None:
                         raise
         info = self.status()
         if info is None:
-            raise BrokerError(f"All nodes ended as soon as they had started; see the logs in {self.folder}")
+            raise BrokerError(f"All nodes ended right after their start; see the logs in {self.folder}")
         return info
 
     def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
-        """Stops all nodes in good order, and by force after the timeout (seconds); returns whether any ran."""
+        """Stops all nodes, by SIGKILL after the timeout (s); returns whether any ran."""
         return self._end(lambda broker: broker.stop(timeout))
 
     def kill(self) -> bool:
-        """Ends all nodes at once, as a power cut would (SIGKILL); returns whether any ran."""
+        """Kills all nodes (SIGKILL), like a power cut; returns whether any ran."""
         return self._end(LocalBroker.kill)
 
     def status(self) -> ClusterInfo | None:
@@ -147,10 +147,10 @@ class LocalCluster:
         return ClusterInfo(state.bootstrap, nodes, self.folder) if any(nodes) else None
 
     def node(self, number: int) -> LocalBroker:
-        """One of the nodes, from 1 on, to be started, stopped or killed by itself.
+        """Returns one node, numbered from 1, to start, stop or kill it alone.
 
         Raises:
-            BrokerError: If the cluster was never started, or has no such node.
+            BrokerError: If the cluster was never started or has no such node.
         """
         state = read_own_cluster(self.folder)
         if state is None or not 1 <= number <= len(state.nodes):
@@ -158,10 +158,10 @@ class LocalCluster:
         return self._brokers(state)[number - 1]
 
     def erase(self, number: int) -> None:
-        """Empties the disk of a node that does not run; the next start makes it anew as a node of this cluster.
+        """Deletes the data of a stopped node; its next start joins the cluster empty.
 
         Raises:
-            BrokerError: If it runs, or there is no such node.
+            BrokerError: If the node runs or does not exist.
         """
         broker = self.node(number)
         if broker.status() is not None:
@@ -169,10 +169,10 @@ class LocalCluster:
         shutil.rmtree(broker.folder / "data", ignore_errors=True)
 
     def controller(self, timeout: float = _ELECTION_SECONDS) -> int:
-        """The number of the node that is the active controller, as the other nodes see it.
+        """Returns the number of the active controller, which most nodes agree on.
 
         Raises:
-            BrokerError: If none was elected within the timeout (seconds).
+            BrokerError: If none is elected within the timeout (seconds).
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -195,7 +195,7 @@ class LocalCluster:
     def _start_missing(self, state: ClusterState, timeout: float) -> None:
         brokers = enumerate(self._brokers(state), start=1)
         missing = {number: broker for number, broker in brokers if broker.status() is None}
-        # A node answers once a majority of them has found a leader: none can be waited for before the next is started.
+        # A node answers only after a majority elected a leader: start all, then wait.
         with ThreadPoolExecutor(self.size) as pool:
             starting = [pool.submit(broker.start, None, timeout) for broker in missing.values()]
         failed = [error for one in starting if (error := one.exception()) is not None]
@@ -206,7 +206,7 @@ class LocalCluster:
             raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
 
     def _laid_out(self, port: int | None) -> ClusterState:
-        """Where the nodes listen: as they did, while any of them runs or nobody has taken their ports."""
+        """Keeps the ports if a node runs or all are free; else chooses new ones."""
         known = read_own_cluster(self.folder)
         if known is not None:
             runs = any(broker.status() is not None for broker in self._brokers(known))
@@ -234,7 +234,7 @@ class LocalCluster:
 
 
 def cluster_in(folder: Path) -> bool:
-    """Whether a folder holds a cluster of several nodes."""
+    """Returns whether a folder holds a cluster of several nodes."""
     return read_own_cluster(Path(folder).absolute()) is not None
 
 

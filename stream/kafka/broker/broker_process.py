@@ -1,4 +1,4 @@
-"""Starting, recognising and ending the broker's process from any process of the same machine."""
+"""Starts, recognises and ends a broker from any process of the machine."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from stream.secret_files import read_own
 
 
 class BrokerError(RuntimeError):
-    """The local broker cannot do what was asked; the message is one line that says what to do."""
+    """A failure of the local broker; the message is one line with a remedy."""
 
 
 class PortTakenError(BrokerError):
-    """Somebody else took a port between our look at it and the broker's."""
+    """Another process took a port between our check and the broker's start."""
 
 
-# A child of the shell, not of Python: whoever asks, `sotto broker stop` included, sees and ends it the same way.
+# The shell is the parent, not Python, so that any process can see and end the broker.
 _LAUNCH_DETACHED: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
-# The shell waits on a pipe of which Python holds the other end. It closes however Python ends, kill -9 included. The
-# shell stays the parent and reaps only at the very end, so that the number it signals cannot belong to another process.
+# The shell waits on a pipe that closes when Python ends, even by kill -9. It reaps its child last,
+# so that the number it signals cannot belong to another process.
 _LAUNCH_WATCHED: Final = """
 exec 3<&0
 { "$@" </dev/null >>"$0" 2>&1 3<&- & echo $!; exec >&- 2>&-; read -r word <&3 || kill -TERM $!; wait; } </dev/null &
@@ -48,12 +48,12 @@ _KILL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process that no other is ever taken for."""
+    """A process, identified by its number and its start."""
 
     pid: int
-    """Its number, which the system gives to another process some time after its end."""
+    """The process number, which the system reuses after the process has ended."""
     mark: str
-    """When it started, as `start_mark` tells."""
+    """The start, as `start_mark` returns it."""
 
 
 _pipes: dict[Process, int] = {}
@@ -61,10 +61,10 @@ _pipes: dict[Process, int] = {}
 
 @contextmanager
 def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
-    """Holds an exclusive lock between processes (and threads); it vanishes with its holder.
+    """Holds an exclusive lock between processes and threads; it ends with its holder.
 
     Raises:
-        BrokerError: If another holds the lock for longer than the timeout, or the file cannot be written.
+        BrokerError: If the lock is not free within the timeout, or the file cannot be written.
     """
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -88,7 +88,7 @@ def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
 
 
 def java_environment() -> Mapping[str, str]:
-    """This process's environment without what would change a Java program's behaviour, and without our secrets."""
+    """Returns the environment without Java options and Sotto's settings and secrets."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -99,13 +99,13 @@ def java_environment() -> Mapping[str, str]:
 
 
 def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detached: bool) -> Process:
-    """Starts a process in a session of its own, out of Ctrl-C's reach.
+    """Starts a process in a new session, which Ctrl-C does not reach.
 
     Args:
         command: The program and its arguments.
         folder: The working folder.
-        console: The file to which output is appended.
-        detached: Whether it outlives this process. If not, it gets SIGTERM as soon as this process ends.
+        console: The file that the output is appended to.
+        detached: If true, the process outlives this one; if not, this one's end sends SIGTERM.
     """
     script = _LAUNCH_DETACHED if detached else _LAUNCH_WATCHED
     reading, writing = os.pipe()
@@ -136,7 +136,7 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
 
 
 def start_mark(pid: int) -> str | None:
-    """When a living process was started, as a text that no other process of this number ever had; else None."""
+    """Returns a text that identifies the start of a living process, or None."""
     if sys.platform == "linux":
         try:
             text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -144,7 +144,7 @@ def start_mark(pid: int) -> str | None:
             return None
         state, *fields = text.rpartition(")")[2].split()
         threads, ticks = int(fields[16]), fields[18]
-        # While a killed process's other threads are still on their way out, it keeps its ports.
+        # A killed process keeps its ports until all of its threads have ended.
         if state in "ZX" and threads <= 1:
             return None
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{ticks}"
@@ -156,19 +156,19 @@ def start_mark(pid: int) -> str | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether the process, and no other of its number, still runs."""
+    """Returns whether this process, and not a later one of its number, runs."""
     return start_mark(process.pid) == process.mark
 
 
 def end(process: Process, *, grace_seconds: float) -> None:
-    """Ends a process and returns once it is gone; does nothing to another process that has its number by now.
+    """Ends a process, but no later process of its number, and waits for its end.
 
     Args:
-        process: Which one.
-        grace_seconds: The time between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
+        process: The process to end.
+        grace_seconds: Time between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
 
     Raises:
-        BrokerError: If even SIGKILL does not end it.
+        BrokerError: If SIGKILL does not end it.
     """
     if grace_seconds > 0:
         _signal(process, signal.SIGTERM, wait_seconds=grace_seconds)
@@ -202,37 +202,37 @@ def _signal(process: Process, number: signal.Signals, *, wait_seconds: float) ->
 
 
 HOST: Final = "127.0.0.1"
-"""Where a local broker is reached: from its machine only."""
+"""The address of local brokers, which only this machine can reach."""
 STATE_FILE: Final = "broker.json"
 CLUSTER_FILE: Final = "cluster.json"
 
 
 class NodePorts(msgspec.Struct, frozen=True):
-    """Where a node of a cluster listens, for clients and for the other nodes' controllers."""
+    """The ports of a cluster's node, for clients and for other controllers."""
 
     clients: int
     controller: int
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """A cluster's id and its nodes; the first is number 1, in the folder ``node-1``."""
+    """A cluster's id and its nodes; node 1 has the folder ``node-1``."""
 
     cluster: str
     nodes: tuple[NodePorts, ...]
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all nodes, for clients."""
+        """The client addresses of all nodes."""
         return ",".join(f"{HOST}:{one.clients}" for one in self.nodes)
 
 
 def node_folder(folder: Path, node: int) -> Path:
-    """Where a node of a cluster keeps what is its own."""
+    """Returns the folder of a cluster's node."""
     return folder / f"node-{node}"
 
 
 class BrokerState(msgspec.Struct, frozen=True):
-    """Its process, its ports, and the process that it ends with."""
+    """The process and ports of a broker, and the parent process that it ends with."""
 
     pid: int
     mark: str
@@ -248,12 +248,12 @@ class BrokerState(msgspec.Struct, frozen=True):
 
     @property
     def orphaned(self) -> bool:
-        """Whether it is about to end, since it was to end with a process that is gone."""
+        """Whether the broker is about to end because its parent process has ended."""
         return self.parent is not None and not is_alive(Process(self.parent, self.parent_mark))
 
 
 def read_state(folder: Path) -> BrokerState | None:
-    """What the folder says; None if it says nothing that can be read."""
+    """Reads the state of a folder's broker; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=BrokerState)
     except (OSError, *UNREADABLE):
@@ -261,7 +261,7 @@ def read_state(folder: Path) -> BrokerState | None:
 
 
 def read_own_state(folder: Path) -> BrokerState | None:
-    """What the folder says in an owner-only file of this user; None otherwise."""
+    """Reads a broker's state, but only from an owner-only file of this user."""
     told = read_own(folder / STATE_FILE)
     try:
         return None if told is None else msgspec.json.decode(told, type=BrokerState)
@@ -270,7 +270,7 @@ def read_own_state(folder: Path) -> BrokerState | None:
 
 
 def read_own_cluster(folder: Path) -> ClusterState | None:
-    """The cluster that an owner-only file of this user describes; None otherwise."""
+    """Reads a cluster's state, but only from an owner-only file of this user."""
     told = read_own(folder / CLUSTER_FILE)
     try:
         return None if told is None else msgspec.json.decode(told, type=ClusterState)
@@ -279,12 +279,12 @@ def read_own_cluster(folder: Path) -> ClusterState | None:
 
 
 def write_state(folder: Path, state: BrokerState) -> None:
-    """Remember a broker, for this user alone."""
+    """Writes a broker's state into an owner-only file."""
     _write(folder, STATE_FILE, msgspec.json.encode(state))
 
 
 def write_cluster(folder: Path, state: ClusterState) -> None:
-    """Remember a cluster, for this user alone."""
+    """Writes a cluster's state into an owner-only file."""
     _write(folder, CLUSTER_FILE, msgspec.json.encode(state))
 
 
@@ -297,7 +297,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 def forget_state(folder: Path) -> None:
-    """Remember no broker."""
+    """Deletes the broker's state."""
     (folder / STATE_FILE).unlink(missing_ok=True)
 
 
@@ -307,9 +307,9 @@ _TIMEOUT_SECONDS: Final = 2.0
 
 
 def cluster_at(host: str, port: int, context: ssl.SSLContext | None = None) -> str | None:
-    """The id of the cluster that answers at an address, once at least one of its brokers takes requests; else None.
+    """Returns the cluster id at an address; None if no broker accepts requests.
 
-    With a context it is asked over TLS.
+    With a ``context``, the request is sent over TLS.
     """
     client = b"sotto"
     request = struct.pack(f">hhih{len(client)}si", _METADATA, _METADATA_VERSION, 1, len(client), client, 0)

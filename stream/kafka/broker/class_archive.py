@@ -1,7 +1,7 @@
-"""What Java remembers of a broker's start, in the cache folder: later brokers take a third of the processor's time to start.
+"""Records Java's startup cache: brokers start with a third of the CPU time.
 
-It is Java's ahead-of-time cache (JEP 514), 75 MB, made by starting a broker once and having it serve a little of what ours are
-for. Java checks that it fits, and does without it otherwise.
+The ahead-of-time cache (JEP 514, 75 MB) is recorded while a broker starts and serves a rehearsal.
+Java ignores a cache that does not fit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SECONDS = 300.0
 
 
 def warm_up(progress: Callable[[str], None] | None = None) -> Path:
-    """Fetches Kafka unless it is there, makes that cache unless it is there, and returns its path.
+    """Fetches Kafka and records the cache if they are missing; returns its path.
 
     Args:
-        progress: Is told, in one line each, what takes its time.
+        progress: Receives one line for each long step.
 
     Raises:
-        BrokerError: If Kafka cannot be fetched or started, or Java makes no cache.
+        BrokerError: If Kafka cannot be fetched or started, or Java writes no cache.
     """
     jars = prepare(progress)
     cache = start_cache(jars)
@@ -39,18 +39,16 @@ def warm_up(progress: Callable[[str], None] | None = None) -> Path:
         from stream.kafka.broker.rehearsal import serve  # noqa: PLC0415
 
         if progress is not None:
-            progress("Starting Kafka once for Java to remember how")
+            progress("Starting Kafka once to record Java's startup cache")
         with tempfile.TemporaryDirectory(dir=jars) as folder:
             made = Path(folder) / "made.aot"
             broker = LocalBroker(Path(folder) / "broker", java_options=(f"-XX:AOTCacheOutput={made}",))
             running = broker.start(timeout=_SECONDS)
-            # A broker that served nobody is remembered, too.
+            # A cache without the rehearsal is useful, too.
             with suppress(KafkaError, OSError, TimeoutError):
                 asyncio.run(serve(running.bootstrap))
-            broker.stop(timeout=_SECONDS)  # it is written at the end
+            broker.stop(timeout=_SECONDS)  # Java writes the cache at its end
             if not made.exists():
-                raise BrokerError(
-                    "Java remembers nothing of Kafka's start; brokers start all the same, only slower"
-                )
+                raise BrokerError("Java wrote no startup cache; brokers start without it, only slower")
             made.rename(cache)
     return cache

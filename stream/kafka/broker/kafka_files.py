@@ -1,6 +1,6 @@
-"""The folder that Kafka's files are kept in: which it is, and that they are Kafka's and nobody else could have changed them.
+"""Chooses the cache folder of Kafka's files, and verifies the files.
 
-Java runs whatever jar lies there, and what it remembers of a start, so that names alone say nothing.
+Java runs every jar and startup cache in the folder, so others must not write in it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stream.secret_files import OTHERS_WRITE, open_folder, trusted_users
 
 KAFKA_VERSION: Final = "4.3.1"
 
-# What `org.apache.kafka:kafka_2.13` resolves to, plus the bridge from SLF4J to Log4j, which Kafka leaves to its
-# packagers. Pinned because resolving costs twice the time of downloading, and because Maven offers only SHA-1.
+# The dependencies of `org.apache.kafka:kafka_2.13`, and the bridge from SLF4J to Log4j. Pinned
+# because resolving takes twice as long as downloading, and because Maven offers only SHA-1.
 _PINS: Final = """
 at.yawk.lz4:lz4-java:1.10.2 252dabd586d22149a31661a8afc1a50747714eb1a298bd4a6e780c8c91a13866
 com.dynatrace.hash4j:hash4j:0.22.0 23028a3fd006e530bf495f551083208187cafd8f80624d048eba56442f16a50e
@@ -81,13 +81,13 @@ _FALLBACK: Final = Path(".sotto/cache")
 
 
 def cache_folder() -> Path:
-    """The cache: `SOTTO_CACHE` if set, else the user's cache folder, else `.sotto/cache` in the working folder.
+    """Chooses `SOTTO_CACHE`, or else the user's cache folder, or else `.sotto/cache`.
 
-    The last is for those alone whose cache folder holds no Kafka and cannot be written, or who have no home. What is
-    missing of it is made, for this user alone.
+    `.sotto/cache` in the working folder is for users without a home, or whose cache folder holds no
+    Kafka and cannot be written. Missing folders are created for this user alone.
 
     Raises:
-        BrokerError: If none can be written, or others may write it or a folder on the way to it.
+        BrokerError: If no folder can be written, or others may write it or a folder above it.
     """
     candidates = _candidates()
     for cache in candidates:
@@ -98,33 +98,33 @@ def cache_folder() -> Path:
 
 
 def jars_folder(cache: Path) -> Path:
-    """Where in a cache the jars of this version of Kafka are, with these digests."""
+    """Returns the cache's folder for the jars of this version and these digests."""
     pins = hashlib.sha256("".join(PINNED_JARS.values()).encode()).hexdigest()[:12]
     return cache / f"kafka-{KAFKA_VERSION}-{pins}"
 
 
 def jar_name(coordinate: str) -> str:
-    """The name of a jar's file."""
+    """Returns the file name of a jar."""
     _group, name, version = coordinate.split(":")
     return f"{name}-{version}.jar"
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether there is a file by the name of every jar."""
+    """Returns whether every jar has a file."""
     return all(os.path.isfile(folder / jar_name(coordinate)) for coordinate in PINNED_JARS)  # noqa: PTH113
 
 
 def is_pinned(jar: Path, coordinate: str) -> bool:
-    """Whether a file is what Kafka's authors published by this coordinate, by its SHA-256."""
+    """Returns whether a file has the pinned SHA-256 of a coordinate."""
     with jar.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == PINNED_JARS[coordinate]
 
 
 def require_own(folder: Path) -> None:
-    """Require that nobody but this user and the administrator may write a folder, or put another in its place.
+    """Checks that only this user and the administrator can write or replace a folder.
 
     Raises:
-        BrokerError: If it is not so, with what to do.
+        BrokerError: If others can, with a remedy.
     """
     elsewhere = f"set {CACHE_VARIABLE} to a folder of your own"
     try:
@@ -137,17 +137,17 @@ def require_own(folder: Path) -> None:
 
 
 def require_pinned(folder: Path) -> None:
-    """Require that the folder's jars are Kafka's, all of them and no other, and that nobody else may write anything in it.
+    """Checks that a folder has only Kafka's jars and others cannot write in it.
 
-    Digests are taken once in a process, in 40 ms; owners and modes are looked at each time.
+    The digests are checked once per process (40 ms), owners and modes on each call.
 
     Raises:
-        BrokerError: If it is not so, with what to do.
+        BrokerError: If a check fails, with a remedy.
     """
     require_own(folder.parent)
     try:
         for path in (folder, *_within(folder)):
-            # Others are at work here, too: what they made for a moment may be gone.
+            # Another process of this user may have deleted a temporary file.
             with suppress(FileNotFoundError):
                 if (reason := _open(path)) is not None:
                     raise _untrusted(folder, reason, _delete(folder))
@@ -173,7 +173,7 @@ def _candidates() -> list[Path]:
 
 
 def _home() -> Path | None:
-    # With HOME="" Python takes the root folder for home, and a container's root user could even write there.
+    # With HOME="", Python takes / as home, which the root user of a container can write.
     if os.environ.get("HOME") == "":
         return None
     try:
@@ -183,7 +183,7 @@ def _home() -> Path | None:
 
 
 def _make_own(folder: Path) -> None:
-    """Make a folder and those above it, unless they are there, for this user alone whatever the umask."""
+    """Creates a folder and its missing parents with mode 0700, whatever the umask."""
     if not folder.is_dir():
         _make_own(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -199,7 +199,7 @@ def _is_writable(cache: Path) -> bool:
 
 
 def _within(folder: Path) -> Iterator[Path]:
-    """What is in a folder, but for what lies in one that only its owner may enter: nobody else gets at it."""
+    """Lists the paths in a folder, without the contents of owner-only folders."""
     for path, folders, files in os.walk(folder):
         for name in (*folders, *files):
             yield Path(path, name)
@@ -213,7 +213,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _open(path: Path) -> str | None:
-    """Why somebody else could have changed what a path holds; None if nobody could."""
+    """Explains how another user could have changed a path; None if impossible."""
     status = path.lstat()
     if status.st_uid not in trusted_users():
         return f"{path} belongs to another user (uid {status.st_uid})"
@@ -235,7 +235,7 @@ def _require_digests(folder: Path) -> None:
 
 def _delete(folder: Path) -> str:
     return (
-        f"delete {folder}, and the next start fetches Kafka anew, or set {CACHE_VARIABLE} to a folder of your own"
+        f"delete {folder}, and the next start fetches Kafka again, or set {CACHE_VARIABLE} to a folder of your own"
     )
 
 

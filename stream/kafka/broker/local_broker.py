@@ -1,7 +1,7 @@
-"""A real Apache Kafka on this machine, for demos, tests and benchmarks: nothing but Python packages is needed.
+"""Runs Apache Kafka on this machine for demos, tests and benchmarks.
 
-One node in KRaft mode, broker and controller in one process, reachable from this machine only; several of them make a
-cluster (`broker_cluster`). Needs Linux or macOS.
+A node is broker and controller in one process (KRaft) and reachable from this machine only.
+`broker_cluster` combines several nodes. Needs Linux or macOS.
 """
 
 import os
@@ -65,7 +65,7 @@ __all__ = [
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 START_ATTEMPTS: Final = 3
-"""How often other ports are tried when somebody else is faster to take them."""
+"""Attempts to start if other processes take the chosen ports first."""
 
 _START_SECONDS: Final = 120.0
 _SHUTDOWN_SECONDS: Final = 30.0
@@ -78,11 +78,11 @@ class BrokerInfo:
     bootstrap: str
     """The address for clients, `host:port`."""
     pid: int
-    """The number of its Java process."""
+    """The number of the Java process."""
     folder: Path
-    """Where its data, configuration and logs are."""
+    """The folder of data, configuration and logs."""
     administration: str | None = None
-    """The address for administrators with certificates, if it is secured."""
+    """The address for administrators with certificates, if the broker is secured."""
 
     @property
     def port(self) -> int:
@@ -91,20 +91,20 @@ class BrokerInfo:
 
 
 class LocalBroker:
-    """The one broker of a folder.
+    """The broker of a folder.
 
-    Several objects, in several processes, may stand for the same folder: they see and end the same broker. Data and
-    cluster id are kept between starts, in folders for their owner alone. Used as a context manager, it starts the
-    broker on entry and stops on exit what it started: a broker that ran before goes on.
+    Several objects, in several processes, may manage the same folder and its broker. Data and
+    cluster id are kept between starts, in owner-only folders. As a context manager, it starts the
+    broker on entry and stops it on exit, unless the broker ran before.
 
     Args:
-        folder: Where data, configuration and logs go; made when missing.
-        detached: Whether the broker outlives this process. If not, it is ended (SIGTERM) as soon as this process
-            ends, by kill -9 too. Ctrl-C reaches it in neither case, so that clients can finish their work first.
-        heap_megabytes: The most memory Java may use for objects.
-        properties: Further Kafka server properties, which go before the ones set here.
-        security: What makes it ask who is there; without it, it serves everybody on this machine.
-        member: Its place in a cluster of several, which says its ports too.
+        folder: The folder of data, configuration and logs; created if it is missing.
+        detached: If true, the broker outlives this process; if not, it gets SIGTERM when this
+            process ends, even by kill -9. Ctrl-C never reaches it, so clients can finish first.
+        heap_megabytes: Largest Java heap.
+        properties: Further Kafka server properties; they override the ones set here.
+        security: Access control; without it, every process of this machine has access.
+        member: The node's place in a cluster, with its ports.
         java_options: Further options for Java.
     """
 
@@ -138,7 +138,7 @@ class LocalBroker:
 
     @property
     def started_it(self) -> bool:
-        """Whether this object started the broker, rather than find it running."""
+        """Whether this object started the broker."""
         return self._own is not None
 
     def start(
@@ -147,15 +147,15 @@ class LocalBroker:
         timeout: float = _START_SECONDS,
         progress: Callable[[str], None] | None = None,
     ) -> BrokerInfo:
-        """Starts the broker unless it runs, and returns once it answers.
+        """Starts the broker if it does not run, and waits until it answers.
 
         Args:
-            port: The port for clients; None takes 9092, or a free one when that is taken.
-            timeout: Seconds until it must answer, not counting the download that the first start ever needs.
-            progress: Is told, in one line each, what takes its time.
+            port: The port for clients; None takes 9092, or a free port if that is taken.
+            timeout: Seconds until the broker must answer, without the first download.
+            progress: Receives one line for each long step.
 
         Raises:
-            BrokerError: If it cannot be started, or runs on a port other than the one asked for.
+            BrokerError: If the broker cannot be started, or runs on another port than requested.
         """
         jars = prepare(progress)
         deadline = time.monotonic() + timeout
@@ -180,17 +180,17 @@ class LocalBroker:
                 try:
                     return self._start(choose_ports(port), jars, deadline)
                 except PortTakenError:
-                    # A wanted port that is taken for good is refused by name; the controller's may be any other.
+                    # `choose_ports` refuses a taken port; the controller may get another.
                     if attempt == START_ATTEMPTS:
                         raise
         raise AssertionError
 
     def stop(self, timeout: float = _SHUTDOWN_SECONDS) -> bool:
-        """Stops the broker in good order, and by force after the timeout (seconds); returns whether one ran."""
+        """Stops the broker, by SIGKILL after the timeout (s); returns whether it ran."""
         return self._end(grace_seconds=timeout)
 
     def kill(self) -> bool:
-        """Ends the broker at once, as a power cut would (SIGKILL); returns whether one ran."""
+        """Kills the broker (SIGKILL), like a power cut; returns whether it ran."""
         return self._end(grace_seconds=0)
 
     def status(self) -> BrokerInfo | None:
@@ -202,7 +202,7 @@ class LocalBroker:
 
     @property
     def log(self) -> Path:
-        """The log of the broker started last."""
+        """The log file of the last start."""
         return self.folder / "logs" / "server.log"
 
     @property
@@ -220,7 +220,7 @@ class LocalBroker:
     def _end(self, grace_seconds: float, only: Process | None = None) -> bool:
         if not (self.folder / STATE_FILE).exists():
             return False
-        # A broker on its way up is waited for, then ended.
+        # The lock waits for a broker that is being started.
         with self._locked(_START_SECONDS + grace_seconds):
             state = read_state(self.folder)
             if only is not None and (state is None or state.process != only):
@@ -243,7 +243,7 @@ class LocalBroker:
         data = self.folder / "data"
         if not data.exists():
             self._format(ports, jars, deadline)
-        # Events, private values among them, are for their owner alone; an earlier version's folders are open to others.
+        # Events include private values; earlier versions created wider permissions.
         for kept in (data, self.folder / "logs", self.folder / "tmp"):
             kept.chmod(0o700)
         self._write_properties("server.properties", ports, data.name)
@@ -272,7 +272,7 @@ class LocalBroker:
     def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
         port = ports.administration or ports.clients
         context = None if self._security is None else self._security.context()
-        # The id is compared, for another broker may have been faster to take the port.
+        # Compares the id because another broker may have taken the port.
         while cluster_at(HOST, port, context) != cluster:
             if not is_alive(process):
                 errors = error_lines([self._console, self.log])
@@ -284,14 +284,14 @@ class LocalBroker:
             time.sleep(0.05)
 
     def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
-        # Into a folder that is renamed when complete: an interrupted format leaves nothing that looks like data.
+        # Renamed only when complete: an interrupted format must not look like data.
         fresh = self.folder / "formatting"
         shutil.rmtree(fresh, ignore_errors=True)
         kind: Kind = "single" if self._member is None else "member"
         cluster, node = (
             (new_cluster_id(), 1) if self._member is None else (self._member.cluster, self._member.node)
         )
-        # Kafka has to judge what it is told beyond that.
+        # With further properties, Kafka's own tool must validate them.
         usual = not self._properties and self._security is None
         if usual and copied(jars, fresh, kind, cluster=cluster, node=node):
             fresh.rename(self.folder / "data")
@@ -315,13 +315,13 @@ class LocalBroker:
         )
         path = self.folder / name
         path.touch(mode=0o600)
-        path.chmod(0o600)  # it names what secures the broker
+        path.chmod(0o600)  # the text names the files that secure the broker
         path.write_text(text)
 
     def _forget(self) -> None:
         state = read_state(self.folder)
         if state is not None:
-            # It is dead; what is left to end is the shell that watched over it.
+            # The broker is dead; this ends the shell that watched it.
             end(state.process, grace_seconds=0)
         forget_state(self.folder)
 

