@@ -1,1 +1,1 @@
-"""The adapter of aiokafka: connections, record batches, transactions and group membership."""
+"""Adapts aiokafka: connections, record batches, transactions, group membership."""

@@ -1,4 +1,4 @@
-"""The calls of a Kafka client that the engine makes: all that anything but aiokafka would have to offer."""
+"""The Kafka client interface of the engine, and its aiokafka implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_LEADER: Final = -1
 
 
 class Consumer(Protocol):
-    """What ``aiokafka.AIOKafkaConsumer`` offers and the engine uses; documented there."""
+    """The methods of ``aiokafka.AIOKafkaConsumer`` that the engine uses."""
 
     @property
     def member_id(self) -> str: ...  # noqa: D102
@@ -50,7 +50,7 @@ class Consumer(Protocol):
 
 
 class OutgoingBatch(Protocol):
-    """A record batch being filled; ``append`` gives None when the record does not fit any more."""
+    """A record batch; ``append`` returns None if the record does not fit."""
 
     def append(  # noqa: D102
         self, *, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]]
@@ -58,7 +58,7 @@ class OutgoingBatch(Protocol):
 
 
 class Producer(Protocol):
-    """What ``TransactionalProducer`` offers and the writer uses; documented there."""
+    """The methods of ``TransactionalProducer`` that the writer uses."""
 
     async def start(self) -> None: ...  # noqa: D102
     async def stop(self) -> None: ...  # noqa: D102
@@ -69,7 +69,7 @@ class Producer(Protocol):
 
 
 class Observer(Protocol):
-    """Whoever asks Kafka who is in a group; ``GroupObserver`` is one."""
+    """A client that lists the members of a group, such as ``GroupObserver``."""
 
     async def members(self, group: str) -> frozenset[str]: ...  # noqa: D102
     async def close(self) -> None: ...  # noqa: D102
@@ -77,7 +77,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Clients:
-    """Makes the clients of one process; all take aiokafka's options by name."""
+    """Factories of a process's clients, which take aiokafka's options by name."""
 
     consumer: Callable[..., Consumer]
     producer: Callable[..., Producer]
@@ -85,30 +85,30 @@ class Clients:
 
 
 class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's consumer, and its state in its group."""
+    """aiokafka's consumer with the state of its group membership."""
 
     @property
     def member_id(self) -> str:
-        """Empty while it is in no group."""
+        """The id in the group, empty without a group."""
         return str(self._coordinator.member_id) if self._coordinator is not None else ""
 
     @property
     def displaced(self) -> bool:
-        """Whether another process has taken its place in the group under its name."""
+        """Whether another process has joined the group under the same instance id."""
         return bool(getattr(self._coordinator, "displaced", False))
 
     @property
     def session_refused(self) -> bool:
-        """Whether its group takes no member with its session."""
+        """Whether the group refuses the session timeout."""
         return bool(getattr(self._coordinator, "session_refused", False))
 
     async def topic_id(self, partition: TopicPartition) -> str:
-        """The id of a partition's topic, as its leader has it; empty if the cluster gives topics no ids.
+        """Asks a partition's leader for the topic id; empty if the cluster has none.
 
-        Another broker may learn later than the leader that the topic was deleted and created again.
+        Other brokers may learn later that the topic was deleted and created again.
 
         Raises:
-            KafkaError: Kafka does not answer, or knows no such topic.
+            KafkaError: Kafka does not answer or does not know the topic.
         """
         client = self._client
         node = client.cluster.leader_for_partition(partition)
@@ -131,4 +131,4 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
 batch_reader.install()
 
 KAFKA = Clients(_Consumer, TransactionalProducer, GroupObserver)
-"""The real ones."""
+"""The aiokafka clients."""

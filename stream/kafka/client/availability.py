@@ -1,4 +1,4 @@
-"""Starting while Kafka, or a part of it, is not there yet: whoever waits says so, and goes on as soon as the rest is up."""
+"""Retries a start until Kafka is available, and reports the waiting."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stream.kafka.client.security import ClosedError, advice
 from stream.log import get_logger
 
 BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between tries after failures in a row."""
+"""Seconds between attempts after consecutive failures."""
 ASKED: Final = 10
-"""So many times a broker is chosen at random before it is believed that none answers."""
+"""Random choices of a broker before all of them count as unavailable."""
 ASKED_AGAIN: Final = 0.2
-"""Seconds in between; aiokafka brings its list of brokers up to date after each failure."""
+"""Seconds between these choices; aiokafka updates its list of brokers after each failure."""
 
 Result = TypeVar("Result")
 
@@ -25,17 +25,17 @@ log = get_logger("start")
 
 
 class Stopped(Exception):  # noqa: N818  (an order, not an error)
-    """Told to stop before it was done: what is left is left to the successor."""
+    """A stop signal interrupted an attempt; the successor completes the work."""
 
 
 async def patiently(
     start: Callable[[], Awaitable[Result]], stopping: asyncio.Event, tell: Callable[[str], None] | None = None
 ) -> Result:
-    """Call ``start`` until Kafka answers, with growing pauses; each goes to the log and to ``tell``.
+    """Calls ``start`` with growing pauses, which it reports, until Kafka answers.
 
     Raises:
-        Stopped: told to stop meanwhile.
-        KafkaError: an error that no waiting mends, such as a refused password.
+        Stopped: ``stopping`` was set.
+        KafkaError: a permanent error, such as a refused password.
     """
     for pause in chain(BACKOFF, repeat(BACKOFF[-1])):
         try:
@@ -57,10 +57,10 @@ async def patiently(
 
 
 async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) -> Result:
-    """What an attempt gives. An order to stop cancels it, and it has cleared up when this raises.
+    """Returns the result of an attempt; a stop cancels it and waits for its cleanup.
 
     Raises:
-        Stopped: told to stop before it was done.
+        Stopped: ``stopping`` was set before the attempt was done.
     """
     trying = asyncio.ensure_future(attempt)
     stopped = asyncio.ensure_future(stopping.wait())
@@ -76,10 +76,10 @@ async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) ->
 
 
 async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """What a broker answers an admin client, which chooses one at random, dead or alive.
+    """Retries a request of an admin client, which may choose a dead broker.
 
     Raises:
-        NodeNotReadyError, KafkaConnectionError: none of many choices has answered.
+        NodeNotReadyError, KafkaConnectionError: none of ``ASKED`` chosen brokers has answered.
     """
     for left in reversed(range(ASKED)):
         try:
@@ -92,5 +92,5 @@ async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error may be over once a broker is up, or Kafka has chosen another one."""
+    """Returns whether an error may end when a broker starts or becomes leader."""
     return not isinstance(error, KafkaError) or bool(error.retriable) or isinstance(error, ClosedError)

@@ -1,4 +1,4 @@
-"""How records lie in a batch, for those batches that the client library must not or cannot read: one pass in Python."""
+"""Parses records of batches that the client library must not or cannot read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stream.processing.dead_letters import (
 )
 
 HEADER_BYTES: Final = 61
-"""What stands in front of a batch's records."""
+"""Length of the header of a batch."""
 ATTRIBUTES: Final = 22
-"""Place of the byte that names the codec."""
+"""Offset of the byte that names the codec."""
 LAST_DELTA: Final = slice(23, 27)
 FIRST_TIMESTAMP: Final = slice(27, 35)
 MAX_TIMESTAMP: Final = slice(35, 43)
 COUNT: Final = slice(57, 61)
-"""Place of the number of records."""
+"""Bytes of the number of records."""
 APPEND_TIME: Final = 0x08
 _LONGEST_VARINT: Final = 10
 
@@ -31,11 +31,11 @@ Bytes = bytes | memoryview
 
 
 class BrokenBatchError(ValueError):
-    """What follows in a batch is not laid out as records are."""
+    """The rest of a batch has no valid record layout."""
 
 
 class ReadRecord(NamedTuple):
-    """A record as the client library's own have it."""
+    """A record with the attributes of the client library's records."""
 
     offset: int
     timestamp: int
@@ -47,13 +47,13 @@ class ReadRecord(NamedTuple):
 
 
 class LegacyValue:
-    """Where the value of a message of format 0 or 1 is."""
+    """Finds the value in a message of format 0 or 1."""
 
     attributes: Final = 17
 
     @staticmethod
     def of(raw: memoryview) -> memoryview:
-        """The value's bytes."""
+        """Returns the bytes of the value."""
         start = 18 if raw[16] == 0 else 26
         for _ in range(2):
             length = int.from_bytes(raw[start : start + 4], "big", signed=True)
@@ -66,19 +66,20 @@ LEGACY_VALUE: Final = LegacyValue()
 
 
 class RecordPlace(NamedTuple):
-    """A place between two records of a batch: how many come before it, and how many bytes."""
+    """A position between records of a batch: the records and bytes before it."""
 
     records: int = 0
     size: int = 0
 
 
 def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
-    """The records from an offset on of a batch that is not compressed; `Unread` is the value of those to be refused.
+    """Parses the records of an uncompressed batch from offset ``following`` on.
 
-    These are records with a header name that is not UTF-8, or with more than `MAX_HEADERS` headers, of which they keep the first.
+    A record has an `Unread` value if a header name is not UTF-8, or if it has more than
+    `MAX_HEADERS` headers; then only the first ones are kept.
 
     Raises:
-        BrokenBatchError: what comes next is no record.
+        BrokenBatchError: the next bytes are no record.
     """
     return (record for record, _ in parse_from(RecordPlace(), batch, bytes(batch[HEADER_BYTES:]), following))
 
@@ -86,9 +87,9 @@ def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
 def parse_from(
     start: RecordPlace, batch: memoryview, data: Bytes, following: int, largest: int = sys.maxsize
 ) -> Iterator[tuple[ReadRecord, RecordPlace]]:
-    """The same from a place in the batch's ``data`` on, each with the place behind it.
+    """Parses like `parse`, but from a place in ``data``; yields places, too.
 
-    Of a record of more bytes than the ``largest`` nothing is kept: its value is an empty `Unread`.
+    A record of more than ``largest`` bytes has an empty `Unread` as its value.
     """
     base = int.from_bytes(batch[:8], "big")
     first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)
@@ -153,7 +154,7 @@ def _sized(data: Bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A number in zigzag, seven bits a byte, and where it ends."""
+    """Reads a zigzag varint; returns the number and the position after it."""
     number = 0
     for shift in range(_LONGEST_VARINT):
         if position >= end:

@@ -1,10 +1,10 @@
-"""Reading record batches without ever holding more than a bound of what they unfold to.
+"""Reads record batches with bounded memory.
 
-A batch of a few kilobytes can hold gigabytes, or a million records; a client library unfolds it first and looks then. Here
-each batch is unfolded into a space of fixed size. One that does not fit is unfolded into a larger space, as often as it takes to
-hand its records out a few at a time: each is judged by itself, whatever else its batch holds. What does not fit there either is
-given as one record that says so (`stream.processing.dead_letters`), in its place among the others. Importing `stream.kafka.client.adapter` puts
-this under every consumer of the process.
+A batch of a few kilobytes can hold gigabytes, which the client library decompresses unchecked.
+Here each batch is decompressed into a buffer of fixed size. If it does not fit, a larger buffer is
+used, several times, to return its records in turns: one record never affects the others. A batch
+that fits neither becomes one record that says so (`stream.processing.dead_letters`).
+Importing `stream.kafka.client.adapter` installs this in every consumer of the process.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ from stream.processing.dead_letters import (
 )
 
 HANDED_BYTES: Final = UNFOLDED_BYTES
-"""Once so much has been unfolded of one fetch of a partition, its remaining batches are fetched again later."""
+"""Decompressed bytes of a partition's fetch, after which its other batches are fetched again."""
 NATIVE_BYTES: Final = 1024 * 1024
-"""Largest batch that the client library reads: it makes all headers of a record before anybody can count them."""
+"""Largest batch for the client library, which creates all headers before we can count them."""
 COLUMN_RECORDS: Final = 100_000
-"""Most records of a batch that are read into columns at once: their number is its writer's word."""
+"""Most records of a batch that are read into columns; the writer's number is not verified."""
 TURN_RECORDS: Final = 50_000
-"""Most records that a batch hands out in one turn where it takes several."""
+"""Most records that a batch returns in one of several turns."""
 SHOWN_BYTES: Final = 4096
-"""What a dead letter shows of a batch that was not read."""
+"""First bytes of an unread batch that its dead letter contains."""
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_MASK: Final = 0x07
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
-"""What the client library raises at a batch that is laid out otherwise than it expects."""
+"""Errors of the client library for a batch with an unexpected layout."""
 
 _number = struct.Struct(">i").unpack_from
 _space = threading.local()
 
 
 class BoundedRecords:
-    """What a fetch gave of one partition, in the client library's own shape: batches, one after another."""
+    """A partition's fetched batches, with the interface of `MemoryRecords`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -83,15 +83,15 @@ class BoundedRecords:
         self._left = HANDED_BYTES
 
     def size_in_bytes(self) -> int:
-        """How many bytes the fetch gave."""
+        """Returns the number of fetched bytes."""
         return len(self._data)
 
     def has_next(self) -> bool:
-        """Whether there is a batch to be had now; the fetcher asks Kafka again for what stays behind."""
+        """Returns whether a batch may be read now; others are fetched again."""
         return self._left > 0 and self._records.has_next()
 
     def next_batch(self) -> Any:
-        """The next batch."""
+        """Returns the next batch."""
         batch, start = self._records.next_batch(), self._place
         self._place = end = start + 12 + _number(self._data, start + 8)[0]
         if batch is None or batch.is_control_batch:
@@ -99,12 +99,12 @@ class BoundedRecords:
         return BoundedBatch(batch, self._view, slice(start, end), self)
 
     def unfolded(self, size: int) -> None:
-        """Say that a batch was unfolded to so many bytes."""
+        """Counts the decompressed bytes of a batch."""
         self._left -= size
 
 
 class BoundedBatch:
-    """One batch. Iterating over it gives its records; an `Unread` stands in for those that cannot be had."""
+    """A batch that yields its records; an `Unread` replaces unreadable ones."""
 
     __slots__ = (
         "_batch",
@@ -122,7 +122,7 @@ class BoundedBatch:
     is_control_batch = False
 
     def __init__(self, batch: Any, data: memoryview, place: slice, fetched: BoundedRecords) -> None:
-        """Take the client library's view of it, and where it is in what was fetched."""
+        """Takes the client library's batch and its place in the fetched data."""
         self._batch = batch
         self._raw = data[place]
         self._unfolded: memoryview | None = None
@@ -136,7 +136,7 @@ class BoundedBatch:
         self.base_offset = getattr(batch, "base_offset", batch.next_offset - 1)
 
     def validate_crc(self) -> bool:
-        """Whether its bytes are as they were sent."""
+        """Returns whether the checksum is correct."""
         return bool(self._batch.validate_crc())
 
     def __iter__(self) -> Iterator[Any]:
@@ -144,16 +144,16 @@ class BoundedBatch:
 
     @property
     def count(self) -> int:
-        """How many records it says to have."""
+        """The number of records that the header states."""
         return int(_number(self._raw, COUNT.start)[0])
 
     @property
     def timestamp_type(self) -> int:
-        """Kafka's word for who stamped its records: 0 for their writer, 1 for the broker."""
+        """Kafka's timestamp type: 0 for the writer's time, 1 for the broker's."""
         return 1 if self._raw[ATTRIBUTES] & APPEND_TIME else 0
 
     def unfolded(self) -> tuple[memoryview, slice] | None:
-        """A buffer, and where in it the batch stands, not compressed; None where its records are to be had one by one only."""
+        """Returns a buffer with the plain batch and its place; None if unfit for columns."""
         raw = self._raw
         if raw[16] < 2 or not 0 < self.count <= COLUMN_RECORDS:
             return None
@@ -162,7 +162,7 @@ class BoundedBatch:
         return None if (plain := self._plain()) is None else (plain, slice(0, len(plain)))
 
     def _plain(self) -> memoryview | None:
-        """Its bytes as if it were not compressed; None if it does not unfold."""
+        """Returns the batch without compression; None if it does not fit or is broken."""
         raw = self._raw
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return raw
@@ -189,13 +189,13 @@ class BoundedBatch:
             try:
                 for record in batch:
                     if not seen < record.offset < self.next_offset:
-                        break  # aiokafka looks at no bounds, and reads a record's attributes as a number of any length.
+                        break  # aiokafka checks no bounds, and reads attributes as a varint.
                     seen = record.offset
                     yield record if len(record.headers) <= MAX_HEADERS else _with_few_headers(record)
                 else:
                     return
             except _UNREADABLE:
-                pass  # What is wrong, and with which record, is found below.
+                pass  # The parser below finds the broken record.
         try:
             for record in parse(plain, seen + 1):
                 seen = record.offset
@@ -204,7 +204,7 @@ class BoundedBatch:
             yield self._unread(BROKEN, first=seen + 1)
 
     def _in_turns(self) -> Iterator[Any]:
-        """Its records a few at a time, unfolded anew for each turn: in between nothing is held of it but its own bytes."""
+        """Yields records in turns, which decompress again to keep memory small."""
         place, seen, is_over = RecordPlace(), self.base_offset - 1, False
         while not is_over:
             if (plain := self._plain_for_a_turn()) is None:
@@ -233,12 +233,12 @@ class BoundedBatch:
             yield from turn
 
     def _plain_for_a_turn(self) -> memoryview | None:
-        """What its records unfold to, in a space that goes when they do; None if they do not unfold there either."""
+        """Decompresses into a temporary larger buffer; None if that fails, too."""
         space = memoryview(bytearray(MOST_UNFOLDED_BYTES))
         return unfold(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
     def _legacy(self) -> Iterator[Any]:
-        """Records of the formats before Kafka 0.11: one, or a compressed set of them as the value of one."""
+        """Yields records before Kafka 0.11: one, or a compressed set in its value."""
         codec = self._raw[LEGACY_VALUE.attributes] & _CODEC_MASK
         try:
             if codec:
@@ -253,10 +253,10 @@ class BoundedBatch:
             yield self._unread(BROKEN)
 
     def _unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
-        """What stands for its records from the first to the last of these offsets, stamped as they are."""
+        """Builds the record that replaces those from ``first`` to ``last``."""
         raw = self._raw
         codec = raw[ATTRIBUTES if raw[16] >= 2 else LEGACY_VALUE.attributes] & _CODEC_MASK
-        if self._digest is None:  # a batch may have hundreds of records that are left out
+        if self._digest is None:  # cached, because a batch may have hundreds of unread records
             self._digest = blake3(raw).hexdigest()
         batch = UnreadBatch(
             first=self.base_offset if first is None else first,
@@ -272,10 +272,10 @@ class BoundedBatch:
 
 
 def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
-    """What compressed bytes unfold to; None if there is too little place for it, or if it is nothing.
+    """Decompresses into ``place``; None if the content does not fit or is invalid.
 
-    Without a ``place`` it takes memory for `UNFOLDED_BYTES` once, whatever the bytes say of their content, and what stands there is
-    good until the next call in this thread.
+    Without a ``place``, it uses one buffer of `UNFOLDED_BYTES` per thread, whatever size the bytes
+    claim. The result is valid until the next call in this thread.
     """
     if place is None:
         space = getattr(_space, "buffer", None)
@@ -300,7 +300,7 @@ def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> mem
 
 
 def _unfold_snappy(data: memoryview, place: memoryview) -> int:
-    """As Java's producers write it, in blocks behind their lengths, or as one block."""
+    """Decompresses Snappy as length-prefixed blocks (Java's format) or one block."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return int(cramjam.snappy.decompress_raw_into(data, place))
     size, position = 0, _XERIAL_HEADER
@@ -323,10 +323,10 @@ def _with_few_headers(record: Any) -> ReadRecord:
 
 
 def install() -> None:
-    """Make Sotto's consumers read batches with ``BoundedRecords``.
+    """Makes Sotto's consumers read batches with ``BoundedRecords``.
 
     Raises:
-        RuntimeError: aiokafka is of another version.
+        RuntimeError: aiokafka has another version.
     """
     if getattr(fetcher, "MemoryRecords", None) not in {MemoryRecords, BoundedRecords}:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Changes to aiokafka that Sotto depends on: connections, fetch pacing, static membership, group queries."""
+"""Patches aiokafka: connections, fetch rate, static membership, group queries."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from stream.kafka.client.aiokafka_copy import admin, consumer, fetcher, producer
 from stream.settings import variable
 
 _BOOTSTRAP_SECONDS: Final = 2
-"""Longest delay of a cancellation; a broker that does not answer must not hold up a stop."""
+"""Longest delay of a cancellation, so that a silent broker does not block a stop."""
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
     """A connection that creates no topics, and closes if a request finds it broken."""
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
-        """Send a request and return the awaitable of its answer.
+        """Sends a request and returns the awaitable response.
 
         Raises:
-            KafkaConnectionError: the connection is closed. uvloop's transports raise RuntimeError, which aiokafka does not expect.
+            KafkaConnectionError: the connection is closed, which uvloop reports as a RuntimeError.
         """
         if isinstance(request, MetadataRequest):
             request._allow_auto_topic_creation = False  # noqa: SLF001  (aiokafka's clients do not pass it on)
@@ -41,20 +41,20 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
 
 SECONDS: Final = 1.0
 METADATA_REQUESTS: Final = 10
-"""A client asks for metadata at most so many times in any second."""
+"""Most metadata requests of a client per second."""
 FRUITLESS_FETCHES: Final = 20
-"""A consumer has at most so many answers without a record in any second from one broker, leaving out those for which it waited."""
+"""Most immediate empty fetches of a consumer from one broker per second."""
 
 
 class RateLimit:
-    """At most so many of something in any stretch of so many seconds."""
+    """Limits events to ``most`` in any interval of ``seconds``."""
 
     def __init__(self, most: int, seconds: float = SECONDS) -> None:
         self._begun: deque[float] = deque(maxlen=most)
         self._seconds = seconds
 
     async def keep(self) -> None:
-        """Wait until there may be one more, which begins then."""
+        """Waits until one more event is allowed, and counts it."""
         loop = asyncio.get_running_loop()
         begins = loop.time()
         if len(self._begun) == self._begun.maxlen:
@@ -77,9 +77,9 @@ class BrokerClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typ
         self._pace = RateLimit(METADATA_REQUESTS)
 
     async def bootstrap(self) -> None:
-        """Connect.
+        """Connects to the cluster.
 
-        A cancelled start is given time to end before the cancellation is raised: aiokafka would leave its connection open.
+        A cancelled start first has time to end, because aiokafka would leave its connection open.
         """
         connecting = asyncio.ensure_future(super().bootstrap())
         try:
@@ -102,7 +102,7 @@ class BrokerClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typ
 
 
 class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
-    """aiokafka's fetches."""
+    """aiokafka's fetcher with a limited rate of empty fetches."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._fruitless: dict[Any, RateLimit] = {}
@@ -112,19 +112,19 @@ class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
         loop = asyncio.get_running_loop()
         asked = loop.time()
         found = await super()._proc_fetch_request(assignment, node_id, request)
-        # A broker that has no records waits for some before it says so; what comes sooner is an error, or is no longer asked for.
+        # A broker without records waits; an earlier empty answer is an error or outdated.
         is_fruitless = not found and loop.time() - asked < self._fetch_max_wait_ms / 2000
         task = asyncio.current_task()
-        # aiokafka takes an order to end for an answer without records.
+        # aiokafka treats a cancellation as an empty answer.
         if is_fruitless and task is not None and not task.cancelling():
             await self._fruitless.setdefault(node_id, RateLimit(FRUITLESS_FETCHES)).keep()
         return found
 
     async def close(self) -> None:
-        """Stop fetching.
+        """Stops fetching.
 
-        aiokafka awaits each task that it cancels. A task that was cancelled during a pause raises CancelledError there,
-        in a caller that was not cancelled, and the consumer's connections stay open.
+        aiokafka awaits each task that it cancels. A task cancelled during a pause would raise
+        CancelledError in a caller that was not cancelled, and connections would stay open.
         """
         tasks = {self._fetch_task, *self._pending_tasks}
         for task in tasks:
@@ -145,10 +145,10 @@ class GroupMember(NamedTuple):
 
 
 async def group_members(asked: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
-    """Everybody whom a group's coordinator has in it, in the middle of a rebalance too.
+    """Lists the members of a group, during a rebalance, too.
 
     Raises:
-        KafkaError: the coordinator does not answer, or may not.
+        KafkaError: the coordinator does not answer, or refuses access.
     """
     members = []
     for described in (
@@ -161,17 +161,17 @@ async def group_members(asked: AIOKafkaAdminClient, group: str) -> list[GroupMem
 
 
 class GroupObserver:
-    """Asks over a connection of its own, made anew after each failure. Takes aiokafka's options by name."""
+    """Lists group members over a connection, which it reopens after a failure."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
         self._admin: AIOKafkaAdminClient | None = None
 
     async def members(self, group: str) -> frozenset[str]:
-        """The ids of a group's members.
+        """Returns the ids of a group's members.
 
         Raises:
-            KafkaError: Kafka does not answer, or may not.
+            KafkaError: Kafka does not answer, or refuses access.
         """
         try:
             if self._admin is None:
@@ -183,25 +183,25 @@ class GroupObserver:
             raise
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         connected, self._admin = self._admin, None
         if connected is not None:
             await connected.close()
 
 
 INVALID_SESSION_TIMEOUT: Final[int] = InvalidSessionTimeoutError.errno
-"""Kafka's word to a member with such a session."""
+"""Kafka's error code for a refused session timeout."""
 
 
 class RefusedTimeError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
-    """A broker refuses one of our times, today and tomorrow; one line that names the setting, and the broker's."""
+    """A broker permanently refuses a timeout; the message names both settings."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 def refused_session(milliseconds: int) -> RefusedTimeError:
-    """The error of a member whose session is too short or too long for the group's coordinator."""
+    """Creates the error for a session timeout outside the coordinator's range."""
     return RefusedTimeError(
         f"{variable('session_timeout_ms')}: Kafka refuses a session of {milliseconds} ms; set one between the brokers' "
         "group.min.session.timeout.ms and group.max.session.timeout.ms, or change those"
@@ -209,7 +209,7 @@ def refused_session(milliseconds: int) -> RefusedTimeError:
 
 
 def refused_transaction(milliseconds: int) -> RefusedTimeError:
-    """The error of a producer whose transactions may last too long for their coordinator."""
+    """Creates the error for a transaction timeout above the coordinator's limit."""
     return RefusedTimeError(
         f"{variable('transaction_timeout_ms')}: Kafka refuses transactions of {milliseconds} ms; set no more than the "
         "brokers' transaction.max.timeout.ms, or raise that"
@@ -217,22 +217,22 @@ def refused_transaction(milliseconds: int) -> RefusedTimeError:
 
 
 FENCED_INSTANCE_ID: Final = 82
-"""Kafka's word to a member whose name has gone to another; aiokafka knows no error of this number."""
+"""Kafka's error code if another member took over the instance id; aiokafka does not know it."""
 
 
 class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is not typed
-    """aiokafka's side of a group, with names as the module says; without a name it is aiokafka's own."""
+    """aiokafka's group coordinator with static membership (``group_instance_id``)."""
 
     displaced = False
-    """Whether another process has joined under this one's name. Nothing brings it back then."""
+    """Whether another process has joined under the same instance id; this is permanent."""
     session_refused = False
-    """Whether the group takes no member with this one's session. aiokafka tells only whoever fetches."""
+    """Whether the group refuses the session timeout. aiokafka raises this error only on a fetch."""
 
     _former = ""
     _group_instance_id: str | None
 
     def reset_generation(self) -> None:
-        """Forget the place in the group, but under which id it was held: Kafka tells by it whether the name has gone to another."""
+        """Resets the membership, but keeps the member id for Kafka's fencing."""
         if self._group_instance_id is not None and self.generation > 0:
             self._former = self.member_id
         super().reset_generation()
@@ -262,14 +262,14 @@ _REPLACED: Final = (
     (fetcher.Fetcher, ("_proc_fetch_request", "close")),
     (GroupCoordinator, ("reset_generation", "_do_rejoin_group", "_send_req", "_maybe_leave_group")),
 )
-"""The methods of aiokafka that classes of this module replace."""
+"""aiokafka methods that this module overrides."""
 
 
 def require_known_client() -> None:
-    """Check that aiokafka has the methods that this module replaces.
+    """Checks that aiokafka has the methods that this module overrides.
 
     Raises:
-        RuntimeError: aiokafka is of another version.
+        RuntimeError: aiokafka has another version.
     """
     missing = [f"{kind.__name__}.{name}" for kind, names in _REPLACED for name in names if not hasattr(kind, name)]
     if missing:
@@ -283,7 +283,7 @@ def _replace_parts(consumer_module: Any, producer_module: Any) -> None:
 
 
 def patch_process() -> None:
-    """Replace the same parts in aiokafka itself: for the monitor, whose consumers Faust makes."""
+    """Patches aiokafka itself for the monitor, whose consumers Faust creates."""
     _replace_parts(import_module("aiokafka.consumer.consumer"), import_module("aiokafka.producer.producer"))
 
 

@@ -1,4 +1,4 @@
-"""Fetched records in columns, for the services: no object is made for a record that nobody looks at."""
+"""Reads fetched records into columns, without an object per record."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _FetchResult: Final[Any] = fetcher.FetchResult
 
 
 class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not typed
-    """What a fetch gave of one partition, to be taken in columns, where it can be, and as the client's own records."""
+    """A partition's fetched records, in columns if possible."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        # The client's own iterator is not used, and would keep this, and all that was fetched, until garbage is looked for.
+        # The client's iterator would keep the fetched data until a garbage collection.
         self._records_iterator = iter(())
         self._batches = self._readable_batches()
         self._ahead: Any = None
         self._rest: RecordColumns | Iterator[ConsumerRecord] | None = None
         self._following = self.next_fetch_offset
-        """Where to go on once the rest has been taken."""
+        """The next offset to fetch after the rest."""
 
     def take(self, most: int) -> list[ConsumerRecord] | RecordColumns:
-        """Up to so many of the next records, all in one form; fewer if there are no more, or none in this form."""
+        """Returns up to ``most`` next records, all in columns or all as client records."""
         found: list[ConsumerRecord] = []
         while len(found) < most and self._has_rest(most):
             if isinstance(rest := self._rest, RecordColumns):
@@ -65,7 +65,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to take."""
+        """Whether all records have been taken."""
         if self._rest is None and self._ahead is None and (ahead := self._next()) is not None:
             self._ahead = ahead
         return self._rest is None and self._ahead is None
@@ -75,13 +75,13 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
     def _has_rest(self, most: int) -> bool:
         if self._rest is None and (batch := self._next()) is not None:
-            # A batch keeps its last offset even where compaction has taken the last record out.
+            # A batch keeps its last offset even if compaction has removed the last record.
             self._following = batch.next_offset
             self._rest = self._in_columns(batch, most) or self._one_by_one(batch)
         return self._rest is not None
 
     def _next(self) -> Any:
-        """The next batch that is to be read; None if there is none."""
+        """Returns the next readable batch, or None."""
         if self._ahead is not None:
             batch, self._ahead = self._ahead, None
             return batch
@@ -94,7 +94,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return None
 
     def _readable_batches(self) -> Iterator[tuple[Any, bool]]:
-        """All batches, and whether they are to be read: control batches are not, nor are those of aborted transactions."""
+        """Yields each batch and whether it is readable: no control batch, not aborted."""
         while self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not batch.validate_crc():
@@ -115,14 +115,14 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                 yield self._consumer_record(self._tp, record)
 
     def _in_columns(self, first: Any, most: int) -> RecordColumns | None:
-        """The records of a batch, and of those behind it in the same buffer that have room; None if it must be read one by one."""
+        """Reads a batch and more of its buffer into columns; None if it is unfit."""
         if not isinstance(first, BoundedBatch) or (found := first.unfolded()) is None:
             return None
         buffer, place = found
         reader = RecordReader(buffer, max(most, first.count))
         if not _read(reader, first, buffer, place):
             return None
-        self._rest = iter(())  # what is passed over from here on comes behind records that have not been taken
+        self._rest = iter(())  # batches skipped below follow records that have not been taken yet
         while reader.rows < most and (batch := self._next()) is not None:
             fits = (
                 isinstance(batch, BoundedBatch)
@@ -165,12 +165,12 @@ def _read(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, place: 
 
 
 class ColumnResult(_FetchResult):  # type: ignore[misc]  # aiokafka is not typed
-    """One fetch of one partition, handed out in columns."""
+    """A fetch of one partition that returns columns."""
 
     _partition_records: Any
 
     def getall(self, max_records: int | None = None) -> Sequence[Any]:
-        """The next records, at most so many."""
+        """Returns up to ``max_records`` of the next records."""
         records = self._partition_records
         if not self.check_assignment(self._topic_partition) or not self.has_more():
             return []
@@ -183,10 +183,10 @@ class ColumnResult(_FetchResult):  # type: ignore[misc]  # aiokafka is not typed
 
 
 def install() -> None:
-    """Make Sotto's consumers return records in columns if the kernel is compiled.
+    """Makes Sotto's consumers return columns if the kernel is compiled.
 
     Raises:
-        RuntimeError: aiokafka is of another version.
+        RuntimeError: aiokafka has another version.
     """
     if compiled() is None:
         return

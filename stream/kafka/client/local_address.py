@@ -1,4 +1,4 @@
-"""Where Kafka is when nobody says: at the local broker of the working folder, or of the nearest folder above it."""
+"""Finds the local broker of the working folder or the nearest parent."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from stream.kafka.broker.broker_process import HOST, is_alive, node_folder, read
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
 FOLDER: Final = Path(".sotto")
-"""What ``sotto up`` and ``sotto broker`` make, where they are given no folder."""
+"""The default folder of ``sotto up`` and ``sotto broker``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAddress:
-    """The address of a broker that runs, or those of a cluster's nodes, and the folder that says so."""
+    """The address of a running broker or cluster, and its folder."""
 
     bootstrap: str
     folder: Path
 
 
 def folders_above(start: Path | None = None) -> Iterator[Path]:
-    """``.sotto`` in a folder, the working one if none is given, and in each one above it; whether it is there or not."""
+    """Yields ``.sotto`` in a folder (default: working folder) and its parents."""
     try:
         first = (start or Path.cwd()).absolute()
     except OSError:  # the working folder is gone
@@ -34,13 +34,13 @@ def folders_above(start: Path | None = None) -> Iterator[Path]:
 
 
 def local_address(start: Path | None = None) -> LocalAddress | None:
-    """The running broker, or cluster, of ``.sotto`` in a folder, the working one if none is given, or in the nearest one above it.
+    """Finds the running broker or cluster of the nearest ``.sotto`` folder.
 
-    Only a file that its owner alone may read or write, and who asks owns it, is believed.
+    It trusts only owner-only files of this user.
     """
     for folder in folders_above(start):
         state = read_own_state(folder / "broker")
-        # One that asks who is there is not reached by the settings that lead here.
+        # A secured broker needs credentials, which these settings lack.
         if state is not None and state.administration is None and is_alive(state.process):
             return LocalAddress(f"{HOST}:{state.port}", folder)
         cluster = read_own_cluster(folder / "broker")
@@ -55,7 +55,7 @@ def _any_runs(folder: Path, nodes: int) -> bool:
 
 
 def settings_here(**fields: Any) -> Settings:
-    """The settings of the environment and those given; where neither says how Kafka is reached, the local broker's address."""
+    """Returns the settings, with the local broker's address if they have none."""
     settings = Settings(**fields)
     if settings.model_fields_set.isdisjoint({"bootstrap", *SECURITY_FIELDS}) and (found := local_address()):
         return settings.model_copy(update={"bootstrap": found.bootstrap})
@@ -63,7 +63,7 @@ def settings_here(**fields: Any) -> Settings:
 
 
 def whence(settings: Settings) -> str:
-    """Who says that Kafka is at the address in the settings."""
+    """Returns the origin of the address in the settings, for messages."""
     name = variable("bootstrap")
     if os.environ.get(name) == settings.bootstrap:
         return f"as {name} says"

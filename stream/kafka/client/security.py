@@ -1,7 +1,7 @@
-"""How Kafka is reached: every connection of the product takes its address, TLS and credentials from here.
+"""Provides address, TLS and credentials for every connection to Kafka.
 
-Nothing secret is in an error, a log line, a ``repr`` or on a command line. Passwords and certificates are read anew for each
-client, tokens for each connection.
+Secrets never occur in an error, a log line, a ``repr`` or on a command line. Passwords and
+certificates are read for each client, tokens for each connection.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
 TOKEN_SECONDS = 10.0
-"""Longest time that the command for a bearer token may take."""
+"""Longest run of the command for a bearer token."""
 PROBE_SECONDS = 5.0
-"""Longest wait for one broker when it is asked why it refuses a connection."""
+"""Longest wait for a broker that is probed for its reason to refuse."""
 
 _CLEAR_SECRETS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _REFUSALS: Final = (
@@ -50,25 +50,25 @@ _REFUSALS: Final = (
 
 
 class SecurityError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
-    """Kafka cannot be reached as the settings say; one line that names the setting, and shows no secret."""
+    """Kafka cannot be reached with a setting, which the message names."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
-    """No broker answers; one line that says at which address, and who gave it."""
+    """No broker answers; the message names the address and its origin."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class ClosedError(SecurityError):
-    """A broker closes the connection without a word: it wants another protocol, or it is starting or stopping."""
+    """A broker closes the connection: another protocol, or a start or stop."""
 
 
 def connection(settings: Settings) -> dict[str, Any]:
-    """The options by which any client of aiokafka reaches Kafka: addresses, protocol, TLS and credentials.
+    """Returns the connection options of aiokafka's clients.
 
     Raises:
         SecurityError: settings contradict each other, or a file cannot be used.
@@ -95,10 +95,10 @@ def connection(settings: Settings) -> dict[str, Any]:
 
 @asynccontextmanager
 async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """An admin client that is started, and closed at the end.
+    """Starts an admin client, and closes it at the end.
 
     Raises:
-        SecurityError: Kafka refuses the credentials, or its certificate is not trusted: what aiokafka only logs.
+        SecurityError: Kafka refuses the credentials, or its certificate is not trusted.
         UnansweredError: no broker answers.
     """
     admin = KafkaAdmin(**connection(settings))
@@ -113,7 +113,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
             ) from None
         yield admin
     except NodeNotReadyError:
-        # aiokafka takes a refused token for an accepted one, and then finds no broker.
+        # aiokafka treats a refused token as accepted, and then finds no broker.
         if settings.sasl_mechanism == "OAUTHBEARER":
             raise SecurityError(_unauthenticated(settings, settings.bootstrap)) from None
         raise
@@ -122,7 +122,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
 
 
 async def find_refusal(settings: Settings) -> None:
-    """Connect to each broker once, and raise the SecurityError that says why one refuses; else do nothing."""
+    """Connects to each broker once; raises a SecurityError if one refuses."""
     options = connection(settings)
     for host, port, _ in collect_hosts(options.pop("bootstrap_servers"), randomize=False):
         try:
@@ -158,12 +158,12 @@ async def find_refusal(settings: Settings) -> None:
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Whether Kafka does not let this principal do something."""
+    """Returns whether Kafka denies this principal an operation."""
     return isinstance(error, _REFUSALS)
 
 
 def advice(error: KafkaError) -> str:
-    """One line for whoever met an error of Kafka's: what it is, and what to look at."""
+    """Returns one line that describes a Kafka error with a remedy."""
     if isinstance(error, SecurityError | UnansweredError | RefusedTimeError):
         return str(error)
     if isinstance(error, _REFUSALS):
@@ -218,7 +218,7 @@ def _reason(error: OSError) -> str:
 
 
 def _no_password() -> str:
-    """Stands where OpenSSL would otherwise ask at the terminal."""
+    """Refuses an encrypted key, for which OpenSSL would prompt at the terminal."""
     _refuse("tls_key_file", "is encrypted; decrypt it into an owner-only file")
 
 
@@ -267,15 +267,15 @@ def _refuse(field: str, why: str) -> NoReturn:
 
 
 class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is not typed
-    """Gives the bearer token for each new connection, from a file or a command that keeps it fresh."""
+    """Reads the bearer token of each new connection from a file or a command."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take one of the two settings; ``connection`` has seen to it that there is exactly one."""
+        """Takes the settings; ``connection`` has checked that they name one source."""
         self._file = settings.sasl_token_file
         self._command = settings.sasl_token_command
 
     async def token(self) -> str:
-        """The token now; SecurityError if it cannot be had."""
+        """Returns the current token, or raises a SecurityError."""
         if self._file:
             return await asyncio.to_thread(_read_secret, "sasl_token_file", self._file)
         try:

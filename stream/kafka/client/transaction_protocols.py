@@ -1,7 +1,7 @@
-"""Kafka's two protocols of transactions: what is asked of whom, and how to read the answers.
+"""The requests of Kafka's two transaction protocols, and their error codes.
 
-By the first, partitions and groups join a transaction before anything is written to them. By the second (KIP-890) they join as
-they are written to, and each transaction has an epoch of its own: whatever is late from an earlier one is refused.
+In the first, partitions and groups are added to a transaction before any write. In the second
+(KIP-890), a write adds them, and an epoch per transaction rejects late writes of an earlier one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiokafka.protocol.transaction import (
 from stream.kafka.client import wire_requests
 
 SECOND_FROM: Final = 2
-"""From this version of a cluster's feature ``transaction.version`` on, its transactions follow the second protocol."""
+"""First version of the cluster's feature ``transaction.version`` with the second protocol."""
 
 _ALL_IN_SYNC: Final = -1
 
@@ -30,110 +30,110 @@ Codes = Iterable[tuple[TopicPartition | None, int]]
 
 
 class Identity(NamedTuple):
-    """Who a producer is to Kafka: its number, and which of those that had it."""
+    """A producer's id and epoch."""
 
     producer_id: int
     epoch: int
 
 
 class ProtocolRequest(NamedTuple):
-    """A request, and what in the answer to it says how it went: error codes, 0 for none, with the partitions they are about."""
+    """A request, and a function that returns the error codes in its answer."""
 
     request: Any
     codes: Callable[[Any], Codes]
 
 
 class TransactionProtocol(Protocol):
-    """The questions of one transactional id, each None where there is nothing to ask."""
+    """The requests of one transactional id; None if the protocol needs none."""
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> ProtocolRequest | None:
-        """Let partitions join the transaction; asked of its coordinator."""
+        """Adds partitions to the transaction; sent to its coordinator."""
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Write a batch to each of some partitions; asked of their leader."""
+        """Writes a batch to each partition; sent to their leader."""
 
     def join_group(self, who: Identity, group: str) -> ProtocolRequest | None:
-        """Let a group's offsets join the transaction; asked of its coordinator."""
+        """Adds a group's offsets to the transaction; sent to its coordinator."""
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Commit a group's offsets with the transaction; asked of the group's coordinator."""
+        """Commits a group's offsets in the transaction; sent to the group's coordinator."""
 
     def end(self, who: Identity) -> ProtocolRequest:
-        """Commit the transaction; asked of its coordinator."""
+        """Commits the transaction; sent to its coordinator."""
 
     def following(self, who: Identity, ended: Any) -> Identity:
-        """Who the producer is after the answer to ``end``."""
+        """Returns the producer's identity after the answer to ``end``."""
 
 
 class First:
-    """In aiokafka's requests, of every version that it knows."""
+    """The first protocol, in aiokafka's requests."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> ProtocolRequest | None:
-        """Ask to be joined by these."""
+        """Adds partitions to the transaction."""
         topics = _by_topic((place, place.partition) for place in places)
         return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *who, topics), _codes) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Ask to write."""
+        """Writes batches."""
         topics = _by_topic((place, (place.partition, batch)) for place, batch in batches.items())
         return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _written)
 
     def join_group(self, who: Identity, group: str) -> ProtocolRequest | None:
-        """Ask to be joined by a group."""
+        """Adds a group to the transaction."""
         return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *who, group), _code)
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Ask to commit."""
+        """Commits a group's offsets."""
         topics = _by_topic((place, (place.partition, offset, "")) for place, offset in offsets.items())
         return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *who, topics), _codes)
 
     def end(self, who: Identity) -> ProtocolRequest:
-        """Ask to commit all."""
+        """Commits the transaction."""
         return ProtocolRequest(EndTxnRequest(self._id, *who, True), _code)
 
     def following(self, who: Identity, ended: Any) -> Identity:
-        """The same as before."""
+        """Returns the same identity."""
         del ended
         return who
 
 
 class Second:
-    """In requests that are laid out here."""
+    """The second protocol, in requests of ``wire_requests``."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> None:
-        """They join as they are written to."""
+        """Returns None: a write adds its partition."""
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Ask to write."""
+        """Writes batches."""
         return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), _as_told)
 
     def join_group(self, who: Identity, group: str) -> None:
-        """It joins as it commits."""
+        """Returns None: committing offsets adds the group."""
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Ask to commit."""
+        """Commits a group's offsets."""
         return ProtocolRequest(wire_requests.commit_offsets(self._id, group, who, offsets), _as_told)
 
     def end(self, who: Identity) -> ProtocolRequest:
-        """Ask to commit all."""
+        """Commits the transaction."""
         return ProtocolRequest(wire_requests.end(self._id, who), lambda ended: [(None, ended.error)])
 
     def following(self, who: Identity, ended: Any) -> Identity:
-        """As the coordinator says."""
+        """Returns the coordinator's new identity."""
         del who
         return Identity(ended.producer_id, ended.epoch)
 
 
 def speaks_second(versions: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether a broker that speaks its APIs in these ranges of versions knows the requests of the second protocol, and of features."""
+    """Returns whether a broker supports the second protocol and features."""
     return all(
         api in versions and versions[api][0] <= version <= versions[api][1]
         for api, version in (*wire_requests.SECOND, wire_requests.API_VERSIONS)
@@ -141,7 +141,7 @@ def speaks_second(versions: Mapping[int, tuple[int, int]]) -> bool:
 
 
 def follows_second(features: Mapping[str, int]) -> bool:
-    """Whether a cluster with these features has its transactions follow the second protocol."""
+    """Returns whether a cluster's features enable the second protocol."""
     return features.get(wire_requests.TRANSACTION_VERSION, 0) >= SECOND_FROM
 
 

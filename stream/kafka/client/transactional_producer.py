@@ -1,8 +1,8 @@
-"""A producer of one transaction after another, over aiokafka's connections.
+"""A producer of consecutive transactions over aiokafka's connections.
 
-aiokafka's own takes records one by one from many callers, and passes each transaction through queues and tasks that cost more
-than what a small one says. Whoever writes for a partition has all that belongs into a transaction in hand, and waits for it. Nor does
-aiokafka speak Kafka's second protocol of transactions, which this does where the cluster follows it.
+aiokafka's producer collects single records in queues and tasks, which cost more than a small
+transaction itself. A partition session has all records of a transaction and waits for it.
+This producer also supports Kafka's second transaction protocol, which aiokafka does not.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from stream.kafka.client.transaction_protocols import (
 )
 
 ENDING_SECONDS: Final = 0.002
-"""Pause before asking again while the markers of the last transaction are being written: about as long as that takes."""
+"""First pause before a retry while the markers of the last transaction are written."""
 PAUSE_SECONDS: Final = 0.1
-"""Pause before anything else is asked again, and the longest."""
+"""Pause before any other retry, and the longest pause."""
 
 REFRESH_SECONDS: Final = 2.0
-"""Longest wait for news of where leaders are: without them the last ones are asked."""
+"""Longest wait for new metadata; after it, the last known leaders are used."""
 
 _PRODUCER_FENCED: Final = 90
 _FENCED: Final = frozenset({_PRODUCER_FENCED, errors.InvalidProducerEpoch.errno})
@@ -63,12 +63,12 @@ _NOBODY: Final = -1
 
 
 class TransactionalProducer:
-    """Writes for one transactional id. After any error it is good for nothing but ``stop``."""
+    """Writes for one transactional id; after an error, only ``stop`` may be called."""
 
     def __init__(
         self, *, transactional_id: str, transaction_timeout_ms: int, max_batch_size: int, **connection: Any
     ) -> None:
-        """Take how long a transaction may take, how large a batch may become, and aiokafka's options of a connection."""
+        """Takes the limits of transactions and batches, and aiokafka's connection options."""
         self._id = transactional_id
         self._timeout_ms = transaction_timeout_ms
         self._batch_bytes = max_batch_size
@@ -78,10 +78,10 @@ class TransactionalProducer:
         self._protocol: TransactionProtocol = First(transactional_id, transaction_timeout_ms)
         self._sequences: dict[TopicPartition, int] = {}
         self._joined: set[TopicPartition | str] = set()
-        """Partitions and groups that are part of the open transaction."""
+        """Partitions and groups in the open transaction."""
 
     async def start(self) -> None:
-        """Fence whoever wrote under the same id; when this returns, its last transaction has ended.
+        """Fences earlier producers of this id and waits for the end of their transactions.
 
         Raises:
             KafkaError: Kafka cannot be reached, or refuses.
@@ -94,18 +94,18 @@ class TransactionalProducer:
             self._protocol = Second(self._id, self._timeout_ms)
 
     async def stop(self) -> None:
-        """Cut the connections; what is open is left for whoever comes next to abort."""
+        """Closes the connections; the next producer of this id aborts an open transaction."""
         await self._client.close()
 
     def create_batch(self) -> BatchBuilder:
-        """A batch to be filled."""
+        """Creates an empty batch."""
         return BatchBuilder(self._batch_bytes, 0, is_transactional=1)
 
     async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
-        """Write batches to their partitions, in order, as part of the transaction; returns once Kafka has them.
+        """Writes batches in order and in the transaction, and waits for Kafka.
 
         Raises:
-            KafkaError: some of it is refused for good, or has not arrived within the transaction's time.
+            KafkaError: a batch is refused, or has not arrived within the transaction's timeout.
         """
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
@@ -122,10 +122,10 @@ class TransactionalProducer:
             await self._deliver({place: self._built(place, batch) for place, batch in filled.items()})
 
     async def add_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
-        """Commit a group's offsets with the transaction.
+        """Commits a group's offsets in the transaction.
 
         Raises:
-            KafkaError: they are refused.
+            KafkaError: the offsets are refused.
         """
         if (joining := self._protocol.join_group(self._identity, group)) is not None:
             await self._coordinate(joining)
@@ -133,10 +133,10 @@ class TransactionalProducer:
         await self._coordinate(self._protocol.commit_offsets(self._identity, group, offsets), group)
 
     async def commit(self) -> None:
-        """Commit the transaction, if anything was written.
+        """Commits the transaction if it has writes.
 
         Raises:
-            KafkaError: it is not committed, or that is not known.
+            KafkaError: the transaction was not committed, or its outcome is unknown.
         """
         if not self._joined:
             return
@@ -147,7 +147,7 @@ class TransactionalProducer:
         self._joined.clear()
 
     def _built(self, place: TopicPartition, batch: Any) -> bytes | bytearray:
-        """A batch's bytes, with the number by which Kafka counts it once however often it comes."""
+        """Encodes a batch with its sequence number, by which Kafka drops duplicates."""
         first = self._sequences.get(place, 0)
         batch._set_producer_state(*self._identity, first)  # noqa: SLF001
         following = first + batch.record_count()
@@ -156,7 +156,7 @@ class TransactionalProducer:
         return built
 
     async def _deliver(self, batches: dict[TopicPartition, bytes | bytearray]) -> None:
-        """Send a batch to each of some partitions, again where that may help."""
+        """Sends a batch to each partition, with retries."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._timeout_ms / 1000
         while True:
@@ -175,7 +175,7 @@ class TransactionalProducer:
             await asyncio.sleep(pause)
 
     async def _send(self, batches: Batches) -> list[tuple[TopicPartition, int]]:
-        """Send batches to the leaders of their partitions, and give each one's error code."""
+        """Sends batches to their leaders; returns each partition's error code."""
         by_node: dict[int, dict[TopicPartition, bytes | bytearray]] = {}
         told = []
         for place, batch in batches.items():
@@ -198,10 +198,10 @@ class TransactionalProducer:
             return [(place, errors.RequestTimedOutError.errno) for place in batches]
 
     async def _coordinate(self, question: ProtocolRequest, group: str | None = None) -> Any:
-        """Ask the transaction's coordinator, or a group's, until it has done what it is asked for.
+        """Sends a request to a coordinator until it succeeds.
 
         Raises:
-            KafkaError: it refuses, or has not done it within the transaction's time.
+            KafkaError: the coordinator refuses, or the transaction's timeout is over.
         """
         kind = CoordinationType.TRANSACTION if group is None else CoordinationType.GROUP
         loop = asyncio.get_running_loop()
@@ -220,7 +220,7 @@ class TransactionalProducer:
             await asyncio.sleep(wait)
 
     async def _ask(self, kind: int, key: str, question: ProtocolRequest) -> tuple[Any, int, str]:
-        """A coordinator's answer, and where something was not done the code of that, and what it is about."""
+        """Returns a coordinator's answer, its first error code (0: none) and the subject."""
         try:
             node = await self._coordinator(kind, key)
             answer = await self._client.send(node, question.request, group=ConnectionGroup.COORDINATION)
@@ -245,7 +245,7 @@ class TransactionalProducer:
         return node
 
     async def _refresh(self) -> None:
-        """Ask where leaders and coordinators are; whoever waits for it asks again anyway, and waits no longer than for that."""
+        """Updates the metadata within ``REFRESH_SECONDS``, or gives up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REFRESH_SECONDS):
                 await self._client.force_metadata_update()
@@ -259,10 +259,10 @@ class TransactionalProducer:
 
 
 def _pause_after(code: int, subject: str) -> float:
-    """How long to wait before asking again.
+    """Returns the seconds before a retry.
 
     Raises:
-        KafkaError: it is of no use.
+        KafkaError: the error is permanent.
     """
     if code == _ENDING:
         return ENDING_SECONDS
@@ -273,7 +273,7 @@ def _pause_after(code: int, subject: str) -> float:
 
 
 def _error(code: int, subject: str) -> errors.KafkaError:
-    """The client library's error of a code; what is refused is named in it."""
+    """Returns the client library's error of a code; a refusal names its subject."""
     if code in _FENCED:
         return errors.ProducerFenced()
     kind = errors.for_code(code)
@@ -281,7 +281,7 @@ def _error(code: int, subject: str) -> errors.KafkaError:
 
 
 async def _all(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
-    """Await all of them, then raise the first error: none is left to fail unseen."""
+    """Awaits all, then raises the first error, so that no failure is lost."""
     results = await asyncio.gather(*awaitables, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -1,6 +1,6 @@
-"""Requests of Kafka's second transaction protocol (KIP-890) and for topic ids (KIP-516), as bytes: aiokafka has none of them.
+"""Encodes requests that aiokafka lacks: KIP-890 transactions, KIP-516 topic ids.
 
-Layouts are those of Apache Kafka's message definitions (``clients/src/main/resources/common/message``).
+The layouts follow Kafka's message definitions (``clients/src/main/resources/common/message``).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from aiokafka import TopicPartition
 
 API_VERSIONS: Final = (18, 3)
 METADATA: Final = (3, 10)
-"""The first version of metadata that has topic ids; brokers have it from Kafka 2.8 on."""
+"""The first metadata version with topic ids, from Kafka 2.8 on."""
 PRODUCE: Final = (0, 12)
 END: Final = (26, 5)
 COMMIT_OFFSETS: Final = (28, 5)
 SECOND: Final = (PRODUCE, END, COMMIT_OFFSETS)
-"""What a broker of the second protocol speaks: its APIs, each with the version that belongs to it."""
+"""The APIs of the second protocol, each with its version."""
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""The feature of a cluster that says which protocol it follows."""
+"""The cluster feature that determines the protocol."""
 
 _ALL_IN_SYNC: Final = -1
 _NO_TAGS: Final = b"\0"
@@ -43,7 +43,7 @@ _NO_ID: Final = bytes(_ID_BYTES)
 
 
 class Ended(NamedTuple):
-    """What the coordinator says at a transaction's end: an error's code, and the identity for the next one."""
+    """The coordinator's response to a commit: an error code and the next identity."""
 
     error: int
     producer_id: int
@@ -51,30 +51,30 @@ class Ended(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """A topic's id as Kafka's tools show it, empty if the cluster gives it none; an error's code if the broker knows no such topic."""
+    """A topic id as Kafka's tools show it (empty: none), or an error code."""
 
     error: int
     topic_id: str
 
 
 class Header(NamedTuple):
-    """A request's or a response's header."""
+    """The header of a request or response."""
 
     correlation_id: int
     encoded: bytes = b""
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """Returns the bytes of the header."""
         return self.encoded
 
 
 class Request:
-    """A request as aiokafka's connections take one: its bytes, and how to read the response."""
+    """A request for aiokafka's connections: its bytes and a decoder of the response."""
 
     def __init__(
         self, api: tuple[int, int], body: bytes, read: Callable[[bytes], Any], *, tagged: bool = True
     ) -> None:
-        """Take whether the response's header can have tags; that of ``API_VERSIONS`` cannot, whatever the version."""
+        """Takes the request; only ``API_VERSIONS`` has no ``tagged`` response header."""
         self._api = api
         self._body = body
         self._read = read
@@ -82,44 +82,44 @@ class Request:
 
     @property
     def RESPONSE_TYPE(self) -> Request:  # noqa: N802  (aiokafka's name for what decodes)
-        """What decodes the response."""
+        """The decoder of the response."""
         return self
 
     def prepare(self, versions: object) -> Request:
-        """It is of one version."""
+        """Returns itself, because it has one version."""
         del versions
         return self
 
     def build_request_header(self, *, correlation_id: int, client_id: str) -> Header:
-        """The header in the second version, with no tags."""
+        """Returns a header of version 2 without tags."""
         name = client_id.encode()
         return Header(correlation_id, _head(*self._api, correlation_id, len(name)) + name + _NO_TAGS)
 
     def encode(self) -> bytes:
-        """All that follows the header."""
+        """Returns the bytes after the header."""
         return self._body
 
     def parse_response_header(self, response: BytesIO) -> Header:
-        """Read the header."""
+        """Reads the header."""
         (correlation_id,) = _int32(response.read(4))
         if self._tagged:
             response.seek(Cursor(response.getbuffer(), 4).skip_tags())
         return Header(correlation_id)
 
     def decode(self, response: BytesIO) -> Any:
-        """Read the rest of the response."""
+        """Reads the response after the header."""
         return self._read(response.read())
 
 
 def ask_features() -> Request:
-    """Ask a broker for the features of its cluster: their names, each with its version."""
+    """Requests the cluster's features; the response maps names to versions."""
     return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _features, tagged=False)
 
 
 def produce(
     transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, bytes | bytearray]
 ) -> Request:
-    """Write a batch to each of some partitions; they become part of the transaction. The response is each one's error code."""
+    """Writes batches in the transaction; the response has each partition's error code."""
     topics: dict[str, list[bytes | bytearray]] = {}
     for (topic, partition), batch in batches.items():
         topics.setdefault(topic, []).extend((_packed32(partition), _varint(len(batch) + 1), batch, _NO_TAGS))
@@ -136,7 +136,7 @@ def produce(
 def commit_offsets(
     transactional_id: str, group: str, identity: tuple[int, int], offsets: Mapping[TopicPartition, int]
 ) -> Request:
-    """Commit a group's offsets with the transaction. The response is each one's error code."""
+    """Commits a group's offsets; the response has each partition's error code."""
     topics: dict[str, list[bytes]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append(_offset(partition, offset, -1) + _text("") + _NO_TAGS)
@@ -148,12 +148,12 @@ def commit_offsets(
 
 
 def end(transactional_id: str, identity: tuple[int, int]) -> Request:
-    """Commit a transaction. The response is an ``Ended``."""
+    """Commits a transaction; the response is an ``Ended``."""
     return Request(END, _text(transactional_id) + _ending(*identity, True) + _NO_TAGS, _read_end)
 
 
 def ask_topic_ids(topics: Collection[str]) -> Request:
-    """Ask a broker for the ids of some topics, none of which is created by that. The response is a ``TopicId`` for each topic."""
+    """Requests a ``TopicId`` for each topic, without creating topics."""
     asked = b"".join(_NO_ID + _text(topic) + _NO_TAGS for topic in topics)
     no_creation_no_authorizations = bytes(3)
     return Request(
@@ -162,7 +162,7 @@ def ask_topic_ids(topics: Collection[str]) -> Request:
 
 
 class Cursor:
-    """Reads one field behind the other."""
+    """Reads consecutive fields."""
 
     __slots__ = ("_at", "_data")
 
@@ -171,17 +171,17 @@ class Cursor:
         self._at = at
 
     def int16(self) -> int:
-        """A whole number of two bytes."""
+        """Reads an integer of two bytes."""
         self._at += 2
         return int(_int16(self._data, self._at - 2)[0])
 
     def int32(self) -> int:
-        """A whole number of four bytes."""
+        """Reads an integer of four bytes."""
         self._at += 4
         return int(_int32(self._data, self._at - 4)[0])
 
     def varint(self) -> int:
-        """A number of seven bits a byte."""
+        """Reads an unsigned varint."""
         value = shift = 0
         while True:
             byte = self._data[self._at]
@@ -192,18 +192,18 @@ class Cursor:
             shift += 7
 
     def count(self) -> int:
-        """How many there are of what follows; none where it is missing."""
+        """Reads the length of an array or text; 0 for null."""
         return max(0, self.varint() - 1)
 
     def text(self) -> str:
-        """A text; empty where it is missing."""
+        """Reads a text; empty for null."""
         return str(self.data(self.count()), "utf-8")
 
     def data(self, size: int) -> bytes | memoryview:
-        """So many bytes.
+        """Reads ``size`` bytes.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: the response has fewer.
         """
         self._at += size
         if self._at > len(self._data):
@@ -211,7 +211,7 @@ class Cursor:
         return self._data[self._at - size : self._at]
 
     def partition(self) -> tuple[int, int]:
-        """What is told of a partition that was written to: its number and an error's code."""
+        """Reads a written partition's number and error code."""
         number, error, *_ = _told(self._data, self._at)
         self._at += 30
         for _ in range(self.count()):
@@ -223,14 +223,14 @@ class Cursor:
         return number, error
 
     def skip_tags(self) -> int:
-        """Pass over tagged fields, and give the place behind them."""
+        """Skips tagged fields; returns the position after them."""
         for _ in range(self.varint()):
             self.varint()
             self.data(self.varint())
         return self._at
 
     def tags(self) -> Mapping[int, bytes | memoryview]:
-        """Tagged fields."""
+        """Reads tagged fields."""
         return {self.varint(): self.data(self.varint()) for _ in range(self.varint())}
 
 
@@ -294,7 +294,7 @@ def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
         cursor.data(1)
         for _ in range(cursor.count()):
             cursor.data(2 + 3 * 4)
-            for _ in range(3):  # replicas, those in sync, those offline
+            for _ in range(3):  # replicas, in-sync replicas, offline replicas
                 cursor.data(4 * cursor.count())
             cursor.skip_tags()
         cursor.int32()
