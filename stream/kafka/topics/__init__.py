@@ -1,1 +1,1 @@
-"""The topics of an installation: their layout, creation, checks and access control."""
+"""Defines, creates, checks and protects the topics of an installation."""

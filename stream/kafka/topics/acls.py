@@ -1,7 +1,7 @@
-"""Who may do what: the access control lists of each role, and putting them into force.
+"""Defines and applies the access control lists of each role.
 
-Kafka lets everybody who may read or write a topic describe it too, and whoever may write any topic write idempotently
-(from version 3.0 on), so neither is granted by itself.
+Read or Write on a topic implies Describe, and Write on any topic implies IdempotentWrite (from
+Kafka 3.0 on), so that neither is granted separately.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ALLOW: Final = 3
 
 
 class AclRole(StrEnum):
-    """What a principal is for; one principal may have several roles."""
+    """The role of a principal, which may have several."""
 
     PRODUCER = "producer"
     ANALYST = "analyst"
@@ -46,7 +46,7 @@ class AclRole(StrEnum):
 
 
 class Operation(StrEnum):
-    """What is done; the words of ``kafka-acls.sh``."""
+    """An operation, in the words of ``kafka-acls.sh``."""
 
     READ = "Read"
     WRITE = "Write"
@@ -56,7 +56,7 @@ class Operation(StrEnum):
 
 
 class Resource(StrEnum):
-    """What it is done to; the options of ``kafka-acls.sh``."""
+    """A type of resource, in the options of ``kafka-acls.sh``."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -76,51 +76,51 @@ _PATTERN_CODES: Final = {"literal": 3, "prefixed": 4}
 
 @dataclass(frozen=True)
 class AclEntry:
-    """One operation on a resource, or on all whose names begin like it."""
+    """An operation on a resource, or on all resources with a prefix."""
 
     operation: Operation
     resource: Resource
     name: str
     prefixed: bool = False
     optional: bool = False
-    """Whether a service goes on without it, and only checks less."""
+    """Whether a service works without it, with fewer checks."""
 
     @property
     def pattern(self) -> str:
-        """How the name is meant, in the words of ``kafka-acls.sh``."""
+        """The pattern type of the name, in the words of ``kafka-acls.sh``."""
         return "prefixed" if self.prefixed else "literal"
 
     @classmethod
     def read(cls, *topics: str) -> tuple[Self, ...]:
-        """Reading these topics."""
+        """Returns Read on these topics."""
         return tuple(cls(Operation.READ, Resource.TOPIC, topic) for topic in topics)
 
     @classmethod
     def write(cls, *topics: str) -> tuple[Self, ...]:
-        """Writing these topics."""
+        """Returns Write on these topics."""
         return tuple(cls(Operation.WRITE, Resource.TOPIC, topic) for topic in topics)
 
     @classmethod
     def check(cls, *topics: str) -> tuple[Self, ...]:
-        """Reading how these topics are set."""
+        """Returns DescribeConfigs on these topics."""
         return tuple(cls(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic, optional=True) for topic in topics)
 
     @classmethod
     def own_groups(cls, beginning: str) -> Self:
-        """Being in consumer groups whose names begin so."""
+        """Returns Read on consumer groups with a prefix."""
         return cls(Operation.READ, Resource.GROUP, f"{beginning}-", prefixed=True)
 
 
 def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tuple[AclEntry, ...]]:
-    """What each role may do in the installation of ``settings.prefix``: no more than it needs.
+    """Returns the minimal access of each role in an installation.
 
-    ``live`` are the topics of people's events, which the feeds read.
+    ``live`` names the live topics, which the feeds read.
     """
     topics = Topics(settings.prefix)
     return {
         AclRole.PRODUCER: AclEntry.write(topics.queries),
         AclRole.ANALYST: (
-            # What is public of a stream stands in the ledger: its source's attributes, its plan, what is left.
+            # The ledger has the public attributes, plan and remaining budget of a stream.
             *AclEntry.read(topics.answers, topics.ledger),
             AclEntry.own_groups(f"{settings.prefix}-{AclRole.ANALYST}"),
         ),
@@ -145,13 +145,13 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
         ),
         AclRole.FEED: (
             *AclEntry.read(*live, topics.control, topics.partials, topics.merges),
-            # Periods begin and end by what feeds ask of the ledger.
+            # Feeds request the begin and end of periods.
             *AclEntry.write(
                 topics.partials, topics.merges, topics.queries, topics.requests, topics.rejected, topics.status
             ),
             *AclEntry.check(topics.control, topics.partials, topics.merges, topics.queries),
             *AclEntry.check(topics.requests, topics.rejected, topics.status),
-            # The changelog of each live topic is made when the topic is first served.
+            # A feed creates the changelog of a live topic when it first serves the topic.
             *(
                 AclEntry(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)
                 for operation in (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
@@ -168,7 +168,7 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
             *(AclEntry.write(topics.queries) if settings.monitor_asks else ()),
             *(AclEntry.read(topics.answers) if settings.monitor_asks or settings.monitor_alerts else ()),
             *(AclEntry(Operation.DESCRIBE, Resource.TOPIC, topic) for topic in (topics.queries, topics.partials)),
-            # Whether every topic is as it should be is for the monitor to tell.
+            # The monitor checks the settings of every topic.
             *(
                 AclEntry(Operation.DESCRIBE, Resource.TOPIC, topic, optional=True)
                 for topic in (topics.answers, topics.state, topics.merges)
@@ -193,12 +193,12 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
 
 
 def usual_principal(role: AclRole, settings: Settings) -> str:
-    """The principal of a role where none is named."""
+    """Returns the default principal of a role."""
     return f"User:{settings.prefix}-{role}"
 
 
 def command(principal: str, granted: Iterable[AclEntry], bootstrap: str) -> list[str]:
-    """The commands of Kafka's own tool that make the grants, one for each resource."""
+    """Returns the ``kafka-acls.sh`` commands for the grants, one per resource."""
     operations: dict[tuple[Resource, str, str], list[Operation]] = {}
     for one in granted:
         operations.setdefault((one.resource, one.name, one.pattern), []).append(one.operation)
@@ -216,7 +216,7 @@ def command(principal: str, granted: Iterable[AclEntry], bootstrap: str) -> list
 
 
 async def apply(settings: Settings, principal: str, granted: Iterable[AclEntry]) -> None:
-    """Put grants into force; those in force already stay as they are. Needs a principal that may alter the cluster.
+    """Creates ACLs and keeps existing ones; the principal needs Alter on the cluster.
 
     Raises:
         SecurityError: Kafka refuses; the message says why.
@@ -249,7 +249,7 @@ def _request(principal: str, granted: AclEntry) -> CreateAclsRequest:
 
 
 def _service(group: str) -> tuple[AclEntry, ...]:
-    """The service's consumer group, and the transactional ids of its partitions."""
+    """Returns access to a service's consumer group and its transactional ids."""
     return (
         AclEntry(Operation.READ, Resource.GROUP, group),
         AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"{group}-", prefixed=True),

@@ -1,4 +1,4 @@
-"""Making the topics, finding those that exist, and checking them."""
+"""Creates, finds, checks and deletes an installation's topics."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ from stream.processing.topic_names import Topics, outer_prefixes
 from stream.settings import Settings, variable
 
 DELETION_SECONDS = 60.0
-"""Longest that brokers may go on telling of a topic that was deleted."""
+"""Longest time that brokers may still list a deleted topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The names of the topics that were missing, how many replicas each has, and among how many brokers that was chosen."""
+    """The created topics, their replicas, and the number of brokers."""
 
     names: list[str]
     replication: int
     brokers: int
     otherwise: list[Difference]
-    """What those that were there have otherwise than the settings say."""
+    """Settings of existing topics that differ from the wanted ones."""
 
 
 async def create_topics(settings: Settings) -> Created:
-    """Create what is missing; what exists is left alone, then checked.
+    """Creates the missing topics, and checks the existing ones without a change.
 
-    Where the settings do not say how many replicas a topic has, it has three, or as many as there are brokers now; and as many
-    partitions as those that are there.
+    Without settings, a topic gets three replicas (or one per broker, if fewer) and as many
+    partitions as existing topics.
 
     Raises:
-        TopicsError: they say another number of partitions than there are, and nothing was created; or as `look_up`.
+        TopicsError: the settings want other partitions (nothing is created), or as `look_up`.
     """
     async with admin_client(settings) as admin:
         brokers, replication = await replication_of(admin, settings)
@@ -77,10 +77,10 @@ async def create_topics(settings: Settings) -> Created:
 
 
 def _require_own_names(prefix: str, listed: Collection[str]) -> None:
-    """Refuse a prefix whose names another installation has or may have.
+    """Refuses a prefix that shares names with another installation.
 
     Raises:
-        TopicsError: the other one is there, or this one is not and could share names with one that comes later.
+        TopicsError: the other one exists, or this one is new and a later one could share its names.
     """
     _require_apart(prefix, listed)
     if (others := outer_prefixes(prefix)) and not is_there(prefix, listed):
@@ -91,10 +91,10 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
 
 
 def _require_apart(prefix: str, listed: Collection[str]) -> None:
-    """Refuse a prefix if another installation that may have the same names is there.
+    """Refuses a prefix if an installation exists that may share its names.
 
     Raises:
-        TopicsError: it is.
+        TopicsError: one exists.
     """
     for other in outer_prefixes(prefix):
         if is_there(other, listed):
@@ -107,7 +107,7 @@ def _require_apart(prefix: str, listed: Collection[str]) -> None:
 async def _otherwise(
     admin: AIOKafkaAdminClient, settings: Settings, topics: Topics, existing: Mapping[str, Sequence[int]]
 ) -> list[Difference]:
-    """What topics that were there have otherwise than they should."""
+    """Returns the differences of existing topics."""
     wanted = [one for one in layout(topics) if one.name in existing]
     actual = await configurations(admin, existing) if existing else {}
     require_read(existing, actual)
@@ -123,7 +123,7 @@ async def _otherwise(
 
 
 def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
-    """How many partitions co-partitioned topics have, or are to have where there are none."""
+    """Returns the partitions of existing co-partitioned topics, or else the settings'."""
     counts = {name: len(replicas) for name, replicas in existing.items()}
     shared = shared_partitions(settings.prefix, counts)
     if shared is None:
@@ -138,14 +138,14 @@ def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> in
 
 
 async def replication_of(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
-    """How many brokers there are, and how many replicas a new topic gets."""
+    """Returns the number of brokers, and of replicas of a new topic."""
     brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
     told = "replication" in settings.model_fields_set
     return brokers, settings.replication if told else replicas_among(brokers)
 
 
 async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
-    """Create topics; TopicsError if Kafka does not, unless somebody else just has."""
+    """Creates topics that do not exist; raises a TopicsError if Kafka fails to."""
     if not missing:
         return
     response = await admin.create_topics(
@@ -163,26 +163,26 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
 
 @dataclass(frozen=True)
 class FoundTopics:
-    """The topics that are there, as far as a principal may see them: as many partitions as most co-partitioned ones have."""
+    """The visible topics; ``topics`` has the most frequent number of partitions."""
 
     topics: Topics
     replicas: Mapping[str, Sequence[int]]
-    """How many replicas each partition of each topic has."""
+    """The number of replicas of each partition, by topic."""
     uneven: Sequence[Difference] = ()
-    """Which of them have another number of partitions."""
+    """Topics with another number of partitions."""
 
     def require_even(self, names: Iterable[str]) -> None:
-        """TopicsError where one of these topics has another number of partitions than it should."""
+        """Raises a TopicsError if one of these topics has a wrong number of partitions."""
         named = set(names)
         if differing := [one for one in self.uneven if one.topic in named]:
             raise TopicsError(told(differing))
 
 
 async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:
-    """The existing topics, which agree in their partitions: all, or for a role those that it touches.
+    """Finds the topics, and checks the partitions of all or of those of a role.
 
     Raises:
-        TopicsError: as `look_up`, and where the partitions of some are not as they should be.
+        TopicsError: as `look_up`, or if a topic has a wrong number of partitions.
     """
     found = await look_up(settings, attempts=attempts, role=role)
     found.require_even(found.replicas if role is None else _touched(settings, role))
@@ -190,10 +190,10 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
 
 
 async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> FoundTopics:
-    """Read the layout of the existing topics, as far as this principal may see them: for a role, all that it touches must be there.
+    """Reads the partitions and replicas of the topics that this principal may see.
 
     Raises:
-        TopicsError: topics are missing, or some are hidden, or for a role another installation may share names with this one.
+        TopicsError: topics are missing or, for a role, hidden or shared with an installation.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
     touched = _touched(settings, role) if role is not None else set(names)
@@ -225,7 +225,7 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None
 
 
 def _touched(settings: Settings, role: AclRole) -> set[str]:
-    """The topics that a role reads or writes and finds there."""
+    """Returns the existing topics that a role reads or writes."""
     return {
         one.name
         for one in grants(settings)[role]
@@ -235,17 +235,17 @@ def _touched(settings: Settings, role: AclRole) -> set[str]:
 
 @dataclass(frozen=True)
 class Inspection:
-    """How topics are set, beside how they should be."""
+    """A comparison of topics with their layout."""
 
     differences: list[Difference]
     losses: list[Difference]
-    """By which of them Kafka deletes what must be kept."""
+    """Differences by which Kafka deletes records that must be kept."""
     hidden: list[str]
-    """Topics whose settings this principal may not read."""
+    """Topics whose configuration this principal may not read."""
 
 
 async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
-    """Compare partitions and configuration of every topic with what they should be, or of those that a role touches.
+    """Compares the topics (of a role) with their layout.
 
     Raises:
         TopicsError: as `look_up`.
@@ -266,12 +266,10 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
 
 
 async def check_topics(settings: Settings) -> list[Difference]:
-    """Compare every topic's partitions and configuration with the wanted ones.
-
-    It needs a principal that may describe configurations.
+    """Compares all topics with their layout; the principal needs DescribeConfigs.
 
     Raises:
-        TopicsError: as `look_up`, and where a configuration may not be read.
+        TopicsError: as `look_up`, or if a configuration may not be read.
     """
     inspected = await inspect_topics(settings)
     require_read(inspected.hidden, {})
@@ -279,10 +277,10 @@ async def check_topics(settings: Settings) -> list[Difference]:
 
 
 async def delete_topics(settings: Settings) -> None:
-    """Delete every topic of an installation, for good, and wait until the broker tells of none: until then, `create_topics` finds them.
+    """Deletes all topics of an installation, and waits until none is listed.
 
     Raises:
-        TopicsError: Kafka does not delete one, or still tells of it after `DELETION_SECONDS`.
+        TopicsError: Kafka does not delete a topic, or still lists it after `DELETION_SECONDS`.
     """
     names = {wanted.name for wanted in layout(Topics(settings.prefix))}
     async with admin_client(settings) as admin:
@@ -298,7 +296,7 @@ async def delete_topics(settings: Settings) -> None:
 
 
 async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
-    """How many replicas each partition of each topic has: none for a missing topic, no entry for one not to be seen."""
+    """Returns each topic's replicas per partition: [] if missing, no entry if hidden."""
     described = await from_any_broker(lambda: admin.describe_topics(names))
     return {
         one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]

@@ -1,4 +1,4 @@
-"""How an installation's topics are to be: partitions, configuration, and which of them must lose nothing."""
+"""Defines an installation's topics: partitions, configuration, retention."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from stream.settings import Settings, variable
 
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
-"""The broker's clock alone gives records their time: no writer's can be wrong, be refused, or gain a stream a share."""
+"""The broker stamps records, so that no writer's clock can be wrong or gain an advantage."""
 _AS_SENT = {"compression.type": "producer"}
-"""Brokers keep batches as they are sent. Any other setting has them unfold what others have compressed, without a bound, in
-their own memory: a batch of 38 KB that holds 900 MB ends a broker with a heap of a gigabyte."""
+"""Brokers keep the producers' compression. With any other setting they decompress batches without a
+bound: a batch of 38 KB with 900 MB of content ends a broker with a heap of a gigabyte."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
 _FOR_EVER = {
     "cleanup.policy": "delete",
@@ -27,38 +27,38 @@ _FOR_EVER = {
     "retention.bytes": "-1",
     "max.message.bytes": str(4 * _MEGABYTE),
 }
-"""Kafka deletes the oldest records of other topics after a week: a trail without its beginning proves little."""
+"""By default, Kafka deletes records after a week; a trail without its beginning proves little."""
 _OUTLASTING = {"cleanup.policy": "delete", "retention.ms": str(28 * 24 * 3_600_000), "retention.bytes": "-1"}
-"""What is asked of the budget service waits for it for four weeks: by Kafka's own week an opening would be lost in an outage."""
+"""Requests and charges are kept for four weeks, so that an outage of a week loses none."""
 _CHANGELOG = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
 
 
 @dataclass(frozen=True)
 class TopicLayout:
-    """How one topic must be."""
+    """The required settings of a topic."""
 
     name: str
     partitions: int
     configuration: dict[str, str] = field(default_factory=dict)
 
     stamped: bool = True
-    """Whether the broker's clock gives its records their time."""
+    """Whether the broker stamps the records."""
 
     kept: bool = False
-    """Whether all that it holds must stay: what is lost of it is granted or answered a second time, or can be proved no more."""
+    """Whether records must stay: a loss repeats grants or answers, or breaks the trail's proof."""
 
     def configuration_with(self, replication: int) -> dict[str, str]:
-        """All that is set of it when it is kept so many times."""
+        """Returns the full configuration for a number of replicas."""
         return {**self.configuration, **_AS_SENT, **(STAMPED if self.stamped else {}), **durability(replication)}
 
 
 def durability(replication: int) -> dict[str, str]:
-    """What keeps a committed record: a majority of the replicas has it, and no other replica may lead."""
+    """Requires a majority of replicas for a commit, and an in-sync leader."""
     return {"min.insync.replicas": str(replication // 2 + 1), "unclean.leader.election.enable": "false"}
 
 
 def layout(topics: Topics) -> list[TopicLayout]:
-    """Every topic of an installation, with its partitions and configuration."""
+    """Returns the layout of every topic of an installation."""
     wide, serial = topics.partitions, LEDGER_PARTITIONS
     return [
         TopicLayout(topics.queries, wide, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
@@ -77,18 +77,18 @@ def layout(topics: Topics) -> list[TopicLayout]:
 
 
 def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
-    """The changelog of a live topic's tasks, which the feeds make themselves."""
+    """Returns the layout of a live topic's changelog, which the feeds create."""
     return TopicLayout(topics.feed_state(source), partitions, _CHANGELOG, kept=True)
 
 
 def is_there(prefix: str, listed: Collection[str]) -> bool:
-    """Whether an installation's topics are among those listed, or most of them: a live source may have the name of one."""
+    """Returns whether most topics exist; a single name may be a live topic's."""
     names = [one.name for one in layout(Topics(prefix))]
     return 2 * len(set(names).intersection(listed)) > len(names)
 
 
 def prefixes_of(topic: str) -> list[str]:
-    """List the prefixes under which a topic would be an installation's own."""
+    """Lists the prefixes of installations that a topic could belong to."""
     beginnings = [topic[:place] for place, character in enumerate(topic) if character == "."]
     return [
         prefix
@@ -98,9 +98,9 @@ def prefixes_of(topic: str) -> list[str]:
 
 
 def shared_partitions(prefix: str, counts: Mapping[str, int]) -> int | None:
-    """How many partitions the co-partitioned ones of some topics have: as most of them; None if there is none among them.
+    """Returns the most frequent partition count of co-partitioned topics, or None.
 
-    Where as many have one number as another, the fewer: partitions are added, and never taken away.
+    Of equally frequent counts, it takes the smallest: partitions cannot be removed.
     """
     serial = {
         one.name for one in layout(Topics(prefix, LEDGER_PARTITIONS + 1)) if one.partitions == LEDGER_PARTITIONS
@@ -110,37 +110,37 @@ def shared_partitions(prefix: str, counts: Mapping[str, int]) -> int | None:
 
 
 def worker_group(settings: Settings) -> str:
-    """The workers' consumer group."""
+    """Returns the workers' consumer group."""
     return f"{settings.prefix}-workers"
 
 
 def budget_group(settings: Settings) -> str:
-    """The budget service's consumer group."""
+    """Returns the budget service's consumer group."""
     return f"{settings.prefix}-budget"
 
 
 def feed_groups(settings: Settings) -> str:
-    """How the names of the feeds' consumer groups begin: each live topic's source has one of its own."""
+    """Returns the prefix of the feeds' consumer groups, one per live topic."""
     return f"{settings.prefix}-feed-"
 
 
 def merging_group(settings: Settings) -> str:
-    """The feeds' consumer group for what their tasks leave to be merged."""
+    """Returns the feeds' consumer group for merging partials."""
     return f"{settings.prefix}-merging"
 
 
 def monitor_group(settings: Settings) -> str:
-    """The beginning of the monitors' consumer groups: each monitor has one of its own."""
+    """Returns the prefix of the monitors' consumer groups, one per monitor."""
     return f"{settings.prefix}-monitor"
 
 
 def alerts_group(settings: Settings, target: str = "") -> str:
-    """The consumer group of a target of alerts: each has one of its own."""
+    """Returns the consumer group of an alert target, one per target."""
     return f"{settings.prefix}-alerts-{target}"
 
 
 PARTITIONS, REPLICATION = "partitions", "replication"
-"""What is no setting of a topic's configuration, and differs all the same."""
+"""Names of differences outside a topic's configuration."""
 PARTITIONS_REMEDY = (
     "partitions cannot be taken back and none of these may be recreated: halt the streams, which needs requests alone, and go on "
     "under another prefix, or bring a backup back (docs/operations.md, 'Topics that differ')"
@@ -149,12 +149,12 @@ _HIDDEN = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 class TopicsError(RuntimeError):
-    """Topics are missing or laid out otherwise; the message says which and what to do."""
+    """Topics are missing or differ from their layout; the message has a remedy."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A topic's setting that is not as it should be; ``losing`` where Kafka deletes by it what must be kept."""
+    """A wrong setting of a topic; ``losing`` if it makes Kafka lose needed records."""
 
     topic: str
     setting: str
@@ -164,12 +164,12 @@ class Difference:
 
     @property
     def serves(self) -> bool:
-        """Whether services can work with it as it is."""
+        """Whether services can work despite the difference."""
         return not self.losing and self.setting not in {PARTITIONS, REPLICATION}
 
 
 def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Difference]:
-    """Which of the topics that are there have another number of partitions than they should."""
+    """Returns existing topics with a wrong number of partitions."""
     return [
         Difference(one.name, PARTITIONS, str(one.partitions), str(count))
         for one in wanted
@@ -178,7 +178,7 @@ def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Dif
 
 
 def unlike(one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]) -> list[Difference]:
-    """What of a topic's configuration is otherwise than it should be."""
+    """Returns the differences in a topic's configuration."""
     lost = {different.setting for different in losses(one, actual)}
     return [
         Difference(one.name, setting, value, actual.get(setting, ""), losing=setting in lost)
@@ -188,7 +188,7 @@ def unlike(one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str])
 
 
 def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
-    """By which settings Kafka deletes records of a topic that must be kept."""
+    """Returns the settings by which Kafka deletes records that must be kept."""
     if not one.kept:
         return []
     policies = {policy.strip() for policy in actual.get("cleanup.policy", "").split(",")}
@@ -204,7 +204,7 @@ def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
 
 
 def told(differences: Iterable[Difference]) -> str:
-    """The differences, and behind them what to do about each kind."""
+    """Formats the differences, with a remedy for each kind."""
     listed = list(differences)
     settings = {one.setting for one in listed}
     remedies = []
@@ -224,10 +224,10 @@ def told(differences: Iterable[Difference]) -> str:
 
 
 async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The settings of each topic; no entry for one whose settings this principal may not read.
+    """Reads the configuration of each topic; no entry if it is hidden.
 
     Raises:
-        KafkaError: a broker does not answer, or does not know a topic.
+        KafkaError: a broker does not answer or does not know a topic.
     """
     asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
     responses = await from_any_broker(lambda: admin.describe_configs(asked))
@@ -242,10 +242,10 @@ async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> di
 
 
 async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
-    """One topic's settings.
+    """Reads the configuration of a topic.
 
     Raises:
-        TopicsError: this principal may not read them.
+        TopicsError: this principal may not read it.
         KafkaError: as ``configurations``.
     """
     found = await configurations(admin, [name])
@@ -254,7 +254,7 @@ async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]
 
 
 def require_read(names: Iterable[str], found: Mapping[str, object]) -> None:
-    """Raise a TopicsError where the configuration of some topics was hidden."""
+    """Raises a TopicsError if the configuration of a topic is hidden."""
     if hidden := sorted(set(names) - found.keys()):
         raise TopicsError(
             f"cannot read the configuration of topic {', '.join(hidden)}: give this principal DescribeConfigs on it, see 'sotto topics acl'"

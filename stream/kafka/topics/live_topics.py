@@ -1,4 +1,4 @@
-"""Topics of people's events, which are not an installation's own."""
+"""Creates and checks live topics and their changelogs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from stream.settings import Settings
 
 _ATTEMPTS: Final = 20
 _PAUSE: Final = 0.2
-"""How often, and how many seconds apart, it is looked whether a topic that was made is there."""
+"""Attempts, and seconds between them, to see a created topic."""
 
 
 async def create_live_topic(settings: Settings, source: EventsSource, partitions: int) -> tuple[int, bool]:
-    """Make the topic of a source's events if it is missing; give how many partitions it has, and whether it was made.
+    """Creates a live topic if it is missing; returns its partitions, and if it is new.
 
-    Where the source's clock is the broker's its records have the broker's time.
+    If the source has the broker's clock, the broker stamps the records.
 
     Raises:
-        TopicsError: it is there and its records have their writers' time, or it may not be seen or made.
+        TopicsError: the topic exists with writers' timestamps, or is hidden or cannot be created.
     """
     by_broker = source.clock == "broker"
     wanted = TopicLayout(source.topic, partitions, stamped=by_broker)
@@ -58,16 +58,16 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
 
 
 def another_source(source: str) -> str:
-    """What helps where a source's topic has other partitions than it had."""
+    """Returns the remedy for a topic whose number of partitions has changed."""
     return f"close the streams of source '{source}', and register another source for the topic as it is"
 
 
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
-    """How many partitions a source's topic has; the changelog of its tasks is made if it is missing.
+    """Returns the partitions of a live topic; creates a missing changelog.
 
     Raises:
-        TopicsError: the topic is not there or hidden, or the changelog was made for another number of partitions, belongs to another
-            installation, or Kafka deletes records of it.
+        TopicsError: the topic is missing or hidden, or the changelog has another number of
+            partitions, belongs to another installation or loses records.
     """
     async with admin_client(settings) as admin:
         found = await describe_topics(admin, [topic])
@@ -94,7 +94,9 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
 
 
 async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
-    """Refuse a changelog that is another installation's topic, as the ledger of `sotto.feed` is for a source `ledger` of `sotto`.
+    """Refuses a changelog that is another installation's topic.
+
+    For example, the changelog of source `ledger` in `sotto` is named like `sotto.feed`'s ledger.
 
     Raises:
         TopicsError: there is such an installation.
@@ -111,7 +113,7 @@ async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, 
 
 
 async def _made(admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout) -> tuple[list[int], bool]:
-    """How many replicas each partition of a topic has, which is made if it is missing, and whether it was; none if it does not come."""
+    """Creates a missing topic; returns its replicas per partition, and if it is new."""
     for attempt in range(_ATTEMPTS):
         if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):
             return found, attempt > 0
