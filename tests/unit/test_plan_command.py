@@ -135,8 +135,8 @@ def _listed(kind: str) -> list[Calibration]:
         (["--mechanism", "pmw", "--sizes", "3,x"], "--sizes"),
         (["--mechanism", "histogram", "--plot", "x.svg", "--against", "cutoff"], "--against cutoff"),
         (["--mechanism", "laplace", "--plot", "/no/such/folder/x.svg"], "--plot"),
-        (["--mechanism", "laplace", "--plot", "x.strange"], "--plot: cannot draw to x.strange"),
-        (["--mechanism", "laplace", "--plot", "drawing"], "--plot: cannot draw to drawing"),
+        (["--mechanism", "laplace", "--plot", "x.strange"], "--plot: cannot plot to x.strange"),
+        (["--mechanism", "laplace", "--plot", "drawing"], "--plot: cannot plot to drawing"),
     ],
 )
 def test_what_cannot_be_planned_or_drawn_is_one_clear_error(arguments: list[str], words: str) -> None:

@@ -1,4 +1,4 @@
-"""``sotto plan`` without a mechanism compares all of them for what is wanted, and says which to take."""
+"""``sotto plan`` without a mechanism compares all of them and recommends one."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_the_least_error_of_a_group_by_is_that_of_a_histogram_over_its_attribute
     assert (first["mechanism"], first["over"]) == ("histogram", ["3"])
     assert all(one["alpha"] > 5 * first["alpha"] for one in others if one["applies"] and one["over"] is None)
     shown = run(*arguments)
-    assert "→ take histogram over the attribute 3 alone: the least α" in shown
+    assert "→ take histogram over the attribute 3 only: the smallest α" in shown
     alone = json.loads(
         run("--mechanism", "histogram", "--epsilon", "1", "--queries", "40", "--sizes", "4", "--json")
     )
@@ -224,7 +224,7 @@ def test_without_attributes_to_group_by_the_error_holds_for_every_group_by_that_
         for one in itertools.combinations(places, count)
     ]
     assert of_any == {kind: max(one[kind] for one in each) for kind in of_any}
-    assert "every group-by that can be asked" in run(*grouped)
+    assert "of every possible group-by" in run(*grouped)
     assert "every group-by" not in run(*grouped, *by("2"))
 
 
@@ -284,7 +284,7 @@ def test_with_both_it_says_whether_the_error_is_kept_to() -> None:
     arguments = ["--epsilon", "1", "--queries", "10", *SMALL]
     assert compared(*arguments, "--alpha", "1000")["keeps"]
     assert not compared(*arguments, "--alpha", "1")["keeps"]
-    assert "it does not keep to an α of 1: that takes ε" in run(*arguments, "--alpha", "1")
+    assert "it does not keep an α of 1: that needs ε" in run(*arguments, "--alpha", "1")
 
 
 def test_a_source_says_what_is_about_it(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_people_see_the_choice_the_others_and_why_and_no_word_is_cut() -> None:
     assert all(len(line) <= 80 for line in lines if not line.startswith("  sotto plan"))
     words = set(shown.replace(",", " ").replace(":", " ").split())
     assert set(MODELS) <= words
-    assert "→ take pmw: the least α" in shown
+    assert "→ take pmw: the smallest α" in shown
     printed = compared("--epsilon", "1", "--alpha", "300", "--queries", "500", *MANY)
     for one in printed["mechanisms"]:
         assert set(one["why"].replace(",", " ").replace(":", " ").split()) <= words
@@ -410,17 +410,20 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
     [
         ([], "epsilon: give it, or alpha"),
         (["--epsilon", "1", "--plot", "x.svg"], "--plot: name the mechanism"),
-        (["--mechanism", "laplace"], "--epsilon: give the budget"),
+        (["--mechanism", "laplace"], "--epsilon: is missing; give the budget"),
         (["--mechanism", "laplace", "--epsilon", "1", "--form", "count"], "--form, --source"),
         (["--mechanism", "laplace", "--epsilon", "1", "--group-by", "1"], "--form, --source, --group-by"),
-        (["--epsilon", "1", "--form", "terms"], "no mechanism answers such questions"),
-        (["--epsilon", "1", *SMALL, *by("1")], "--group-by: questions of form count have no groups; give --form"),
+        (["--epsilon", "1", "--form", "terms"], "no mechanism answers these questions"),
+        (["--epsilon", "1", *SMALL, *by("1")], "--group-by: form count has no groups; give --form"),
         ([*GROUPS, "--universe", "16"], "--sizes: the groups are not known without; give it, or --source"),
         (
             [*GROUPS, *by("1")],
-            "--group-by: it is not known what there is to group by; give --sizes or --source as",
+            "--group-by: the attributes are unknown; give --sizes or --source as",
         ),
-        ([*GROUPS, *SMALL, *by("3")], "--group-by: '3' is no place in --sizes, whose places are 1, 2; give one"),
+        (
+            [*GROUPS, *SMALL, *by("3")],
+            "--group-by: '3' is not a place in --sizes, whose places are 1, 2; give one",
+        ),
         ([*GROUPS, *SMALL, *by("2", "2")], "--group-by: '2' is given twice; give it once"),
         (
             [*GROUPS, *WIDE, *by("1", "5")],
@@ -432,14 +435,14 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
         ),
         (
             [*GROUPS, "--source", json.dumps(REPLACED), *by("town")],
-            "--group-by: 'town' is no attribute of the source, which has age, sex; give one of them",
+            "--group-by: 'town' is not an attribute of the source, which has age, sex; give one of them",
         ),
         (
             [
                 *["--epsilon", "1", "--form", "count", "--source"],
                 '{"source": "a", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}',
             ],
-            "takes no questions of form count",
+            "has no questions of form count",
         ),
     ],
 )

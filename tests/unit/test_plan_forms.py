@@ -154,14 +154,14 @@ def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() 
     ("arguments", "of"),
     [
         (["--form", "count", "--sizes", "8,2"], ""),
-        (["--form", "fraction", "--sizes", "8,2"], "about as much over their number, which is private"),
+        (["--form", "fraction", "--sizes", "8,2"], "about this divided by the number of rows, which is private"),
         (
             ["--form", "fraction", "--sizes", "8,2", "--neighbors", "replace"],
-            "over their number, which --rows tells",
+            "a share's α is this divided by the number of rows, --rows",
         ),
-        (["--form", "sum", "--sizes", "8,2"], "of a count: a sum's is as many times that as one row moves it"),
+        (["--form", "sum", "--sizes", "8,2"], "of a count: a sum's α is this times the most by which one row"),
         (["--form", "mean", "--sizes", "8,2"], "of a mean times its number of rows, in ranges of its attribute"),
-        (["--form", "sum", "--source", json.dumps(source("replace"))], "--attribute says which one is meant"),
+        (["--form", "sum", "--source", json.dumps(source("replace"))], "--attribute selects one"),
     ],
 )
 def test_what_an_error_is_of_is_said_where_it_is_not_an_answer_s_own(arguments: list[str], of: str) -> None:
@@ -191,19 +191,19 @@ def test_what_an_error_is_of_is_said_where_it_is_not_an_answer_s_own(arguments: 
         ),
         (
             ["--form", "count", "--sizes", "8,2", "--attribute", "age"],
-            "--attribute: questions of form count sum none up",
+            "--attribute: form count sums no attribute",
         ),
         (
             ["--form", "sum", "--sizes", "8,2", "--attribute", "age"],
-            "--attribute: its range is not known; give --source",
+            "--attribute: its range is unknown; give --source",
         ),
         (
             ["--form", "sum", "--attribute", "sex", "--source", json.dumps(source("add-remove"))],
-            "--attribute: 'sex' is no attribute of integers of the source, which has age, dose; give one of them",
+            "--attribute: 'sex' is not an attribute of integers of the source, which has age, dose; give one of them",
         ),
         (
             ["--form", "mean", "--source", json.dumps({**source("replace"), "attributes": {"sex": ["F", "M"]}})],
-            "--form: the source has no attribute of integers, and a mean is of one",
+            "--form: a mean needs an attribute of integers, and the source has none",
         ),
     ],
 )

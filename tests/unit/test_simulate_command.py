@@ -87,12 +87,18 @@ def test_errors_and_charges_stand_beside_the_promise_for_each_run_and_all() -> N
 def test_people_see_it_within_eighty_columns() -> None:
     shown = simulate("--synthetic", "1000").stdout
     assert max(map(len, shown.splitlines())) <= 80
-    for words in ("1,000 rows made up: independent attributes", "promised", "3 / 3", "line 5", "line 3 rejected"):
+    for words in (
+        "1,000 generated rows: independent attributes",
+        "promised",
+        "3 / 3",
+        "line 5",
+        "line 3 rejected",
+    ):
         assert words in shown
-    assert "2 runs had an answer further off than it promised" in shown
+    assert "2 runs had an error above the promised α" in shown
     assert "raise expected_queries" not in shown
     Path("spec.json").write_text(json.dumps(STREAM | {"expected_queries": 2}))
-    assert "the promise is for the first 2 answers" in simulate("--synthetic", "1000").stdout
+    assert "the promise covers the first 2 answers" in simulate("--synthetic", "1000").stdout
 
 
 def test_a_seed_repeats_rows_and_noise_and_is_told_where_none_was_given() -> None:
@@ -121,7 +127,7 @@ def test_a_live_topic_is_told_to_have_no_simulation_whatever_table_is_given(tabl
 def test_a_public_file_stands_in_for_the_source_s_own() -> None:
     found = told("--table", "public.csv")
     assert found["rows"] == 50
-    assert "no ledger was in reach" in found["data"]
+    assert "no ledger was reachable" in found["data"]
 
 
 def test_private_tables_are_refused_and_nothing_is_printed_of_them(nowhere: Path) -> None:
@@ -141,12 +147,12 @@ def test_no_file_is_read_while_a_deployment_that_is_named_cannot_say_what_is_pri
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
-    assert "says which tables are private and cannot be read" in refused("--table", "public.csv")
+    assert "which names the private tables, cannot be read" in refused("--table", "public.csv")
     assert told("--synthetic", "10")["rows"] == 10
 
 
 def test_the_errors_are_drawn_to_a_file() -> None:
-    assert "drawn to errors.svg" in simulate("--synthetic", "1000", "--plot", "errors.svg").stdout
+    assert "plotted to errors.svg" in simulate("--synthetic", "1000", "--plot", "errors.svg").stdout
     drawn = Path("errors.svg").read_text()
     assert drawn.lstrip().startswith("<?xml")
     assert drawn.count('<g id="axes_') == 3
@@ -181,9 +187,9 @@ def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to
         (["--table", "public.csv", "--synthetic", "5"], "give one of them"),
         (
             ["--synthetic", "5", "--plot", "x.strange"],
-            "--plot: cannot draw to x.strange; give a name that ends with",
+            "--plot: cannot plot to x.strange; give a name that ends with",
         ),
-        (["--synthetic", "5", "--plot", "errors"], "--plot: cannot draw to errors; give a name that ends with"),
+        (["--synthetic", "5", "--plot", "errors"], "--plot: cannot plot to errors; give a name that ends with"),
     ],
 )
 def test_wrong_options_are_one_clear_error(arguments: list[str], words: str) -> None:
@@ -209,4 +215,4 @@ def test_without_a_source_the_ledger_is_asked_for_its_definition(monkeypatch: py
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
     result = CliRunner().invoke(app, ["simulate", "spec.json", "questions.txt", "--synthetic", "5"])
     assert result.exit_code != 0
-    assert "give it with --source" in str(result.exception)
+    assert "give --source" in str(result.exception)

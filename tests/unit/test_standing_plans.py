@@ -99,8 +99,13 @@ def test_what_has_no_other_way_says_why(tmp_path: Path) -> None:
     ("changed", "source", "options", "words"),
     [
         ({"by": ["colour"]}, SOURCE, [], "standing.by.0: the source has no attribute of this name"),
-        ({}, {**SOURCE, "source": "others"}, [], "--standing: its source is 'flights', and that of --source"),
-        ({}, SOURCE, ["--epsilon", "2"], "--standing: the stream itself says its mechanism"),
+        (
+            {},
+            {**SOURCE, "source": "others"},
+            [],
+            "--standing: its source is 'flights', but --source defines 'others'",
+        ),
+        ({}, SOURCE, ["--epsilon", "2"], "--standing: the stream defines its mechanism"),
         (
             {},
             {"kind": "values", "source": "flights", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1},
@@ -121,4 +126,4 @@ def test_a_source_must_be_told(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text(json.dumps(standing()))
     result = CliRunner().invoke(app, ["plan", "--standing", str(path)])
-    assert "--standing: give the live topic" in " ".join((result.output + str(result.exception)).split())
+    assert "--standing: needs a live topic" in " ".join((result.output + str(result.exception)).split())

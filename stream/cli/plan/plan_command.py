@@ -1,4 +1,4 @@
-"""``sotto plan``: what accuracy a budget buys, and what a wanted accuracy costs."""
+"""``sotto plan``: the accuracy for a budget, and the cost of a requested accuracy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 
 FINE_GRID = 1 / 1024
-"""Fine enough that rounding to the grid does not show in α."""
+"""Fine enough that rounding to the grid does not change α visibly."""
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
@@ -46,14 +46,14 @@ _OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "ex
 
 
 class Neighbors(StrEnum):
-    """Neighbouring relations."""
+    """Neighboring relations."""
 
     ADD_REMOVE = "add-remove"
     REPLACE = "replace"
 
 
 class WarmStart(StrEnum):
-    """What a stream of pmw measures with its first answer."""
+    """Marginals that a stream of pmw measures with its first answer."""
 
     AUTO = "auto"
     NOTHING = "0"
@@ -62,7 +62,7 @@ class WarmStart(StrEnum):
 
 
 class CalibrationOption(StrEnum):
-    """What a stream may ask for."""
+    """The calibration field of a stream."""
 
     BEST = "best"
     TEXTBOOK = "textbook"
@@ -71,25 +71,25 @@ class CalibrationOption(StrEnum):
 def plan(
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε.", min=1e-6)] = None,
     mechanism: Annotated[
-        MechanismKind | None, typer.Option(help="The mechanism; without it all are compared for what is wanted.")
+        MechanismKind | None, typer.Option(help="The mechanism; all are compared if omitted.")
     ] = None,
     form: Annotated[
         FormName | None,
         typer.Option(
-            help="Without --mechanism: the form of the questions; alarm asks whether one is above a threshold."
+            help="Without --mechanism: the form of the questions; alarm asks whether a number is above a threshold."
         ),
     ] = None,
     group_by: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --form groups: an attribute that is grouped by, by its name in --source or its place in --sizes; repeat it for each."
-            " Without it α holds for every group-by that can be asked."
+            help="With --form groups: a grouping attribute, by its name in --source or its place in --sizes; repeat it for each."
+            " If omitted, α holds for every possible group-by."
         ),
     ] = None,
     attribute: Annotated[
         str | None,
         typer.Option(
-            help="With --form sum or mean: the attribute, by its name in --source. Without it α holds for any of them."
+            help="With --form sum or mean: the attribute, by its name in --source. If omitted, α holds for any attribute."
         ),
     ] = None,
     source: Annotated[
@@ -99,77 +99,79 @@ def plan(
     standing: Annotated[
         str | None,
         typer.Option(
-            help="A stream on a live topic, as 'sotto stream open' takes it: inline, a file, or -. Goes with --source, and says all itself."
+            help="A stream on a live topic as for 'sotto stream open': inline, a file, or -. Needs --source and no other option."
         ),
     ] = None,
     cutoff: Annotated[
         int | None,
         typer.Option(
-            help="How many charged answers: aboves, noisy answers, measurements or updates. Without it mechanisms that charge each answer are planned for all --queries.",
+            help="Number of charged answers: aboves, noisy answers, measurements or updates. If omitted, mechanisms that charge each answer are planned for all --queries.",
             min=1,
         ),
     ] = None,
     queries: Annotated[
-        int, typer.Option(help="How many queries are expected; of a running count, how many windows.", min=1)
+        int, typer.Option(help="Expected number of queries; for a running count, of windows.", min=1)
     ] = 1000,
-    beta: Annotated[float, typer.Option(help="Probability that any answer is off by more than α.")] = 0.05,
+    beta: Annotated[float, typer.Option(help="Probability that any answer has an error above α.")] = 0.05,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
     monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
-    sensitivity: Annotated[float, typer.Option(help="How far one person moves a query.")] = 1.0,
-    grid: Annotated[float, typer.Option(help="The step that trusted values are rounded to.")] = FINE_GRID,
-    neighbors: Annotated[Neighbors, typer.Option(help="What neighbouring data sets are.")] = Neighbors.ADD_REMOVE,
+    sensitivity: Annotated[float, typer.Option(help="Most by which one person changes a number.")] = 1.0,
+    grid: Annotated[float, typer.Option(help="Step to which trusted values are rounded.")] = FINE_GRID,
+    neighbors: Annotated[
+        Neighbors, typer.Option(help="The neighboring relation of data sets.")
+    ] = Neighbors.ADD_REMOVE,
     numbers: Annotated[str, typer.Option(help="numeric_sparse: fresh or gap.")] = "fresh",
     dimensions: Annotated[
         int, typer.Option(help="laplace: most values per query.", min=1, max=MAX_CATEGORIES)
     ] = 1,
     categories: Annotated[
-        int, typer.Option(help="randomized_response: how many categories.", min=2, max=MAX_CATEGORIES)
+        int, typer.Option(help="randomized_response: number of categories.", min=2, max=MAX_CATEGORIES)
     ] = 2,
     total: Annotated[
         int | None,
         typer.Option(
-            help="running_count: how often one person counts in all windows together; --sensitivity if not given.",
+            help="running_count: how often one person counts in all windows together; --sensitivity if omitted.",
             min=1,
         ),
     ] = None,
     contributions: Annotated[int, typer.Option(help="randomized_response: events per person.", min=1)] = 1,
     universe: Annotated[
         int | None,
-        typer.Option(help="Cells of the universe, for mechanisms over tables; 1024 of a named one.", min=1),
+        typer.Option(help="Cells of the universe, for mechanisms over tables; 1024 with --mechanism.", min=1),
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(help="pmw: how many values each attribute has, such as 85,2,16, in place of --universe."),
+        typer.Option(help="pmw: number of values of each attribute, such as 85,2,16; replaces --universe."),
     ] = None,
     warm_start: Annotated[
-        WarmStart, typer.Option(help="pmw: marginals of how many attributes are measured first.")
+        WarmStart, typer.Option(help="pmw: attributes of each marginal that is measured first.")
     ] = WarmStart.AUTO,
     worst_case: Annotated[
-        bool, typer.Option(help="pmw: plan so that the measurements last for every table and every asker.")
+        bool, typer.Option(help="pmw: plan enough measurements for every table and every analyst.")
     ] = False,
     rows: Annotated[int | None, typer.Option(help="Public number of rows, for multiplicative weights.")] = None,
     gap: Annotated[
         float | None,
-        typer.Option(help="Multiplicative weights: the error that calls for an update, a share of the rows."),
+        typer.Option(help="Multiplicative weights: the error that triggers an update, as a share of the rows."),
     ] = None,
     sparsity: Annotated[int, typer.Option(help="Most cells per sparse query.", min=1)] = 16,
     projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
     calibration: Annotated[
-        CalibrationOption, typer.Option(help="What the stream would ask for.")
+        CalibrationOption, typer.Option(help="The stream's calibration field.")
     ] = CalibrationOption.BEST,
     alpha: Annotated[
         float | None,
         typer.Option(
-            help="A wanted α: also tell the ε, the cutoff or the rows that it needs, and what a question with it is charged."
-            " Without --mechanism it may stand in place of --epsilon."
+            help="A requested α: also print the ε, cutoff or rows that it needs, and the charge of a question with it."
+            " Without --mechanism it may replace --epsilon."
         ),
     ] = None,
     table: Annotated[
         Path | None,
         typer.Option(help="A public table: shows how many of its rows the contribution of --source leaves out."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the error to this file (png, svg or pdf).")] = None,
-    against: Annotated[Against, typer.Option(help="What the plot varies.")] = Against.EPSILON,
+    plot: Annotated[Path | None, typer.Option(help="Plot the error to this file (png, svg or pdf).")] = None,
+    against: Annotated[Against, typer.Option(help="The parameter that the plot varies.")] = Against.EPSILON,
     as_json: AsJson = False,
 ) -> None:
     """Compare the mechanisms for a question, or the calibrations of one, and recommend one."""
@@ -264,14 +266,14 @@ def plan(
         console.print(str(charge), soft_wrap=True)
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
         asked = theorem_projections(rows, sparsity, queries, beta)
-        console.print(f"the theorem of Blum & Roth 2011 asks for {asked:.3g} projections")
+        console.print(f"the theorem of Blum & Roth 2011 needs {asked:.3g} projections")
     if plot is not None:
-        say(f"drawn to {plot}", soft_wrap=True)
+        say(f"plotted to {plot}", soft_wrap=True)
 
 
 def _require_no_table(table: Path | None) -> None:
     if table is not None:
-        raise CommandError("--table: goes with --source, where mechanisms are compared; leave --mechanism out")
+        raise CommandError("--table: needs --source and the comparison of mechanisms; omit --mechanism")
 
 
 def _require_no_plot(plot: Path | None) -> None:
@@ -289,9 +291,7 @@ def _require_alpha(alpha: float | None) -> None:
 
 def _require_nothing_else(*given: object) -> None:
     if any(one is not None for one in given):
-        raise CommandError(
-            "--standing: the stream itself says its mechanism and its ε; give --source alone beside it"
-        )
+        raise CommandError("--standing: the stream defines its mechanism and ε; give only --source beside it")
 
 
 def _required(
@@ -301,29 +301,29 @@ def _required(
     group_by: list[str] | None,
     attribute: str | None,
 ) -> float:
-    """The ε that one mechanism is planned with, where nothing is given that compares several."""
+    """Return ε for one mechanism; reject options that compare several."""
     if form is not None or source is not None or group_by or attribute is not None:
         raise CommandError(
-            "--form, --source, --group-by, --attribute: go without --mechanism, to compare all; leave one of them out"
+            "--form, --source, --group-by, --attribute: compare all mechanisms; omit them or --mechanism"
         )
     if epsilon is None:
-        raise CommandError("--epsilon: give the budget to plan with; without --mechanism an --alpha is enough")
+        raise CommandError("--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism")
     return epsilon
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:
-    """The attributes' sizes; none where none are given."""
+    """Parse the attributes' sizes; empty if omitted."""
     try:
         found = tuple(int(part) for part in text.split(",")) if text is not None else ()
     except ValueError:
         found = (0,)
     if any(size < 1 for size in found):
-        raise CommandError(f"--sizes: '{text}' is no list of numbers of values; write them as 85,2,16")
+        raise CommandError(f"--sizes: '{text}' is not a list of sizes; write it as 85,2,16")
     return found
 
 
 def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
-    """The mechanism with those of the options that it has."""
+    """Build the mechanism from the options that it has."""
     known = MODELS[kind].model_fields
     given = {name: value for name, value in options.items() if name in known and value is not None}
     given |= {"threshold": 0.0} if "threshold" in known else {}
@@ -331,7 +331,7 @@ def _mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechan
     name = cutoff_field(kind, MODELS[kind], standing=False)
     if cutoff is not None:
         if name is None:
-            raise CommandError(f"--cutoff: {kind} is charged once; leave it out")
+            raise CommandError(f"--cutoff: {kind} is charged once; omit it")
         given[name] = cutoff
     elif name == "answers":
         given[name] = options["steps"]  # each of the expected queries is charged

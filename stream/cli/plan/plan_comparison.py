@@ -1,4 +1,4 @@
-"""``sotto plan`` without a mechanism: all of them beside each other, and which one to take for what is wanted."""
+"""``sotto plan`` without a mechanism: a comparison of all mechanisms with a recommendation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import bound_words
 
 _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
-"""Fields of mechanisms that have an option of their name."""
+"""Fields of mechanisms that are options of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """How much is asked, and what it may cost or how far off it may be."""
+    """The number of questions, their budget and the requested error."""
 
     queries: int
     cutoff: int | None
@@ -43,16 +43,16 @@ class Goal:
 def show_choices(
     form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], table: Path | None, *, as_json: bool
 ) -> None:
-    """Compare the mechanisms and say which to take."""
+    """Compare the mechanisms and recommend one."""
     source = source_of(facts)
     form = form_of(form, source)
     people = None if table is None else _people_in(source, table)
     setting = setting_of(form, source, facts)
     if facts.group_by and form != "groups":
-        raise CommandError(f"--group-by: questions of form {form} have no groups; give --form groups")
+        raise CommandError(f"--group-by: form {form} has no groups; give --form groups")
     if setting.disjoint:
         require_monotone_counts(fields["monotone"], setting.neighbors)
-        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a row more lowers no count
+        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # another row lowers no count
     wanted = Wanted(
         form=form,
         queries=goal.queries,
@@ -75,14 +75,14 @@ def show_choices(
         sensitivity = source.sensitivity if isinstance(source, ValuesSource) else facts.sensitivity
         _print(wanted, found, facts, sensitivity, _counted(form, source))
         if people is not None:
-            words = bound_words(people) if people.rows_beyond else "all rows that name a person count"
+            words = bound_words(people) if people.rows_beyond else "all rows with a person count"
             console.print(f"  in {table}: {words}", soft_wrap=True)
 
 
 def _people_in(source: Source | None, table: Path) -> PersonRows:
-    """The people of a public table, with how many of their rows the source's contribution leaves out."""
+    """Count the rows of a public table that the source's contribution leaves out."""
     if not isinstance(source, TableSource) or source.person is None:
-        raise CommandError("--table: shows what a contribution leaves out; give --source, a table with person")
+        raise CommandError("--table: needs --source with a table source that declares person")
     try:
         path, _ = public_path(source, RegisteredSources(), table)
         people = check_table(source, str(path)).people
@@ -94,7 +94,7 @@ def _people_in(source: Source | None, table: Path) -> PersonRows:
 
 
 def _counted(form: Form, source: Source | None) -> str:
-    """How many rows of one person count, where the questions are about rows."""
+    """Describe the rows of one person that count; empty for questions about people."""
     return "" if source is None or form == "people" else rows_counted(source)
 
 
@@ -123,7 +123,7 @@ def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, counted: 
 
 
 def _keeps(choice: Choice, wanted: Wanted) -> bool:
-    """Whether the wanted error is kept to, if one is wanted."""
+    """Return whether a choice keeps the requested error, if there is one."""
     return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
 
 
@@ -154,7 +154,7 @@ def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity:
         console.print(title, soft_wrap=True)
     _print_others([one for one in found if not one.applies])
     if not applying:
-        raise CommandError("no mechanism answers such questions about such a source; see the reasons above")
+        raise CommandError("no mechanism answers these questions about this source; see the reasons above")
     _print_choice(applying[0], wanted, facts, sensitivity, counted)
 
 
@@ -171,41 +171,41 @@ def _print_others(others: list[Choice]) -> None:
     for one in others:
         reasons.setdefault(one.why, []).append(one.kind)
     if reasons:
-        console.print("do not apply:")
+        console.print("not applicable:")
     for why, kinds in reasons.items():
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
 def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each form
-    """What α is of, where it is not simply that of each answer; empty where it is."""
+    """Describe the quantity that α bounds; empty if it is each answer."""
     rows, any_of = (
         wanted.setting.rows,
-        "" if facts.attribute else ", of any attribute: --attribute says which one is meant",
+        "" if facts.attribute else ", of any attribute: --attribute selects one",
     )
     match wanted.form:
         case "fraction" if wanted.shares:
             return f"a share of the {rows:,} rows"
         case "fraction" if wanted.setting.rows_public:
-            return "in rows: a share's is as much over their number, which --rows tells"
+            return "in rows: a share's α is this divided by the number of rows, --rows"
         case "fraction":
-            return "in rows: a share's is about as much over their number, which is private"
+            return "in rows: a share's α is about this divided by the number of rows, which is private"
         case "sum" if wanted.summed:
             return f"of a sum{any_of}"
         case "sum":
-            return "of a count: a sum's is as many times that as one row moves it, and --source declares how far"
+            return "of a count: a sum's α is this times the most by which one row changes the sum, which --source declares"
         case "mean" if wanted.summed:
-            return f"of a mean times its number of rows: a mean's is about as much over that{any_of}"
+            return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
         case "mean":
             return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
         case "groups" if not wanted.group_by:
-            return "of every group-by that can be asked: --group-by says which one is meant"
+            return "of every possible group-by: --group-by selects one"
         case _:
             return ""
 
 
 def _alone(facts: Facts) -> str:
-    """Over which attributes a stream is that answers about no others."""
-    return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} alone"
+    """Describe a stream over the grouping attributes only."""
+    return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} only"
 
 
 def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float, counted: str) -> None:
@@ -213,33 +213,33 @@ def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float
     taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
     if wanted.epsilon is None:
         console.print(
-            f"→ take {taken}: the least ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}", soft_wrap=True
+            f"→ take {taken}: the smallest ε, {_epsilon(best)}, for an α of {wanted.alpha:g}{of}", soft_wrap=True
         )
     else:
-        console.print(f"→ take {taken}: the least α, {_alpha(best)}{of}", soft_wrap=True)
+        console.print(f"→ take {taken}: the smallest α, {_alpha(best)}{of}", soft_wrap=True)
     if not _keeps(best, wanted):
-        more = "no ε is enough" if best.epsilon is None else f"that takes ε {bound(best.epsilon)}"
-        console.print(f"  it does not keep to an α of {wanted.alpha:g}: {more}")
+        more = "no ε is enough" if best.epsilon is None else f"that needs ε {bound(best.epsilon)}"
+        console.print(f"  it does not keep an α of {wanted.alpha:g}: {more}")
     if counted:
         console.print(f"  {counted}")
     if best.vacuous:
         console.print(f"  {VACUOUS}")
     by_window = wanted.setting.horizon is not None and best.kind != "running_count"
     if wanted.setting.contribution > 1 or by_window:
-        return  # a plan by itself is about one row a person, and about windows only of a running count
+        return  # a plan of one mechanism assumes one row a person, and windows only for a running count
     console.print(f"its calibrations{_by_what(best)}:")
     console.print(f"  {_command(best, wanted, sensitivity)}", highlight=False, soft_wrap=True)
 
 
 def _by_what(best: Choice) -> str:
-    """What the α of a plan by itself is of, where the questions that were compared have another."""
+    """Name the α in a plan of one mechanism, if it differs from the compared one."""
     if best.calibration is None or best.alpha == promised_alpha(best.calibration):
         return ""
     return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
 
 
 def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
-    """The command that plans the chosen mechanism by itself."""
+    """Return the command that plans only the chosen mechanism."""
     own = wanted.of_its_groups() if best.alone else None
     setting = wanted.setting if own is None else own.setting
     spec = best.spec.model_dump() if best.spec is not None else {}
@@ -270,7 +270,7 @@ def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
 
 
 def _cells(setting: Setting) -> dict[str, object]:
-    """What says of how many cells a table is; without it a mechanism is planned over trusted values."""
+    """Return the options for a table's cells; without them trusted values are planned."""
     if setting.sizes:
         return {"--sizes": ",".join(map(str, setting.sizes))}
     if setting.universe or setting.disjoint:

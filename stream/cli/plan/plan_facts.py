@@ -54,7 +54,7 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is said of the source, by a document or option by option."""
+    """The facts about a source from its document or from options."""
 
     document: str | None
     neighbors: str
@@ -70,44 +70,45 @@ class Facts:
 
 
 def source_of(facts: Facts) -> Source | None:
-    """The source's definition, if one is given."""
+    """Parse the source's definition, if one is given."""
     return None if facts.document is None else read_as(_sources, facts.document)
 
 
 def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
-    """The places of the attributes that are grouped by: by their names in a source, by number in --sizes."""
+    """Return the places of the grouping attributes, given as names in a source or places in --sizes."""
     if isinstance(source, TableSource) and not facts.sizes:
-        names, known = list(source.attributes), "attribute of the source, which has"
+        names, known = list(source.attributes), "an attribute of the source, which has"
     else:
-        names, known = [str(place + 1) for place in range(len(facts.sizes))], "place in --sizes, whose places are"
-    if facts.group_by and not names:
-        raise CommandError(
-            "--group-by: it is not known what there is to group by; give --sizes or --source as well"
+        names, known = (
+            [str(place + 1) for place in range(len(facts.sizes))],
+            "a place in --sizes, whose places are",
         )
+    if facts.group_by and not names:
+        raise CommandError("--group-by: the attributes are unknown; give --sizes or --source as well")
     for number, name in enumerate(facts.group_by):
         if name not in names:
-            raise CommandError(f"--group-by: '{name}' is no {known} {', '.join(names)}; give one of them")
+            raise CommandError(f"--group-by: '{name}' is not {known} {', '.join(names)}; give one of them")
         if name in facts.group_by[:number]:
             raise CommandError(f"--group-by: '{name}' is given twice; give it once")
     return tuple(names.index(name) for name in facts.group_by)
 
 
 def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
-    """The attribute that sums or means are of, all of integers where none is named; none where no ranges are declared."""
+    """Return the summed attribute, or all of integers if none is named; empty without ranges."""
     if form not in _OF_SUMS:
         if attribute is not None:
-            raise CommandError(f"--attribute: questions of form {form} sum none up; give --form sum or mean")
+            raise CommandError(f"--attribute: form {form} sums no attribute; give --form sum or mean")
         return ()
     if not isinstance(source, TableSource):
         if attribute is not None:
-            raise CommandError("--attribute: its range is not known; give --source, which declares it, as well")
+            raise CommandError("--attribute: its range is unknown; give --source as well")
         return ()
     integers = {name: domain for name, domain in source.attributes.items() if isinstance(domain, Integers)}
     if not integers:
-        raise CommandError(f"--form: the source has no attribute of integers, and a {form} is of one")
+        raise CommandError(f"--form: a {form} needs an attribute of integers, and the source has none")
     if attribute is not None and attribute not in integers:
         raise CommandError(
-            f"--attribute: '{attribute}' is no attribute of integers of the source, which has {', '.join(integers)}; give one of them"
+            f"--attribute: '{attribute}' is not an attribute of integers of the source, which has {', '.join(integers)}; give one of them"
         )
     return tuple(
         Summed(
@@ -121,7 +122,7 @@ def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple
 
 
 def form_of(given: Form | None, source: Source | None) -> Form:
-    """The form that is given, or the one that is asked most of such a source; CommandError if it does not take it."""
+    """Return the given or usual form of questions; CommandError if the source does not take it."""
     usual: Form
     others: set[Form] | set[str]
     match source:
@@ -136,7 +137,7 @@ def form_of(given: Form | None, source: Source | None) -> Form:
     form = given or usual
     if source is not None and form not in others:
         raise CommandError(
-            f"--form: a source of kind '{source.kind}' takes no questions of form {form}; give one of "
+            f"--form: a source of kind '{source.kind}' has no questions of form {form}; give one of "
             + ", ".join(sorted(others))
             + ("; --standing plans any other stream on a live topic" if isinstance(source, EventsSource) else "")
         )
@@ -144,7 +145,7 @@ def form_of(given: Form | None, source: Source | None) -> Form:
 
 
 def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
-    """The public facts of the source, as far as plans depend on them."""
+    """Return the public facts of the source that plans depend on."""
     match source:
         case ValuesSource():
             steps = sensitivity_steps(source.sensitivity, source.grid)
@@ -155,7 +156,7 @@ def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
             return _of_events(source, facts)
         case TableSource():
             sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
-            # One person moves a count of people by one, however many rows of theirs count.
+            # One person changes a count of people by one, however many rows of theirs count.
             each = 1 if form == "people" else source.contribution
             return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
     if form == "category":
@@ -164,7 +165,7 @@ def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
 
 
 def _of_options(form: Form, facts: Facts) -> Setting:
-    """What is said of the source option by option."""
+    """Return the public facts from options."""
     if form == _OF_WINDOWS:
         each = sensitivity_steps(facts.sensitivity, 1.0)
         return of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
@@ -182,13 +183,13 @@ def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
 def _of_events(source: EventsSource, facts: Facts) -> Setting:
     if source.total is None:
         raise CommandError(
-            "--source: a running count needs a bound on how often a person counts in all windows; declare the source's total"
+            "--source: a running count needs a bound on a person's events in all windows; declare the source's total"
         )
     return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
 
 
 def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
-    """What one person moves of so many groups' counts: of one window by ``each``, of all windows together by ``total``."""
+    """Return the facts of counts per window: one person changes a window by ``each``, all by ``total``."""
     people = 2 if neighbors == "replace" else 1
     moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
     return Setting(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
@@ -209,7 +210,7 @@ def _of_table(
 
 
 def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
-    """How a calibration spends its ε, and how wide its Gaussian noise is."""
+    """Describe how a calibration spends its ε, and the width of Gaussian noise."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_in_words(calibration)
@@ -268,28 +269,27 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
 
 
 def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
-    """What the plainest mechanism for the same questions promises."""
     sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
     lazy = LazyHistogram(kind="lazy_histogram", **sparse)
     return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
 
 
 def print_plainest(spec: StreamSpec, setting: Setting) -> None:
-    """For sparse questions: what the plainest mechanism that answers them keeps to."""
+    """Print the error bound of the simplest mechanism for sparse questions."""
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         console.print(
-            f"a lazy_histogram of the same ε keeps such questions within ±{bound(_lazy_alpha(spec, setting), grouped=True)}"
+            f"a lazy_histogram with the same ε answers such questions within ±{bound(_lazy_alpha(spec, setting), grouped=True)}"
         )
 
 
 def in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
-    """A wanted error in rows; for multiplicative weights an α below 1 is a share of the rows."""
+    """Convert a requested error to rows; for multiplicative weights an α below 1 is a share."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
     return alpha * setting.rows if share and setting.rows is not None else alpha
 
 
 def needs_of(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
-    """What the wanted error needs, one parameter at a time and the others as given."""
+    """Return the values that the requested error needs, one parameter at a time."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
     wanted = in_rows(spec, setting, alpha)
@@ -308,7 +308,7 @@ def needs_of(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]
 
 
 def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
-    """Every calibration, which of them is taken and why, and what it promises."""
+    """Print every calibration, the chosen one with the reason, and its promises."""
     mechanism = spec.mechanism.kind
     once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
     cutoff = "charged once" if once else f"cutoff {chosen.cutoff}"
@@ -327,10 +327,10 @@ def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibr
         ],
     )
     if spec.calibration == "textbook":
-        console.print("→ asked for")
+        console.print("→ requested")
     elif rank(chosen) == min(rank(one) for one in listed):
-        console.print("→ the least exact error")
+        console.print("→ the smallest exact error")
     else:
-        console.print("→ the simplest within a thousandth of the least exact error")
+        console.print("→ the simplest within a thousandth of the smallest exact error")
     for promise in promises(spec, chosen):
         console.print(f"{promise}.", soft_wrap=True)

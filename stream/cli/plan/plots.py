@@ -1,4 +1,4 @@
-"""Drawing a plan, the error against ε or against the cutoff, and a simulation, the error of each question."""
+"""Plots of a plan (error against ε or cutoff) and of a simulation (error of each question)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream.privacy.planning.inverse_plans import Against, curve, variations
 from stream.privacy.planning.plans import PlanError, name_of, rank
 from stream.privacy.planning.promises import least_vacuous
 
-# The colours of Okabe and Ito, which everybody can tell apart, and a mark for those who print without colours.
+# The color-blind safe palette of Okabe and Ito, with markers for prints without colors.
 _STYLES: Final = {
     "textbook": ("#7f7f7f", "s"),
     "two_sided": ("#56b4e9", "v"),
@@ -32,15 +32,15 @@ _STYLES: Final = {
     "maximum_entropy": ("#009e73", "o"),
     "maximum_entropy, gaussian": ("#cc79a7", "P"),
 }
-"""A colour and a mark for each calibration, the same in every plot."""
+"""A color and a marker for each calibration, the same in every plot."""
 
 
 _OF_ROWS: Final = {"counts", "groups"}
-"""The kinds of answers whose errors are numbers of rows."""
+"""The kinds of answers with errors in rows."""
 
 
 def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
-    """Draw the exact α of every calibration around the given specification, on logarithmic axes, and mark the ``chosen`` one."""
+    """Plot the exact α of every calibration around a specification, and mark the ``chosen`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
     lines = _lines(spec, setting, against)
     axes = figure.add_subplot()
@@ -61,7 +61,7 @@ def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against:
 
 
 def style_of(calibration: str) -> tuple[str, str]:
-    """The colour and the mark of a calibration, by its name; multiplicative weights have those of the sparse vector inside."""
+    """Return a calibration's color and marker; multiplicative weights have their sparse vector's."""
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
@@ -103,7 +103,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Agai
 
 
 def _hatch_vacuous(axes: Any, least: float | None) -> None:
-    """Hatch the errors that a constant keeps to, as far as the plot shows them."""
+    """Hatch the visible range of errors that a constant answer would keep."""
     low, high = axes.get_ylim()
     if least is None or least >= high:
         return
@@ -129,11 +129,11 @@ def _title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
 
 
 def plot_simulation(report: SimulationReport, path: Path) -> None:
-    """Draw the largest error of each question's answer in every run, and what was promised; one panel a kind of answer."""
+    """Plot each question's largest error in every run beside the promise; a panel for each kind."""
     kinds = [one.what for one in report.figures]
     if not kinds:
         raise CommandError(
-            "--plot: no question was answered, so there is no error to draw; see the reasons without it"
+            "--plot: no question was answered, so there is no error to plot; omit it to see the reasons"
         )
     figure = new_figure(path, width=7.0, height=1.7 + 2.3 * len(kinds))
     panels = figure.subplots(len(kinds), sharex=True, squeeze=False)[:, 0]
@@ -157,17 +157,16 @@ def _panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], calibrati
     lines = np.array([one.line for one in measured])
     largest = np.array([one.largest for one in measured])
     broken = np.array([one.broken for one in measured])
-    axes.plot(lines[~broken], largest[~broken], ".", alpha=0.5, color="0.25", label="realised, each run")
+    axes.plot(lines[~broken], largest[~broken], ".", alpha=0.5, color="0.25", label="realized, each run")
     if broken.any():
-        axes.plot(lines[broken], largest[broken], "x", color="tab:red", label="further off than promised")
+        axes.plot(lines[broken], largest[broken], "x", color="tab:red", label="above the promise")
     promised: dict[int, float] = {}
     for one in measured:
         if one.alpha is not None:
             promised[one.line] = max(one.alpha, promised.get(one.line, 0.0))
     if promised:
-        told = sorted(promised.items())
         axes.plot(
-            *zip(*told, strict=True),
+            *zip(*sorted(promised.items()), strict=True),
             "-",
             marker="_",
             color=style_of(name_of(calibration))[0],
@@ -179,15 +178,15 @@ def _panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], calibrati
 
 
 def new_figure(path: Path, *, width: float, height: float) -> Any:
-    """An empty figure for a file; CommandError where the extra that draws is not installed, or the name says no format."""
+    """Create a figure for a file; CommandError without matplotlib or for an unknown suffix."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional extra
     except ImportError:
         raise CommandError("--plot needs matplotlib; run pip install 'sotto-dp[plot]'") from None
     figure = Figure(figsize=(width, height), layout="constrained")
-    # Without an ending another file would be written than the one that is named.
+    # Without a suffix matplotlib would write another file than the named one.
     if path.suffix.removeprefix(".").lower() not in figure.canvas.get_supported_filetypes():
-        raise CommandError(f"--plot: cannot draw to {path}; give a name that ends with .png, .svg or .pdf")
+        raise CommandError(f"--plot: cannot plot to {path}; give a name that ends with .png, .svg or .pdf")
     return figure
 
 

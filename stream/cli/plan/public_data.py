@@ -1,4 +1,4 @@
-"""The data of a simulation: nothing that a deployment holds for private."""
+"""The data of a simulation; private tables of a deployment are refused."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _PROBE_SECONDS = 2.0
 def public_data(
     source: Source, registered: RegisteredSources, table: Path | None, rows: int | None, seed: int
 ) -> tuple[pl.DataFrame | None, str]:
-    """The public table that stands in for the source's own, and what it is in words."""
+    """Return the public table that replaces the source's, and its description."""
     if not isinstance(source, TableSource):
-        # A live topic has neither: that its streams cannot be simulated is said where they would be run.
+        # The simulation itself refuses streams of a live topic.
         if not isinstance(source, EventsSource) and (table is not None or rows is not None):
             raise SimulationError("--table, --synthetic: the source has no table; its questions carry the values")
-        return None, "the values in the questions, taken for public"
+        return None, "the values in the questions, assumed public"
     if table is not None and rows is not None:
-        raise SimulationError("--table, --synthetic: give one of them")
+        raise SimulationError("--table, --synthetic: exclude each other; give one of them")
     if rows is not None:
-        return synthetic(source, rows, seed), f"{rows:,} rows made up: {LAW}"
+        return synthetic(source, rows, seed), f"{rows:,} generated rows: {LAW}"
     if table is None:
         require_other_table(source)
         table = Path(source.path)
@@ -50,18 +50,18 @@ def public_data(
 
 
 def public_path(source: TableSource, registered: RegisteredSources, table: Path) -> tuple[Path, str]:
-    """The file of a public table, and what it is in words; SimulationError for one that the deployment holds for private."""
+    """Return a public table's file and description; SimulationError if it is private."""
     if is_shipped(table):
         return adult.PATH, "the shipped Adult table, which is public"
     roots = [root for root in parse_roots(Settings().table_roots) if isinstance(root, Path)]
     private = registered.tables()
     path = require_public(table, source, roots=roots, registered=private or ())
-    nobody = "" if private is not None else " (no ledger was in reach to ask)"
-    return path, f"{table}, taken for public{nobody}"
+    unchecked = "" if private is not None else " (no ledger was reachable for a check)"
+    return path, f"{table}, assumed public{unchecked}"
 
 
 class RegisteredSources:
-    """The sources of the ledger, read once if anybody asks."""
+    """The sources of the ledger, read on first use."""
 
     def __init__(self) -> None:
         self._settings = settings_here()
@@ -69,9 +69,9 @@ class RegisteredSources:
         self._sources: list[Source] | None = None
 
     def tables(self) -> list[TableSource] | None:
-        """All registered tables; None where no deployment is named and none is in reach.
+        """Return all registered tables, or None if no deployment is configured or reachable.
 
-        CommandError where one is named, or something is in reach, and cannot be asked: what is private is not known then.
+        Raises CommandError if a configured or reachable one cannot be read: private tables are then unknown.
         """
         if not self._named and not _reachable(self._settings.bootstrap):
             return None
@@ -79,19 +79,19 @@ class RegisteredSources:
             return [one for one in self._read() if isinstance(one, TableSource)]
         except (TopicsError, KafkaError) as error:
             if not self._named and isinstance(error, TopicsError):
-                return None  # Kafka is somebody else's
+                return None  # a Kafka without Sotto
             raise CommandError(
-                f"--table: the ledger at {self._settings.bootstrap} says which tables are private and cannot be read; use "
-                f"--synthetic, or {'mend or unset' if self._named else 'set'} SOTTO_BOOTSTRAP ({_told(error)})"
+                f"--table: the ledger at {self._settings.bootstrap}, which names the private tables, cannot be read; use "
+                f"--synthetic, or {'correct or unset' if self._named else 'set'} SOTTO_BOOTSTRAP ({_message(error)})"
             ) from None
 
     def find(self, name: str) -> Source:
-        """A registered source's definition."""
+        """Return a registered source's definition."""
         try:
             found = [one for one in self._read() if one.source == name]
         except (TopicsError, KafkaError) as error:
             raise CommandError(
-                f"source '{name}': the ledger cannot be read for its definition; give it with --source ({_told(error)})"
+                f"source '{name}': the ledger with its definition cannot be read; give --source ({_message(error)})"
             ) from None
         if not found:
             raise CommandError(f"source '{name}' is not registered; give its definition with --source")
@@ -103,12 +103,12 @@ class RegisteredSources:
         return self._sources
 
 
-def _told(error: TopicsError | KafkaError) -> str:
+def _message(error: TopicsError | KafkaError) -> str:
     return str(error) if isinstance(error, TopicsError) else advice(error)
 
 
 async def _sources_of(settings: Settings) -> list[Source]:
-    await find_topics(settings)  # at once: a client waits for topics that are being made
+    await find_topics(settings)  # fails at once; a client would wait for the topics
     async with AsyncClient(settings) as client:
         return [record.source for record in await client.list_sources()]
 

@@ -1,4 +1,4 @@
-"""``sotto simulate``: what a stream would answer and cost on a public table, beside what it promises."""
+"""``sotto simulate``: a stream's errors and charges on a public table beside its promise."""
 
 from __future__ import annotations
 
@@ -26,48 +26,44 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 def simulate(
-    spec: Annotated[str, typer.Argument(help="The stream as 'sotto stream open' takes it.", metavar="SPEC")],
+    spec: Annotated[str, typer.Argument(help="The stream as for 'sotto stream open'.", metavar="SPEC")],
     questions: Annotated[
         Path,
         typer.Argument(
-            help="A file with one query a line: JSON as producers send it (id and stream may be left out), or a where.",
+            help="A file with one query a line: JSON as on the topic (id and stream are optional), or a where.",
             metavar="QUESTIONS",
         ),
     ],
     source: Annotated[
         str | None,
         typer.Option(
-            help="The source as 'sotto source add' takes it. Else the ledger is read for its definition.",
+            help="The source as for 'sotto source add'. Read from the ledger if omitted.",
             metavar="SOURCE",
         ),
     ] = None,
     table: Annotated[
         Path | None,
-        typer.Option(
-            help="A public CSV or Parquet file of the declared domain, in the place of the source's own."
-        ),
+        typer.Option(help="A public CSV or Parquet file of the declared domain, in place of the source's."),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option("--synthetic", help="Make up so many rows instead.", min=1, max=MAX_SYNTHETIC_ROWS),
+        typer.Option("--synthetic", help="Generate N rows instead.", min=1, max=MAX_SYNTHETIC_ROWS),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Repeats rows and noise; drawn, and told, if not given.", min=0)
-    ] = None,
-    runs: Annotated[int, typer.Option(help="Runs, each with other noise.", min=1, max=MAX_RUNS)] = 5,
+    seed: Annotated[int | None, typer.Option(help="Random seed. Generated and printed if omitted.", min=0)] = None,
+    runs: Annotated[int, typer.Option(help="Runs, each with different noise.", min=1, max=MAX_RUNS)] = 5,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw errors and promises to this file (needs matplotlib).")
+        Path | None, typer.Option(help="Plot errors and promises to this file (needs matplotlib).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a stream on a public or generated table before it is opened: errors and charges beside the promise.
 
-    Private tables are refused: errors are told against exact counts, and no noise protects those.
+    Private tables are refused, because the errors reveal exact counts.
     """
     wanted = read_as(TypeAdapter(StreamSpec), spec)
     asked_for = read_questions(_lines(questions), wanted.stream)
     if plot is not None:
-        new_figure(plot, width=1, height=1)  # before the work
+        new_figure(plot, width=1, height=1)  # fails early
     registered = RegisteredSources()
     definition = registered.find(wanted.source) if source is None else read_as(_sources, source)
     seed = secrets.randbits(31) if seed is None else seed
@@ -83,7 +79,7 @@ def simulate(
         return
     _print(report, data)
     if plot is not None:
-        say(f"drawn to {plot}", soft_wrap=True)
+        say(f"plotted to {plot}", soft_wrap=True)
 
 
 def _lines(path: Path) -> list[str]:
@@ -198,7 +194,7 @@ def _print(report: SimulationReport, data: str) -> None:
     say(_verdict(report))
     if max(run.answered for run in report.runs) > spec.expected_queries:
         say(
-            f"the promise is for the first {spec.expected_queries:,} answers, and there were more: raise expected_queries"
+            f"the promise covers the first {spec.expected_queries:,} answers, and there were more: raise expected_queries"
         )
     if reasons := {run.ended.reason for run in report.runs if run.ended is not None}:
         say(f"ended: {'; '.join(sorted(reasons))}")
@@ -213,8 +209,8 @@ def _verdict(report: SimulationReport) -> str:
     beta = report.grant.calibration.beta
     runs = len(report.runs)
     return (
-        f"{report.broken_runs:,} of {runs:,} runs had an answer further off than it promised; "
-        f"promised is a probability of at most {beta:g} for each run"
+        f"{report.broken_runs:,} of {runs:,} runs had an error above the promised α; "
+        f"the promised probability is at most {beta:g} for each run"
     )
 
 
@@ -229,7 +225,7 @@ def _figure(number: float) -> str:
 
 
 def _promised(one: Figures) -> str:
-    """The promise, or where answers have promises that differ by more than a hundredth, the least and the largest."""
+    """Format the promise; as a range if the answers' promises differ by more than 1 %."""
     if one.alpha is None:
         return "nothing"
     least, largest = one.alpha

@@ -1,4 +1,4 @@
-"""``sotto plan --standing``: what a stream on a live topic would give and cost, before anything is registered or opened."""
+"""``sotto plan --standing``: error bounds and cost of a standing stream before it is opened."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 @dataclass(frozen=True, slots=True)
 class StandingPlan:
-    """What a standing stream gives: ``windows`` is over how many its α holds, which take ``days``.
+    """The plan of a standing stream: its α holds over ``windows`` windows, which last ``days``.
 
-    ``asked`` is the standing query as it was given: the ledger fills in when the first window begins. With a ``period`` all is of one.
+    ``asked`` is the standing query without the first window's start, which the ledger sets.
+    With a ``period`` all figures are for one period.
     """
 
     spec: StreamSpec
@@ -59,23 +60,23 @@ class StandingPlan:
 
     @property
     def cost_per_day(self) -> float:
-        """The stream's ε for each day that its windows last, or the ε of all periods in a day."""
+        """Return the stream's ε per day."""
         return self.cost.epsilon / (self.days if self.period is None else span_ms(self.period) / _DAY_MS)
 
 
 def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
-    """Plan a stream as ``sotto stream open`` takes it, over a source as ``sotto source register`` does."""
+    """Print the plan of a stream over a source, both as JSON documents."""
     if source is None:
-        raise CommandError("--standing: give the live topic that it asks of as well, with --source")
+        raise CommandError("--standing: needs a live topic; give it with --source")
     declared = read_as(_sources, source)
     spec = read_as(TypeAdapter(StreamSpec), stream)
     if not isinstance(declared, EventsSource):
         raise CommandError(
-            f"--source: is of kind '{declared.kind}'; standing streams ask of a live topic, of kind 'events'"
+            f"--source: is of kind '{declared.kind}'; standing streams need a live topic, of kind 'events'"
         )
     if spec.source != declared.source:
         raise CommandError(
-            f"--standing: its source is '{spec.source}', and that of --source is '{declared.source}'"
+            f"--standing: its source is '{spec.source}', but --source defines '{declared.source}'; use one name"
         )
     try:
         plan = plan_standing(spec, declared)
@@ -92,7 +93,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
     """Plan a stream.
 
     Raises:
-        RefusedError: its parts do not go together, or with its source.
+        RefusedError: its fields contradict each other or the source.
         PlanError: no calibration fits.
     """
     asked, spec = spec.standing, complete_spec(spec, source, clock=0)
@@ -107,7 +108,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
 
 
 def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
-    """The other way to follow the same numbers for the same ε and as many windows: a running count, or noise for each window."""
+    """Plan the alternative for the same ε and windows: a running count, or noise per window."""
     spec, standing = plan.spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
@@ -171,7 +172,7 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
 
 def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
     running = isinstance(plan.chosen, RunningCountCalibration)
-    name = "noise for each window by itself" if running else "a running count"
+    name = "independent noise for each window" if running else "a running count"
     if isinstance(other, str):
         return f"{name} for the same ε: none ({other})"
     what = "each window's numbers" if running else "the numbers so far"
@@ -185,10 +186,10 @@ def _days(days: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuestionCharge:
-    """What a count of a table's rows with an ``alpha`` is charged, by itself: so many ordinary ``charges``.
+    """The charge of one count of a table's rows with an ``alpha``, in ordinary ``charges``.
 
-    ``tested`` where the stream's test keeps to it: it is then charged nothing, or a measurement's ε. It is not ``affordable`` where
-    the whole grant does not pay for it.
+    ``tested``: the stream's test keeps ``alpha``, so it costs nothing or one measurement's ε.
+    ``affordable``: the whole grant pays for it.
     """
 
     alpha: float
@@ -200,14 +201,14 @@ class QuestionCharge:
     def __str__(self) -> str:
         asked = f"in this stream a count of a table's rows with an alpha of {self.alpha:g}"
         if self.tested:
-            return f"{asked} is charged nothing, or with a measurement ε {self.epsilon:.4g}"
+            return f"{asked} is charged nothing, or ε {self.epsilon:.4g} with a measurement"
         if not self.affordable:
             return f"{asked} is refused: its price is ε {self.epsilon:.4g}"
         return f"{asked} is charged ε {self.epsilon:.4g}, as much as {self.charges:.3g} ordinary charges"
 
 
 def charge_of(spec: StreamSpec, calibration: Calibration, alpha: float) -> QuestionCharge | None:
-    """The charge of a count; None where the stream takes no alpha."""
+    """Return the charge of a count, or None if the stream takes no alpha."""
     price = count_price(spec.mechanism, calibration, alpha) if 0.0 < alpha < math.inf else None
     if price is None:
         return None

@@ -279,7 +279,7 @@ def test_a_plan_of_sparse_questions_tells_what_the_plainest_mechanism_would_do()
     ]
     arguments += ["--neighbors", "replace", "--cutoff"]
     better = CliRunner().invoke(app, [*arguments, "2"], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
-    assert "a lazy_histogram of the same ε keeps such questions within ±1,866" in better
+    assert "a lazy_histogram with the same ε answers such questions within ±1,866" in better
     assert "each count is within ±1,308" in better
     guaranteed = [one for one in arguments if one not in {"--gap", "0.001"}]
     worse = CliRunner().invoke(app, [*guaranteed, "60"], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
