@@ -57,7 +57,7 @@ async def test_three_brokers_are_started_found_and_stopped_as_one(folder: Path) 
     assert created.stdout.splitlines()[-1] == "replication 3, min.insync.replicas 2, among 3 brokers"
     assert await check_topics(Settings(bootstrap=told["bootstrap"])) == []
     less = sotto(folder, "topics", "create", "--replication", "2")
-    assert (less.returncode, less.stdout) == (1, "all topics are there\n")
+    assert (less.returncode, less.stdout) == (1, "all topics exist\n")
     assert ": sotto.queries has replication=3, not 2; " in less.stderr
 
     # One node is gone: the others are told, and serve.

@@ -137,7 +137,7 @@ async def test_workers_that_fail_at_every_start_are_given_up(monkeypatch: pytest
 def test_only_workers_come_in_several_processes(role: str) -> None:
     ended = CliRunner().invoke(app, ["serve", role, "--processes", "2"])
     assert ended.exit_code != 0
-    assert "--processes is the workers'" in str(ended.exception)
+    assert "--processes: only workers and feeds" in str(ended.exception)
 
 
 def test_ports_for_the_metrics_of_every_process_must_exist(

@@ -358,9 +358,9 @@ def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: Secure
         return result.output
 
     assert told("create", "--partitions", "2").startswith("created by-hand.queries, ")
-    assert told("create") == "all topics are there\n"
-    assert told("check") == "all topics are as they should be\n"
-    assert told("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "in force for User:alice\n"
+    assert told("create") == "all topics exist\n"
+    assert told("check") == "all topics have their configuration\n"
+    assert told("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "applied to User:alice\n"
     alice = kafka.user("alice", "by-hand")
     asyncio.run(in_force(alice, AclRole.PRODUCER))
     assert asyncio.run(writable(alice)) == {"queries"}

@@ -45,7 +45,7 @@ def settings_of(environment: dict[str, Any], **given: Any) -> Settings:
 
 def test_another_number_of_partitions_than_there_is_is_refused(made: dict[str, Any]) -> None:
     again = run_sotto("topics", "create", "--partitions", "3", **made)
-    assert (again.returncode, again.stdout) == (0, "all topics are there\n"), again.stderr
+    assert (again.returncode, again.stdout) == (0, "all topics exist\n"), again.stderr
     refused = run_sotto("topics", "create", "--partitions", "5", **made)
     assert (refused.returncode, refused.stdout) == (1, "")
     told = f"topic {made['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and that is fixed at creation; leave it out"
@@ -54,7 +54,7 @@ def test_another_number_of_partitions_than_there_is_is_refused(made: dict[str, A
 
 def test_another_replication_than_there_is_is_told_with_every_topic(made: dict[str, Any]) -> None:
     refused = run_sotto("topics", "create", "--replication", "2", **made)
-    assert (refused.returncode, refused.stdout) == (1, "all topics are there\n")
+    assert (refused.returncode, refused.stdout) == (1, "all topics exist\n")
     for topic in layout(Topics(made["SOTTO_PREFIX"])):
         assert f"{topic.name} has replication=1, not 2" in refused.stderr
     assert "kafka-reassign-partitions.sh" in refused.stderr
@@ -91,7 +91,7 @@ async def test_what_an_earlier_version_set_otherwise_is_a_warning_unless_it_lose
                 await asyncio.sleep(0.1)
         told = await asyncio.to_thread(run_sotto, "topics", "create", **made)
         statuses.append(told.returncode)
-        assert told.stdout == "all topics are there\n"
+        assert told.stdout == "all topics exist\n"
         assert f"{topic.name} has retention.ms=604800000, not {topic.configuration['retention.ms']}" in told.stderr
     assert statuses == [0, 1]
 

@@ -15,20 +15,20 @@ from stream.kafka.broker.local_broker import BrokerInfo, LocalBroker
 
 app = typer.Typer(help="A local Apache Kafka for development.", no_args_is_help=True)
 
-Folder = Annotated[Path, typer.Option(help="Where the broker keeps its data.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the broker's data.")]
 
 
 @app.command("start")
 def start(
     folder: Folder = BROKER_FOLDER,
     port: Annotated[
-        int | None, typer.Option(help="Port for clients, of the first node; 9092 or a free one if not given.")
+        int | None, typer.Option(help="Client port of the first node; 9092 or a free one if omitted.")
     ] = None,
     nodes: Annotated[
         int | None,
         typer.Option(
-            help="How many nodes; as many as the folder has already if not given, or one. Of several, topics have three "
-            "replicas, of which two must be there.",
+            help="Number of nodes; if omitted, as many as the folder has, or one. With several, topics have three "
+            "replicas, of which two must be in sync.",
             min=1,
             max=MOST_NODES,
         ),
@@ -42,8 +42,8 @@ def start(
 
 @app.command("prepare")
 def prepare() -> None:
-    """Fetch Kafka, and have Java remember how it starts (70 MB): brokers then start in a third of the processor's time."""
-    typer.echo(f"kept in {warm_up(typer.echo)}")
+    """Download Kafka and prepare its start (70 MB): brokers then start with a third of the CPU time."""
+    typer.echo(f"saved in {warm_up(typer.echo)}")
 
 
 @app.command("stop")
@@ -54,12 +54,11 @@ def stop(folder: Folder = BROKER_FOLDER) -> None:
 
 @app.command("status")
 def status(folder: Folder = BROKER_FOLDER, as_json: AsJson = False) -> None:
-    """Say whether the broker runs, or which nodes of the cluster, and where."""
+    """Print whether the broker, or each node of the cluster, runs and where."""
     _show(_at(folder).status(), as_json=as_json)
 
 
 def _at(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
-    """What a folder holds, or is to hold."""
     if cluster_in(folder) or (nodes or 1) > 1:
         return LocalCluster(folder, nodes, detached=True)
     return LocalBroker(folder, detached=True)

@@ -27,14 +27,14 @@ MIN_QUERIES = 20_000
 
 
 class Scene(StrEnum):
-    """What a demo shows."""
+    """The scenarios of the demo."""
 
     TABLE = "table"
     LIVE = "live"
 
 
 class _Bar:
-    """A progress bar on standard error, so that standard output holds the result alone."""
+    """A progress bar on standard error, so that standard output holds only the result."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -64,17 +64,17 @@ def demo(
     scene: Annotated[
         Scene, typer.Argument(help="Questions about a table, or a year of departures replayed as a live topic.")
     ] = Scene.TABLE,
-    queries: Annotated[int, typer.Option(help="How many queries to ask.", min=1000)] = MIN_QUERIES,
-    folder: Annotated[Path, typer.Option(help="Where the run's data goes.")] = Path(".sotto/demo"),
+    queries: Annotated[int, typer.Option(help="Number of queries.", min=1000)] = MIN_QUERIES,
+    folder: Annotated[Path, typer.Option(help="Folder for the run's data.")] = Path(".sotto/demo"),
     port: Annotated[
         int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
     ] = 8080,
-    stay: Annotated[bool, typer.Option(help="Keep everything up afterwards, until Ctrl-C.")] = False,
+    stay: Annotated[bool, typer.Option(help="Keep everything running until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a job on real data and check every claim; exit status 0 only if all hold.
 
-    SOTTO_BOOTSTRAP names a Kafka to use in place of a local one.
+    Set SOTTO_BOOTSTRAP to use that Kafka instead of a local one.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bar = _Bar()
@@ -94,11 +94,11 @@ def demo(
                 _show(report)
             if stay:
                 with suppress(KeyboardInterrupt):
-                    bar.step(f"{monitor.where}; Ctrl-C ends it")
+                    bar.step(f"{monitor.where}; Ctrl-C stops it")
                     signal.pause()
             else:
                 bar.step(
-                    f"the monitor's page at {monitor.address} ends with the demo; 'make demo ARGS=--stay' keeps it up"
+                    f"the monitor's page at {monitor.address} ends with the demo; 'make demo ARGS=--stay' keeps it running"
                 )
     finally:
         bar.stop()
@@ -130,7 +130,7 @@ def _show_checks(report: DemoReport, title: str) -> None:
 def _show_departures(report: DemoReport) -> None:
     figures = report.figures
     show_table(
-        "alerts, and the half-days that truly were the worst (figures that only who holds the data may see)",
+        "alerts, and the half-days that truly were the worst (exact figures, which only the data's holder may see)",
         ["from (UTC)", "airport", "late aircraft", "rank", "alert"],
         [
             [
@@ -145,32 +145,32 @@ def _show_departures(report: DemoReport) -> None:
     )
     _show_checks(report, f"{figures['departures']:,} departures of 2013 replayed in {figures['seconds']:g} s")
     console.print(
-        f"Of {figures['late']:,} late departures the bound of one per aircraft and half-day left out {figures['left_out']:,}; "
-        f"{figures['without_aircraft']:,} departures name no aircraft and were set aside.",
+        f"The bound of one per aircraft and half-day left out {figures['left_out']:,} of {figures['late']:,} late departures; "
+        f"{figures['without_aircraft']:,} departures without an aircraft were set aside.",
         highlight=False,
     )
 
 
 RUNS = 5000
-"""Runs per data set; all cases together then take three to four minutes of one processor."""
+"""Runs per data set; all cases then take three to four minutes of CPU time."""
 
 FEWEST_RUNS = 100
 
-COLUMNS = ("mechanism", "method", "ε", "neighbours", "event", "seen", "ε at least", "verdict")
+COLUMNS = ("mechanism", "method", "ε", "neighbors", "event", "seen", "ε at least", "verdict")
 
 
 def audit(
     mechanism: Annotated[list[str] | None, typer.Option(help="Mechanisms to audit; all by default.")] = None,
     runs: Annotated[int, typer.Option(help="Runs on either data set of each case.", min=FEWEST_RUNS)] = RUNS,
-    seed: Annotated[int, typer.Option(help="What the noise keys are derived from.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise keys.")] = 0,
     false_alarm: Annotated[
-        float, typer.Option(help="How probable it may be that a correct mechanism is flagged.")
+        float, typer.Option(help="Largest probability that a correct mechanism is flagged.")
     ] = FALSE_ALARM,
     as_json: AsJson = False,
 ) -> None:
     """Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.
 
-    Exit status 1 if any is shown to lose more than it claims.
+    Exit status 1 if the loss of any provably exceeds its claim.
     """
     if not 0.0 < false_alarm < 1.0:
         raise typer.BadParameter("give a probability between 0 and 1", param_hint="--false-alarm")

@@ -24,19 +24,19 @@ def _keys() -> None:
 
 @key_app.command("new")
 def new(path: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")]) -> None:
-    """Make a noise key in a file that only its owner may read."""
+    """Create a noise key in a file that only its owner can read."""
     key = NoiseKey.generate()
     key.save(path)
-    typer.echo(f"{path}: key {key.key_id}; keep a copy in a safe place: without it open streams cannot go on")
+    typer.echo(f"{path}: key {key.key_id}; keep a copy in a safe place: open streams cannot continue without it")
 
 
 @key_app.command("rotate")
 def rotate(path: Annotated[Path, typer.Argument(help="The key file.")]) -> None:
-    """Put a fresh key before those in the file: new streams are opened under it, open ones keep theirs."""
+    """Add a new key before those in the file: new streams use it, open streams keep theirs."""
     key = NoiseKey.load(path).successor()
     key.save(path, replace=True)
     typer.echo(
-        f"{path}: key {key.key_id} comes first, {len(key.older)} older behind it; restart all workers with this file "
+        f"{path}: key {key.key_id} is new, {len(key.older)} older ones are kept; restart all workers with this file "
         "first, then the budget service"
     )
 
@@ -54,13 +54,13 @@ def retire(
     path: Annotated[Path, typer.Argument(help="The key file.")],
     key_id: Annotated[str, typer.Argument(help="The name of an older key.")],
 ) -> None:
-    """Remove an older key from the file: streams that were opened under it cannot answer any more, ever."""
+    """Remove an older key from the file: streams opened with it can never answer again."""
     key = NoiseKey.load(path)
     kept = tuple(one for one in key.older if one.key_id != key_id)
     if len(kept) == len(key.older):
         raise NoiseKeyError(f"{path} has no older key {key_id}; 'sotto key show {path}' lists them")
     NoiseKey(key.secret, kept).save(path, replace=True)
-    typer.echo(f"{path}: key {key_id} is gone; {len(kept)} older ones are left")
+    typer.echo(f"{path}: key {key_id} is removed; {len(kept)} older ones are kept")
 
 
 contract_app = typer.Typer(
@@ -76,10 +76,10 @@ def export(
     folder: Folder = _FOLDER,
     release: Annotated[
         bool,
-        typer.Option("--release", help="Also keep it as a released version, for later ones to be compared with."),
+        typer.Option("--release", help="Also save it as a released version; later versions are compared with it."),
     ] = False,
 ) -> None:
-    """Write the contract's files; run it whenever an event or a topic changes."""
+    """Write the contract's files; required after every change of an event or a topic."""
     changed = export_files(folder)
     typer.echo(f"written: {', '.join(changed)}" if changed else "nothing has changed")
     if release:
@@ -88,13 +88,13 @@ def export(
 
 @contract_app.command("check")
 def check(folder: Folder = _FOLDER) -> None:
-    """Compare the files with the code, and the contract with its released versions; exit status 1 if either fails."""
+    """Compare the contract with the code and with its released versions; exit status 1 if one fails."""
     drifted, problems = drift(folder), broken(folder)
     for problem in problems:
         typer.echo(f"breaks {problem}")
     if problems:
         raise CommandError(
-            "the contract breaks a released version; take the change back, or give it a new major number"
+            "the contract breaks a released version; revert the change, or increase the major version"
         )
     if drifted:
         raise CommandError(f"out of date: {', '.join(drifted)}; run 'sotto contract export'")

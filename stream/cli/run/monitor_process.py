@@ -32,7 +32,7 @@ VIEWER_FILE = "monitor-viewer.token"
 
 
 class FolderLock:
-    """A folder that this process holds until it ends, however it ends."""
+    """The lock of a folder; it is released when this process ends or is killed."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self._folder = folder
@@ -40,23 +40,23 @@ class FolderLock:
         self.tell()
 
     def tell(self, bootstrap: str | None = None, monitor: str | None = None) -> None:
-        """Say who holds it, and where the broker and the monitor are once it is known."""
+        """Write this process and the known addresses to the lock file."""
         pid = os.getpid()
-        told = {"pid": pid, "mark": start_mark(pid), "bootstrap": bootstrap, "monitor": monitor}
+        content = {"pid": pid, "mark": start_mark(pid), "bootstrap": bootstrap, "monitor": monitor}
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(told).encode(), 0)
+        os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[FolderLock]:
-    """Hold a folder, which is made for its owner alone if it is not there.
+    """Lock a folder; create it for its owner only if it is missing.
 
     Raises:
-        CommandError: another process holds it; the message names the process and the broker's address.
+        CommandError: another process has locked it; the message names the process and the broker's address.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / LOCK
-    # No child inherits the descriptor: the lock goes with this process.
+    # No child inherits the descriptor: the lock ends with this process.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -68,9 +68,9 @@ def held(folder: Path) -> Iterator[FolderLock]:
         os.close(descriptor)
 
 
-def _refusal(folder: Path, told: bytes) -> str:
+def _refusal(folder: Path, content: bytes) -> str:
     try:
-        holder = json.loads(told)
+        holder = json.loads(content)
         who, bootstrap = f"process {int(holder['pid'])}", holder["bootstrap"]
     except (ValueError, KeyError, TypeError):
         who, bootstrap = "another process", None
@@ -80,15 +80,15 @@ def _refusal(folder: Path, told: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalMonitor:
-    """The monitor of a ``sotto up`` that runs."""
+    """The monitor of a running ``sotto up``."""
 
     address: str
     token_file: Path
-    """Where the viewer's token is."""
+    """The file of the viewer's token."""
 
 
 def local_monitor(start: Path | None = None) -> LocalMonitor | None:
-    """The monitor of the ``sotto up`` whose ``.sotto`` is nearest: in the working folder, or above it."""
+    """Return the monitor of the nearest ``.sotto``, in the working folder or a parent."""
     for folder in folders_above(start):
         try:
             holder = json.loads(read_own(folder / LOCK) or b"{}")
@@ -101,7 +101,7 @@ def local_monitor(start: Path | None = None) -> LocalMonitor | None:
 
 
 def monitor_of(url: str | None, settings: Settings) -> tuple[str, str]:
-    """The monitor's address and a token for it; a local monitor's token goes to no other address."""
+    """Return the monitor's address and token; a local token is sent to no other address."""
     if url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"}):
         local = local_monitor()
         if local is not None:
@@ -110,8 +110,8 @@ def monitor_of(url: str | None, settings: Settings) -> tuple[str, str]:
     if token := _own_token(settings):
         return address.rstrip("/"), token
     raise TokenError(
-        f"no token: set {TOKEN_VARIABLE}_FILE to an owner-only file that holds yours, or {TOKEN_VARIABLE}; an operator "
-        "makes one with 'sotto token create NAME --role viewer'"
+        f"no token: set {TOKEN_VARIABLE}_FILE to an owner-only file with yours, or {TOKEN_VARIABLE}; an operator "
+        "creates one with 'sotto token create NAME --role viewer'"
     )
 
 
@@ -130,16 +130,16 @@ def serve_monitor(host: str | None, port: int | None, *, stop_with_stdin: bool) 
     settings = Settings.model_validate({**settings_here().model_dump(), **chosen})
     if not settings.monitor_names_file:
         raise TokenError(
-            "nobody may use the monitor: set SOTTO_MONITOR_NAMES_FILE to a file of names; 'sotto token create NAME "
-            "--role operator --file names.json' makes one"
+            "SOTTO_MONITOR_NAMES_FILE: is not set; set it to a file of names; 'sotto token create NAME "
+            "--role operator --file names.json' creates one"
         )
     names = NamesFile(Path(settings.monitor_names_file))
-    names()  # one that cannot be read is told before anything is started
+    names()  # fails early
     asyncio.run(serve_monitor(settings, names, stop_with_stdin=stop_with_stdin))
 
 
 class RunningMonitor:
-    """The monitor beside the other services: they go on without it."""
+    """The monitor's process; the other services continue without it."""
 
     def __init__(self, service: Service, address: str, operator: Path, viewer: Path) -> None:
         self.address = address
@@ -148,32 +148,32 @@ class RunningMonitor:
         self._told: bool | None = None
 
     def watch(self) -> None:
-        """Say once that the page is there, and once that it is gone; keep its log small."""
+        """Print once that the page is up, and once that it ended; keep its log small."""
         self._service.keep_log_small()
         if self._service.exit_status is not None:
             if self._told is not False:
                 self._told = False
                 console.print(
-                    f"The monitor ended, see {self._service.log}; the other services go on", soft_wrap=True
+                    f"The monitor ended, see {self._service.log}; the other services continue", soft_wrap=True
                 )
         elif self._told is None and _answers(self.address):
             self._told = True
             console.print(self.where, soft_wrap=True)
 
     def ask_to_stop(self) -> None:
-        """Tell it to finish, and do not wait."""
+        """Stop it without waiting for its end."""
         self._service.ask_to_stop()
 
     @property
     def where(self) -> str:
-        """Where the page is, and what opens it."""
+        """The page's address and the token files."""
         operator, viewer = self._tokens
-        return f"The monitor's page is {self.address}; tokens: {operator} (may change), {viewer} (may look)"
+        return f"The monitor's page is {self.address}; tokens: {operator} (may change), {viewer} (may read)"
 
 
 @contextmanager
 def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
-    """Start the monitor as a child process, with a file of names of its own in the folder."""
+    """Start the monitor as a child process, with a file of names in the folder."""
     operator, viewer, names = folder / OPERATOR_FILE, folder / VIEWER_FILE, folder / NAMES_FILE
     make_first_names(names, {"operator": operator, "viewer": viewer})
     own = settings.model_copy(
@@ -192,10 +192,7 @@ def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonito
 
 
 def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
-    """Make a file of names in which each role has a token, which is in a file of its own; where it is there, nothing is done.
-
-    Who comes and goes afterwards is for ``sotto token`` to say.
-    """
+    """Create a file of names with a token file for each role, unless it exists."""
     if names.exists():
         return
     now, tokens = int(time.time()), []
@@ -203,12 +200,12 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
         text = new_text()
         (replace_secret if path.exists() else write_secret)(path, text)
         tokens.append(Token.of(text, role, role, created=now))
-    # Last of all: had it been written before a token's file, nobody would have that token.
+    # Written last: after a crash before this line the next start creates the tokens again.
     change_names(names, lambda before: (TokenFile(tokens=(*before.tokens, *tokens)), None))
 
 
 def _free_port(host: str, wanted: int) -> int:
-    """The port that is wanted, or any free one."""
+    """Return the wanted port, or a free one if it is taken."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -229,17 +226,17 @@ def _answers(address: str) -> bool:
 
 
 def check_targets(file: Path) -> None:
-    """Refuse a file of targets that the service would refuse."""
-    from stream.alerts.alert_targets import AlertsFile  # noqa: PLC0415  (only who takes alerts needs it)
+    """Reject a file of targets that the service would reject."""
+    from stream.alerts.alert_targets import AlertsFile  # noqa: PLC0415  (only needed with alerts)
 
     AlertsFile.read(str(file))
 
 
 def serve_alerts(*, stop_with_stdin: bool) -> None:
-    """Take alerts to their targets until SIGTERM or Ctrl-C."""
+    """Deliver alerts to their targets until SIGTERM or Ctrl-C."""
     from stream.alerts.alert_service import serve_alerts  # noqa: PLC0415
     from stream.alerts.alert_targets import AlertsFile  # noqa: PLC0415  (only this service needs an HTTP client)
 
     settings = settings_here()
-    file = AlertsFile.read(settings.alerts_file)  # one that cannot be read is told before anything is started
+    file = AlertsFile.read(settings.alerts_file)  # fails early
     asyncio.run(serve_alerts(settings, file, stop_with_stdin=stop_with_stdin))

@@ -1,4 +1,4 @@
-"""``sotto serve``. What the local broker needs is not imported here: services run where it is not installed."""
+"""``sotto serve``; it must not import the local broker, which is an optional package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stream.settings import LAST_PORT
 
 
 class ServiceOption(StrEnum):
-    """The services there are."""
+    """The services."""
 
     WORKER = "worker"
     BUDGET = "budget"
@@ -36,11 +36,11 @@ def serve(
     role: Annotated[
         ServiceOption,
         typer.Argument(
-            help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor shows and takes "
-            "requests; alerts tells webhooks and Alertmanager."
+            help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor serves the page and the "
+            "API; alerts notifies webhooks and Alertmanager."
         ),
     ],
-    key_file: Annotated[Path | None, typer.Option(help="Noise key file; else SOTTO_NOISE_KEY[_FILE].")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; or SOTTO_NOISE_KEY[_FILE].")] = None,
     host: Annotated[str | None, typer.Option(help="Address of the monitor's page and API.")] = None,
     port: Annotated[
         int | None, typer.Option(help="Port of the monitor's page and API.", min=1, max=LAST_PORT)
@@ -53,11 +53,11 @@ def serve(
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C."""
     log.configure(as_json=json_logs)
-    # Whoever started this one as its child has said it.
-    if not stop_with_stdin and (told := warning()) is not None:
-        log.get_logger("settings").warning("without effect", reason=told)
+    # A parent process has logged the warning already.
+    if not stop_with_stdin and (reason := warning()) is not None:
+        log.get_logger("settings").warning("without effect", reason=reason)
     if role is ServiceOption.MONITOR:
-        from stream.cli.run import monitor_process  # noqa: PLC0415  (the other services start without what it needs)
+        from stream.cli.run import monitor_process  # noqa: PLC0415  (other services run without its packages)
 
         _require_replicable(role, processes)
         monitor_process.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
@@ -70,14 +70,14 @@ def serve(
         return
     if host is not None or port is not None:
         raise CommandError(
-            "--host and --port are the monitor's; other services' metrics have SOTTO_METRICS_HOST and _PORT"
+            "--host, --port: only the monitor has a page; set SOTTO_METRICS_HOST and _PORT for other services' metrics"
         )
     _require_replicable(role, processes)
     name: ServiceName = (
         "feed" if role is ServiceOption.FEED else "worker" if role is ServiceOption.WORKER else "budget"
     )
     if name == "feed" and key_file is not None:
-        raise CommandError("--key-file is the workers' and the budget service's; a feed needs no noise key")
+        raise CommandError("--key-file: a feed needs no noise key; omit it")
     key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
     if processes == 1:
         run_service(serve_role(name, settings_here(), key, stop_with_stdin=stop_with_stdin))
@@ -87,7 +87,7 @@ def serve(
 
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service in uvloop's event loop, which leaves more of a core to its work; in asyncio's where there is none."""
+    """Run a service in uvloop's event loop, or in asyncio's if uvloop is not installed."""
     with asyncio.Runner(loop_factory=_loops()) as runner:
         runner.run(service)
 
@@ -102,7 +102,7 @@ def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _require_replicable(role: ServiceOption, processes: int) -> None:
     if processes != 1 and role not in {ServiceOption.WORKER, ServiceOption.FEED}:
-        raise CommandError("--processes is the workers' and the feeds'; the other services are one process each")
+        raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
 
 
 async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:

@@ -1,4 +1,4 @@
-"""``sotto token``: who may use the monitor."""
+"""``sotto token``: access tokens of the monitor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNITS: Final = {"h": 3_600, "d": 86_400}
 
 
 class RoleOption(StrEnum):
-    """What a name may do: the roles of ``AccessRole``."""
+    """The roles of a name, as in ``AccessRole``."""
 
     VIEWER = "viewer"
     ANALYST = "analyst"
@@ -38,35 +38,36 @@ File = Annotated[
     Path | None,
     typer.Option(
         "--file",
-        help="The file of names; else SOTTO_MONITOR_NAMES_FILE, or .sotto/names.json here or in a folder above.",
+        help="The file of names; if omitted, SOTTO_MONITOR_NAMES_FILE, or .sotto/names.json here or in a parent folder.",
     ),
 ]
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="Whose token it is: a person, a team or a program.")],
+    name: Annotated[str, typer.Argument(help="Holder of the token: a person, a team or a program.")],
     role: Annotated[
-        RoleOption, typer.Option(help="viewer looks; analyst opens within an allotment; operator does everything.")
+        RoleOption,
+        typer.Option(help="viewer reads; analyst opens streams within an allotment; operator does everything."),
     ],
-    expires: Annotated[str, typer.Option(help="After how long, as in 90d or 12h, or never.")] = "90d",
+    expires: Annotated[str, typer.Option(help="Lifetime, such as 90d or 12h, or never.")] = "90d",
     into: Annotated[
-        Path | None, typer.Option(help="Write the token to this new owner-only file; print nothing of it.")
+        Path | None, typer.Option(help="Write the token to this new owner-only file instead of printing it.")
     ] = None,
     file: File = None,
 ) -> None:
-    """Make a token for a name, and print it: this once, for the file of names keeps its digest alone."""
+    """Create a token for a name and print it once; the file of names keeps only its digest."""
     now = int(time.time())
     try:
         _name.validate_python(name)
     except ValidationError:
         raise CommandError(
-            f"name: {name!r} is none; give up to 128 letters, digits and ._:/@+-, a letter or digit first"
+            f"name: {name!r} is invalid; use up to 128 letters, digits and ._:/@+-, a letter or digit first"
         ) from None
     end = _end(expires, now)
     path = _file(file, must_exist=False)
     if into is not None and into.exists():
-        raise CommandError(f"--into: {into} exists already; a token is never overwritten")
+        raise CommandError(f"--into: {into} exists already; give a new file")
 
     def add(names: TokenFile) -> tuple[TokenFile, tuple[Token, str]]:
         changed, token, text = names.with_token(name, role.value, now=now, expires=end)
@@ -74,18 +75,18 @@ def create(
 
     token, text = change_names(path, add)
     until = "does not expire" if end is None else f"expires {_date(end)}"
-    told = f"{path}: token {token.id} of {name}, {article(token.role)}, {until}"
+    summary = f"{path}: token {token.id} of {name}, {article(token.role)}, {until}"
     if into is None:
-        typer.echo(f"{told}; this is the only time that it is shown:", err=True)
+        typer.echo(f"{summary}; it is shown only this time:", err=True)
         typer.echo(text)
     else:
         write_secret(into, text)
-        say(f"{told}; it is in {into}", soft_wrap=True)
+        say(f"{summary}; written to {into}", soft_wrap=True)
 
 
 @app.command("list")
 def list_tokens(file: File = None, as_json: AsJson = False) -> None:
-    """List every token that was made: its id, name, role and whether it still opens anything; never the token."""
+    """List the id, name, role and validity of every token; never the token itself."""
     path = _file(file, must_exist=True)
     now = time.time()
     tokens = sorted(read_names(path).tokens, key=lambda token: (token.name, token.created, token.id))
@@ -113,11 +114,11 @@ def list_tokens(file: File = None, as_json: AsJson = False) -> None:
 def revoke(
     which: Annotated[str, typer.Argument(help="A name, for all its tokens, or a token's id.")], file: File = None
 ) -> None:
-    """Take a name's tokens back, or one token by its id: a running monitor refuses them from the next request on."""
+    """Revoke a name's tokens, or one by its id: a running monitor refuses them from its next request."""
     path = _file(file, must_exist=True)
     ended = change_names(path, lambda names: names.without(which, int(time.time())))
     if not ended:
-        say(f"{path}: nothing to do, {which} has been revoked before", soft_wrap=True)
+        say(f"{path}: nothing to do, {which} is revoked already", soft_wrap=True)
     for token in ended:
         say(f"{path}: token {token.id} of {token.name}, {article(token.role)}, is revoked", soft_wrap=True)
 
@@ -129,10 +130,12 @@ def _file(given: Path | None, *, must_exist: bool) -> Path:
         given = next((path for folder in folders_above() if (path := folder / NAMES_FILE).is_file()), None)
     if given is None:
         raise CommandError(
-            "no file of names: give --file, or set SOTTO_MONITOR_NAMES_FILE; 'sotto up' makes .sotto/names.json"
+            "--file: no file of names; give one, or set SOTTO_MONITOR_NAMES_FILE; 'sotto up' creates .sotto/names.json"
         )
     if must_exist and not given.exists():
-        raise CommandError(f"there is no {given}; 'sotto token create NAME --role ROLE --file {given}' makes it")
+        raise CommandError(
+            f"--file: {given} does not exist; 'sotto token create NAME --role ROLE --file {given}' creates it"
+        )
     return given
 
 
@@ -141,7 +144,7 @@ def _end(text: str, now: int) -> int | None:
         return None
     found = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
     if found is None:
-        raise CommandError(f"--expires: {text!r} is no time; give hours as 12h, days as 90d, or never")
+        raise CommandError(f"--expires: {text!r} is not a lifetime; give hours as 12h, days as 90d, or never")
     return now + int(found[1]) * UNITS[found[2]]
 
 

@@ -1,4 +1,4 @@
-"""``sotto top``: the monitor's page in a terminal, each second anew."""
+"""``sotto top``: the monitor's page in a terminal, updated every second."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _View = TypeVar("_View", bound=View)
 
 
 class Detail(IntEnum):
-    """How much a table shows, most first."""
+    """Levels of detail of a table, highest first."""
 
     ALL = 0
     NARROW = 1
     BARE = 2
     BROKEN = 3
-    """As the one before, with names over several lines."""
+    """As BARE, with names over several lines."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """All that one picture shows."""
+    """The data of one picture."""
 
     overview: Overview
     sources: SourcePage
@@ -60,16 +60,16 @@ def top(
     url: Annotated[
         str | None,
         typer.Option(
-            help="The monitor's address; else SOTTO_MONITOR_HOST and _PORT, or that of a 'sotto up' here."
+            help="The monitor's address; if omitted, SOTTO_MONITOR_HOST and _PORT, or that of a 'sotto up' here."
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
-    rows: Annotated[int, typer.Option(help="Most sources, and most streams, to list.", min=1, max=500)] = 10,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and exit.")] = False,
+    rows: Annotated[int, typer.Option(help="Most sources and most streams to list.", min=1, max=500)] = 10,
 ) -> None:
     """Show budgets, busiest streams, services and refused events live, with a viewer's token."""
     if not once and not console.is_terminal:
         raise CommandError(
-            "standard output is no terminal, where pictures follow upon each other; say --once for one"
+            "standard output is not a terminal, which live pictures need; give --once for one picture"
         )
     address, token = monitor_of(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))
@@ -97,7 +97,7 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
 
 
 async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
-    """Ask the monitor for one picture; CommandError says what to do if it does not answer."""
+    """Fetch the data of one picture; CommandError if the monitor does not answer."""
     return Frame(
         await _get(session, f"{address}/api/overview", Overview),
         await _get(session, f"{address}/api/sources?sort=left_share&limit={rows}", SourcePage),
@@ -131,7 +131,7 @@ def _problem(body: bytes, status: int) -> str:
 
 
 def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
-    """One picture for a terminal of so many columns."""
+    """Render one picture for a terminal of ``width`` columns."""
     parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
     parts += [_fitting(width, partial(_sources, frame.sources)), Text()]
     parts += [_fitting(width, partial(_streams, frame.streams)), Text()]
@@ -141,11 +141,11 @@ def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
 
 
 def _fitting(width: int, table_of: Callable[[Detail], Table]) -> Table:
-    """The table with the most in it of which nothing is cut; in the last resort names are broken."""
+    """Return the most detailed table with no text cut; the last resort is to break names."""
     options = console.options.update(width=width)
     for detail in Detail:
         table = table_of(detail)
-        # What is cut ends in "…", which stands in no name and no figure.
+        # Cut text ends in "…", which no name and no figure contains.
         if not any("…" in segment.text for segment in console.render(table, options)):
             break
     return table
@@ -157,14 +157,14 @@ def _headline(overview: Overview, *, live: bool) -> Text:
     line = Text.assemble(("Sotto ", "bold"), _clock(overview.time), "  ")
     for state, style in _STATES.items():
         line.append(f"{states[state]:,} {state}  ", style)
-    lag = "not known" if overview.lag is None else f"{overview.lag:,}"
+    lag = "unknown" if overview.lag is None else f"{overview.lag:,}"
     line.append(
         f"charged {_rate(minute.above)}/s  free {_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
     )
     if not overview.ready:
         line.append("  still reading: figures are incomplete", "yellow")
     if live:
-        line.append("  Ctrl-C ends", "bright_black")
+        line.append("  Ctrl-C exits", "bright_black")
     return line
 
 
@@ -266,7 +266,6 @@ def _rejected(rejected: RejectedView) -> Text:
 
 
 def _name(name: str, period: str | None) -> Text:
-    """What a line is called, and the period that its figures are of."""
     return (
         _text(name)
         if period is None
@@ -298,7 +297,7 @@ def _or_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
 
 
 def _budget_bar(row: SourceRow) -> Text:
-    """Spent, then what is granted and not spent, then what is left."""
+    """Draw the shares that are spent, granted but not spent, and left."""
     total = _size(row, row.total) or 1.0
     spent = min(_size(row, row.spent) / total, 1.0)
     held = max(1.0 - _size(row, row.left) / total - spent, 0.0)
@@ -321,7 +320,7 @@ def _state(state: str) -> Text:
 
 
 def _size(row: SourceRow, amount: Amount) -> float:
-    """An amount in the unit of which more is left: ε, or ρ under zCDP; one of the two need do."""
+    """Return an amount in ε, or under zCDP in ρ if more of that is left."""
     total, left = row.total, row.left
     if not total.rho or left.rho is None or amount.rho is None:
         return amount.epsilon
@@ -349,5 +348,5 @@ def _duration(seconds: float) -> str:
 
 
 def _text(value: str) -> Text:
-    """Names come from topics."""
+    """Escape a name, because names come from topics."""
     return Text(visible(value))

@@ -1,4 +1,4 @@
-"""``sotto topics``: the topics of an installation, and who may touch them."""
+"""``sotto topics``: the topics of an installation and their access control lists."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            help="Partitions of queries, answers and state; as many as they have, or four.", min=1, max=10_000
+            help="Partitions of queries, answers and state; the existing number, or four.", min=1, max=10_000
         ),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option(help="Replicas of each topic; three, or one a broker where there are fewer.", min=1, max=10),
+        typer.Option(help="Replicas of each topic; three, or one per broker if there are fewer.", min=1, max=10),
     ] = None,
 ) -> None:
-    """Create the topics that are missing, each with its configuration; existing ones are checked, and stay as they are.
+    """Create the missing topics with their configuration; check existing ones without changing them.
 
-    Exit status 1 if services cannot work with some of these: Kafka deletes what must be kept, or partitions or replicas are others.
+    Exit status 1 if services cannot work with an existing topic: Kafka deletes required records,
+    or partitions or replicas differ.
     """
     given = {"partitions": partitions, "replication": replication}
     settings = settings_here(**{name: number for name, number in given.items() if number is not None})
@@ -48,9 +49,9 @@ def create(
         brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
         typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
     else:
-        typer.echo("all topics are there")
+        typer.echo("all topics exist")
     if created.otherwise:
-        line = f"topics that were there are left as they are: {told(created.otherwise)}"
+        line = f"existing topics differ and are not changed: {told(created.otherwise)}"
         if not all(one.serves for one in created.otherwise):
             raise CommandError(line)
         typer.echo(f"warning: {visible(line)}", err=True)
@@ -58,42 +59,40 @@ def create(
 
 @app.command("check")
 def check() -> None:
-    """Compare every topic with what it should be; exit status 1 if one differs."""
+    """Compare every topic with its configuration; exit status 1 if one differs."""
     differences = asyncio.run(check_topics(settings_here()))
     if differences:
         raise CommandError(told(differences))
-    typer.echo("all topics are as they should be")
+    typer.echo("all topics have their configuration")
 
 
 @app.command("acl")
 def acl(
-    role: Annotated[list[AclRole] | None, typer.Option(help="Only this role; may be given again.")] = None,
+    role: Annotated[list[AclRole] | None, typer.Option(help="Only this role; repeat it for several.")] = None,
     principal: Annotated[
-        str | None, typer.Option(help="Who has the one role; else User:PREFIX-ROLE.", metavar="User:NAME")
+        str | None, typer.Option(help="Principal of the --role; else User:PREFIX-ROLE.", metavar="User:NAME")
     ] = None,
     live: Annotated[
-        list[str] | None, typer.Option(help="A topic of people's events, which feeds read; may be given again.")
+        list[str] | None, typer.Option(help="A live topic that feeds read; repeat it for several.")
     ] = None,
-    apply_now: Annotated[
-        bool, typer.Option("--apply", help="Put them into force instead of printing them.")
-    ] = False,
+    apply_now: Annotated[bool, typer.Option("--apply", help="Apply the lists instead of printing them.")] = False,
     commands: Annotated[bool, typer.Option("--commands", help="Print kafka-acls.sh commands.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what each role may do on Kafka, or put it into force."""
+    """Print the permissions of each role on Kafka, or apply them."""
     if apply_now + commands + as_json > 1:
         raise CommandError("--apply, --commands and --json exclude each other; give one")
     if principal is not None and (role is None or len(role) != 1):
-        raise CommandError("--principal: give the one --role that it is to have")
+        raise CommandError("--principal: needs exactly one --role; give it")
     if principal is not None and not principal.partition(":")[2]:
-        raise CommandError("--principal: give its type too, as in 'User:alice'")
+        raise CommandError("--principal: has no type; give it, as in 'User:alice'")
     settings = settings_here()
     everything = grants(settings, live or ())
     wanted = {one: everything[one] for one in role or AclRole}
     holders = {one: principal or usual_principal(one, settings) for one in wanted}
     if apply_now:
         asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))
-        typer.echo(f"in force for {', '.join(holders.values())}")
+        typer.echo(f"applied to {', '.join(holders.values())}")
     elif commands:
         for one, granted in wanted.items():
             typer.echo("\n".join(command(holders[one], granted, settings.bootstrap)))

@@ -26,24 +26,23 @@ from stream.tables import adult
 
 def up(
     workers: Annotated[int, typer.Option(help="Worker processes.", min=1)] = 1,
-    folder: Annotated[Path, typer.Option(help="Where data, logs and a generated key go.")] = DEFAULT_FOLDER.parent,
-    key_file: Annotated[Path | None, typer.Option(help="Noise key file; made in the folder if not given.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of data, logs and the key.")] = DEFAULT_FOLDER.parent,
+    key_file: Annotated[Path | None, typer.Option(help="Noise key file; generated if omitted.")] = None,
     port: Annotated[
         int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=LAST_PORT)
     ] = 8080,
     alerts: Annotated[
-        Path | None,
-        typer.Option(help="File of targets, to which alerts are then taken; see 'sotto serve alerts'."),
+        Path | None, typer.Option(help="File of targets for alerts; see 'sotto serve alerts'.")
     ] = None,
     broker_port: Annotated[
-        int | None, typer.Option(help="The broker's port for clients; else 9092, or a free one if that is taken.")
+        int | None, typer.Option(help="The broker's client port; 9092 or a free one if omitted.")
     ] = None,
 ) -> None:
     """Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.
 
-    Ends with status 1, and stops the others, when the broker or one of the services but the monitor ends. One a folder; a
-    broker that runs in the folder already is used, and goes on afterwards. Tables may lie in the working folder and below,
-    or in the folders that SOTTO_TABLE_ROOTS names.
+    Exit status 1 if the broker or a service other than the monitor ends; the others are then stopped.
+    A folder has one installation. A broker that runs in the folder already is used and left running.
+    Tables must be in the working folder or below, or in the folders that SOTTO_TABLE_ROOTS lists.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -94,7 +93,7 @@ def up(
         )
         monitor = stack.enter_context(monitor_process.start(settings, folder, port))
         holder.tell(running.bootstrap, monitor.address)
-        # All are told at once, before each is waited for.
+        # All stop at the same time, before any is awaited.
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)

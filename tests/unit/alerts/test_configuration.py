@@ -197,7 +197,7 @@ def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypat
         monitor_process.serve_alerts(stop_with_stdin=False)
     with pytest.raises(AlertsError, match="targets"):
         monitor_process.check_targets(folder / "alerts.json")
-    with pytest.raises(CommandError, match="--processes is"):
+    with pytest.raises(CommandError, match="--processes: only"):
         serve("alerts", processes=2)  # type: ignore[arg-type]
 
 

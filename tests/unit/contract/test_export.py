@@ -90,7 +90,7 @@ def test_check_fails_on_what_breaks_a_released_version_and_names_it(folder: Path
     result = contract("check", folder)
     assert result.output == "breaks 0.1: Answer.mood: is gone\n"
     assert isinstance(result.exception, CommandError)
-    assert "new major number" in str(result.exception)
+    assert "increase the major version" in str(result.exception)
     shutil.rmtree(folder / VERSIONS / RELEASED)
     with pytest.raises(ContractError, match=r"breaks released ones: 0\.1: Answer\.mood"):
         release(folder)

@@ -148,8 +148,8 @@ def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--principal", "User:alice"], "give the one --role"),
-        (["--principal", "User:alice", "--role", "worker", "--role", "budget"], "give the one --role"),
+        (["--principal", "User:alice"], "needs exactly one --role"),
+        (["--principal", "User:alice", "--role", "worker", "--role", "budget"], "needs exactly one --role"),
         (["--principal", "alice", "--role", "worker"], "User:alice"),
         (["--apply", "--json"], "exclude each other"),
     ],

@@ -45,7 +45,7 @@ def test_a_token_is_printed_once_alone_and_never_again() -> None:
     assert bearer is not None
     assert (bearer.name, bearer.role) == ("ana", "viewer")
     assert bearer.expires == pytest.approx(time.time() + 12 * 3600, abs=600)
-    assert "only time" in made.stderr
+    assert "only this time" in made.stderr
     (row,) = listed()
     assert row.keys() == {"id", "name", "role", "created", "expires", "revoked", "standing"}
     assert row["standing"] == "valid"
