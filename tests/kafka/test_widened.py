@@ -90,4 +90,5 @@ async def test_the_monitor_shows_every_partition_there_is(settings: Settings, cl
         ):
             await asyncio.sleep(0.1)
     watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
     assert len([row for row in shown[-1].partitions if row.role == "budget"]) == 1

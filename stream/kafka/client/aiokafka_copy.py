@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-__all__ = ["admin", "consumer", "fetcher", "producer"]
+__all__ = ["admin", "client", "consumer", "fetcher", "producer"]
 
 
 def _copy_module(name: str) -> Any:
@@ -21,6 +21,7 @@ def _copy_module(name: str) -> Any:
     return module
 
 
+client = _copy_module("aiokafka.client")
 fetcher = _copy_module("aiokafka.consumer.fetcher")
 consumer = _copy_module("aiokafka.consumer.consumer")
 producer = _copy_module("aiokafka.producer.producer")

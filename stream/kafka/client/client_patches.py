@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from aiokafka import conn, errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.kafka.client.aiokafka_copy import admin, consumer, fetcher, producer
+from stream.kafka.client.aiokafka_copy import admin, client, consumer, fetcher, producer
 from stream.settings import variable
-
-_BOOTSTRAP_SECONDS: Final = 2
-"""Longest delay of a cancellation, so that a silent broker does not block a stop."""
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
@@ -37,6 +34,22 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
         except RuntimeError as error:
             self.close(reason=conn.CloseReason.CONNECTION_BROKEN, exc=error)
             raise errors.KafkaConnectionError(f"Connection at {self._host}:{self._port} is closed") from error
+
+
+_OPENED: ContextVar[list[BrokerConnection] | None] = ContextVar("_OPENED", default=None)
+"""The connections that the bootstrap in this context has opened."""
+
+
+async def open_connection(host: str, port: int, **options: Any) -> BrokerConnection:
+    """Connect to a broker, as ``aiokafka.conn.create_conn``."""
+    connection = BrokerConnection(host, port, **options)
+    if (opened := _OPENED.get()) is not None:
+        opened.append(connection)
+    await connection.connect()
+    return connection
+
+
+client.create_conn = open_connection
 
 
 SECONDS: Final = 1.0
@@ -64,7 +77,7 @@ class RateLimit:
             await asyncio.sleep(left)
 
 
-class BrokerClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typed
+class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typed
     """aiokafka's client with paced metadata requests that create no topics.
 
     Brokers with ``auto.create.topics.enable``, Kafka's default, create each topic that a metadata
@@ -75,25 +88,30 @@ class BrokerClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typ
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._pace = RateLimit(METADATA_REQUESTS)
+        self._is_closed = False
 
     async def bootstrap(self) -> None:
-        """Connects to the cluster.
-
-        A cancelled start first has time to end, because aiokafka would leave its connection open.
-        """
-        connecting = asyncio.ensure_future(super().bootstrap())
+        """Connect; if this fails or is cancelled, close the connection, which aiokafka would leave open."""
+        opened: list[BrokerConnection] = []
+        token = _OPENED.set(opened)
         try:
-            await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            await asyncio.wait([connecting], timeout=_BOOTSTRAP_SECONDS)
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+            await super().bootstrap()
+        except BaseException:
+            for connection in opened:
+                connection.close()
             raise
+        finally:
+            _OPENED.reset(token)
+
+    async def close(self) -> None:
+        """Close all connections, also one that is being opened."""
+        self._is_closed = True
+        await super().close()
 
     async def _get_conn(self, *arguments: Any, **named: Any) -> Any:
         connection = await super()._get_conn(*arguments, **named)
-        if connection is not None:
-            connection.__class__ = BrokerConnection
+        if connection is not None and self._is_closed:
+            connection.close()
         return connection
 
     async def _metadata_update(self, cluster_metadata: Any, topics: Any) -> Any:
@@ -258,7 +276,8 @@ class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is n
 
 
 _REPLACED: Final = (
-    (AIOKafkaClient, ("bootstrap", "_get_conn", "_metadata_update")),
+    (client, ("create_conn",)),
+    (client.AIOKafkaClient, ("bootstrap", "close", "_get_conn", "_metadata_update")),
     (fetcher.Fetcher, ("_proc_fetch_request", "close")),
     (GroupCoordinator, ("reset_generation", "_do_rejoin_group", "_send_req", "_maybe_leave_group")),
 )

@@ -50,7 +50,7 @@ class Ground:
             "kind": "webhook",
             "url": self.receiver.url,
             "secret_files": [self.secret("secret", SECRET)],
-            "timeout": "500ms",
+            "timeout": "2s",
             **fields,
         }
         return WebhookTarget.model_validate_json(json.dumps(given))

@@ -304,10 +304,10 @@ def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> No
     path, count = tmp_path / "visits.parquet", 2_000_000
     pl.select(pl.repeat(1, count).alias("who"), pl.repeat(3, count).alias("x"), y=pl.lit("a")).write_parquet(path)
     program = (
-        "import json, resource, sys; from schemas import TableSource; from stream.tables import Rows, Table, people; "
+        "import json, resource, sys; from schemas import TableSource; from stream.tables import PrivateTable, Rows, people; "
         "people._GROUP_ROWS = 1 << 17; asked = TableSource.model_validate(json.loads(sys.argv[1])); rows = [Rows.load(asked)]; "
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10; begun = most(); "
-        "table = Table.of(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"
+        "table = PrivateTable.of(rows.pop(), asked, bytes(range(32))); print(table.private_row_count, most() - begun)"
     )
     asked = source(3, path=str(path)).model_dump_json()
     done = subprocess.run([sys.executable, "-c", program, asked], check=True, capture_output=True, text=True)
