@@ -351,7 +351,7 @@ def shares_forgotten() -> Iterator[None]:
 @contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
     """An opening that comes once more after a halt opens the stream again."""
-    with patch.object(worker_restore, "undoes", lambda *_: False):
+    with patch.object(worker_restore, "is_stale", lambda *_: False):
         yield
 
 
