@@ -132,7 +132,9 @@ async def lost(old: Site, folder: Path) -> Kept:
         assert (await client.ask("late", value=HIGH, timeout=WAIT)).outcome == "above"
     later = old.head()
     old.done("ledger", "trail", "--export", str(exported))
-    assert "only the trail was checked" in old.done("ledger", "verify", str(exported), "--head", head, "--head", later)
+    assert "only the trail was checked" in old.done(
+        "ledger", "verify", str(exported), "--head", head, "--head", later
+    )
     assert 1.0 < source.left.epsilon < 2.0
     return Kept(backup, source, head, later)
 
