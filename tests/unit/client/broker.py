@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import MessageSizeTooLargeError, OutOfOrderSequenceNumber, RequestTimedOutError
 from aiokafka.structs import BrokerMetadata, PartitionMetadata
+
+from stream.kafka.client.client_patches import BrokerClient
 
 _PRODUCER: Final = struct.Struct(">qhii")
 _PRODUCER_AT: Final = 43
@@ -46,12 +47,12 @@ class Broker:
                 raise RequestTimedOutError
             return self._answer(request)
 
-        monkeypatch.setattr(AIOKafkaClient, "bootstrap", nothing)
-        monkeypatch.setattr(AIOKafkaClient, "_maybe_wait_metadata", nothing)
-        monkeypatch.setattr(AIOKafkaClient, "_wait_on_metadata", on_metadata)
-        monkeypatch.setattr(AIOKafkaClient, "force_metadata_update", lambda _: asyncio.ensure_future(nothing()))
-        monkeypatch.setattr(AIOKafkaClient, "get_random_node", lambda _: 0)
-        monkeypatch.setattr(AIOKafkaClient, "send", send)
+        monkeypatch.setattr(BrokerClient, "bootstrap", nothing)
+        monkeypatch.setattr(BrokerClient, "_maybe_wait_metadata", nothing)
+        monkeypatch.setattr(BrokerClient, "_wait_on_metadata", on_metadata)
+        monkeypatch.setattr(BrokerClient, "force_metadata_update", lambda _: asyncio.ensure_future(nothing()))
+        monkeypatch.setattr(BrokerClient, "get_random_node", lambda _: 0)
+        monkeypatch.setattr(BrokerClient, "send", send)
 
     def _answer(self, request: Any) -> Any:
         if "InitProducerId" in type(request).__name__:
