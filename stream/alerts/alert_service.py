@@ -59,7 +59,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     try:
         connection = Connection(settings)
         find = partial(find_topics, settings, attempts=50, role=AclRole.ALERTS)
-        connection.topics = await patiently(find, stopping, probes.tell)
+        connection.topics = await patiently(find, stopping, probes.set_lack)
         deliveries = [
             TargetDelivery(connection, target, file.page, target_metrics, stopping)
             for target, target_metrics in zip(file.targets, all_metrics, strict=True)
@@ -82,7 +82,7 @@ async def _run(deliveries: list[TargetDelivery], probes: Probes, stopping: async
             for task in done:
                 task.result()
             away = [one.name for one in deliveries if not one.joined]
-            probes.tell(f"these targets' groups are not joined: {', '.join(away)}" if away else "")
+            probes.set_lack(f"these targets' groups are not joined: {', '.join(away)}" if away else "")
         await asyncio.gather(*tasks)
     except Exception:
         force_exit_after()

@@ -37,7 +37,8 @@ from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 from stream.privacy.noise import NoiseScaleError
-from stream.privacy.planning.plans import PlanError, choose, sensitivity_steps
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import choose, sensitivity_steps
 from stream.processing.protocol import Message, Outputs
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity

@@ -38,7 +38,7 @@ from stream.privacy.ledger.grants import meaning, meaning_of_joining
 from stream.privacy.ledger.ledger_records import refresh, require_refreshable
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise import NoiseScaleError
-from stream.privacy.planning.plans import PlanError
+from stream.privacy.planning.noise_layouts import PlanError
 from stream.processing.exact_decimals import require_kept_digits
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.receipts import Receipts, Write, receipt_key, request_digest

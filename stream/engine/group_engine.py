@@ -178,7 +178,7 @@ class Engine:
             for client in (offsets, consumer):
                 stack.push_async_callback(client.stop)
                 try:
-                    await patiently(client.start, self._stopping, self.health.tell)
+                    await patiently(client.start, self._stopping, self.health.set_lack)
                 except Stopped:
                     return
             await stack.enter_async_context(self._standby)
@@ -233,7 +233,7 @@ class Engine:
             stopping.cancel()
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-            self.health.tell(f"this {self.role.name} is leaving its group")
+            self.health.set_lack(f"this {self.role.name} is leaving its group")
 
     def _fail(self, error: Exception) -> None:
         # An unforeseen error's message might quote private data.

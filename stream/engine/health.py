@@ -90,7 +90,7 @@ class Probes:
         """Reason why the service is not ready; empty if it is."""
         return self._lack
 
-    def tell(self, lack: str) -> None:
+    def set_lack(self, lack: str) -> None:
         """Set the reason why the service is not ready; empty if it is."""
         self._lack = lack
         self._ready.set(not lack)
@@ -155,13 +155,13 @@ class ServiceHealth(Probes):
         self.metrics.drop(name)
         self._tell_of_parts()
 
-    def tell_of(self, name: str, lack: str) -> None:
+    def set_part_lack(self, name: str, lack: str) -> None:
         """Set the reason why a part is not ready."""
         self._lacks[name] = lack
         self._tell_of_parts()
 
     def _tell_of_parts(self) -> None:
-        self.tell("; ".join(f"{name}: {lack}" for name, lack in sorted(self._lacks.items()) if lack))
+        self.set_lack("; ".join(f"{name}: {lack}" for name, lack in sorted(self._lacks.items()) if lack))
 
 
 class EngineHealth:
@@ -172,12 +172,12 @@ class EngineHealth:
         self.lack = "has not started yet"
         self._whole = whole
         self._name = name
-        whole.tell_of(name, self.lack)
+        whole.set_part_lack(name, self.lack)
 
-    def tell(self, lack: str) -> None:
+    def set_lack(self, lack: str) -> None:
         """Set the reason why the service is not ready; empty if it is."""
         self.lack = lack
-        self._whole.tell_of(self._name, lack)
+        self._whole.set_part_lack(self._name, lack)
 
 
 class _ProbeServer(ThreadingMixIn, WSGIServer):

@@ -191,13 +191,15 @@ class Supervision:
         metrics.failing.set(len(failing))
         metrics.step_seconds.set(longest)
         if not self._membership.joined:
-            self._health.tell(f"this {self._role} {self._membership.absence}")
+            self._health.set_lack(f"this {self._role} {self._membership.absence}")
         elif refusals:
-            self._health.tell("; ".join(sorted(refusals)))
+            self._health.set_lack("; ".join(sorted(refusals)))
         elif failing:
-            self._health.tell(f"partitions are failing or stuck in their restore; see the log: {sorted(failing)}")
+            self._health.set_lack(
+                f"partitions are failing or stuck in their restore; see the log: {sorted(failing)}"
+            )
         else:
-            self._health.tell("")
+            self._health.set_lack("")
 
     def _tell_if_long(self, task: PartitionTask, now: float) -> None:
         step = task.step

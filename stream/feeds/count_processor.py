@@ -15,7 +15,7 @@ from stream.feeds.counted_streams import Beginning, StandingStreams, Stream, beg
 from stream.feeds.event_clock import NOT_BEGUN, EventClock, RecreatedError, RecutError
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.intake import Intake
-from stream.feeds.window_queries import Telling
+from stream.feeds.window_queries import PartialWriter
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
@@ -70,7 +70,7 @@ class FeedProcessor:
         self._definitions = definitions
         self._clock = EventClock(source)
         self._intake = Intake(source, partition, partitions, self._clock)
-        self._telling = Telling(topics, source, partition, partitions)
+        self._partial_writer = PartialWriter(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
         self._kept: dict[str, dict[int, bytes]] = {}
         """Changelog keys by stream and epoch, with unpublished windows or the latest."""
@@ -103,7 +103,7 @@ class FeedProcessor:
     def due_at(self) -> float | None:
         """Time, in seconds since 1970, at which a silent partition has a due window."""
         reading = self.next_close
-        return None if reading is None else self._clock.told_at(reading)
+        return None if reading is None else self._clock.end_time_of(reading)
 
     @property
     def closes_at(self) -> float | None:
@@ -333,7 +333,7 @@ class FeedProcessor:
         return [(form, touched) for form, touched in found if touched is not None]
 
     def _close(self, outputs: Outputs) -> None:
-        told = self._telling.due(self._streams, self._clock.now, outputs)
+        told = self._partial_writer.due(self._streams, self._clock.now, outputs)
         for stream in told:
             self._keep_stream(outputs, stream)
         if told:

@@ -172,7 +172,7 @@ class EventClock:
         if self._by_broker:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
-    def told_at(self, reading: int) -> float | None:
+    def end_time_of(self, reading: int) -> float | None:
         """Return the time of the ``reached_end`` that sets a reading; None for marks."""
         return (reading + self._idle + 1) / 1000 if self._by_broker else None
 
@@ -180,29 +180,29 @@ class EventClock:
         """Return the timestamp, in seconds, that sets a reading; None for marks."""
         return reading / 1000 if self._by_broker else None
 
-    def first_after(self, told: int) -> int:
-        """Return the earliest window of a stream that control defined at a moment.
+    def first_after(self, defined: int) -> int:
+        """Return the earliest window of a stream defined in control at timestamp ``defined``.
 
         This clock is private if it follows events. So it is ``idle`` after that moment; marks are
         public.
         """
         if self._by_broker:
-            return told + self._idle
+            return defined + self._idle
         return 0 if self.now == NOT_BEGUN else self._behind(self.now)
 
-    def since(self, told: int) -> int:
-        """Return the timestamp from which a stream counts that control defined at a moment.
+    def since(self, defined: int) -> int:
+        """Return the timestamp from which a stream counts that was defined at timestamp ``defined``.
 
         The position at this moment depends on the number of events, and so on people. So it is
         ``idle`` after that moment, when every partition has read that far. With marks, the first
         one needs no wait.
         """
         at_once = not self._by_broker and self.now == NOT_BEGUN
-        return NOT_BEGUN if at_once else self.effect(told)
+        return NOT_BEGUN if at_once else self.effect(defined)
 
-    def effect(self, told: int) -> int:
+    def effect(self, defined: int) -> int:
         """Return the timestamp at which a control event takes effect in every partition."""
-        return told + self._idle
+        return defined + self._idle
 
     def has_read(self, stamp: int) -> bool:
         """Return whether all later records, or their marks, have at least this timestamp."""
@@ -245,16 +245,16 @@ class EventClock:
                 stampers = {getattr(record, "timestamp_type", None) for record in records}
             if _CREATED in stampers:
                 raise UnstampedError(self._topic)
-            told = _stamps(records)
+            times = _stamps(records)
         else:
-            told, stamped = np.full((2, len(records)), NOT_BEGUN, dtype=np.int64)
+            times, stamped = np.full((2, len(records)), NOT_BEGUN, dtype=np.int64)
             for place, record in enumerate(() if isinstance(records, RecordColumns) else records):
                 if record.headers and (mark := _mark_of(record)) is not None:
-                    told[place] = mark
+                    times[place] = mark
                     stamped[place] = NOT_BEGUN if mark == NOT_BEGUN else record.timestamp
                     marks[place] = BAD_MARK if mark == NOT_BEGUN else None
         before = self.now
-        clocks: Column = np.maximum.accumulate(np.maximum(told, self.now))
+        clocks: Column = np.maximum.accumulate(np.maximum(times, self.now))
         if len(clocks):
             self.now = int(clocks[-1])
         if self._by_broker:

@@ -81,7 +81,7 @@ class MergeProcessor:
         """Read records of control and of the changelog, in any order of the two topics."""
         for record in records:
             if record.topic == self._topics.control:
-                self._hear(record)
+                self._follow_control(record)
             else:
                 self._kept[record.key or b""] = record
 
@@ -122,7 +122,7 @@ class MergeProcessor:
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply definitions, and drop the records of ended streams."""
         for record in records:
-            self._hear(record)
+            self._follow_control(record)
         outputs = Outputs()
         self._settle(outputs)
         return outputs
@@ -180,7 +180,7 @@ class MergeProcessor:
             self._reach(outputs, records[-1])
         return outputs
 
-    def _hear(self, record: RecordLike) -> None:
+    def _follow_control(self, record: RecordLike) -> None:
         name = (record.key or b"").decode(errors="replace")
         told = told_of(record, self._told.get(name))
         if told is None or told.spec.stream != name or told.source.period_of is not None:

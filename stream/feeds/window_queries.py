@@ -104,7 +104,7 @@ CELLS_AT_ONCE: Final = 200_000
 _WirePartial: Any = struct(Partial)
 
 
-class Telling:
+class PartialWriter:
     """Publishes the partials of one partition."""
 
     def __init__(self, topics: Topics, source: EventsSource, partition: int, partitions: int) -> None:

@@ -26,10 +26,10 @@ class _Brief(msgspec.Struct):
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Rank in the budget service's order: it extends open streams, or exhausted and halted
-        ones.
+        """Position in the order of the budget service's decisions.
 
-        Extensions and versions only grow, and nothing grows after an end.
+        Extensions and versions only grow, and nothing grows after an end. An extension may follow
+        the halt of an exhausted stream.
         """
         return len(self.extensions) + self.version, self.kind != "opened"
 

@@ -244,7 +244,7 @@ class FeedService:
         following = asyncio.create_task(self._follower.run())
         beside = [following, asyncio.create_task(self._show())]
         try:
-            self._health.part("control").tell("has not been read yet")
+            self._health.part("control").set_lack("has not been read yet")
             await self._first(self._follower.caught_up.wait(), following)
             self._health.drop("control")
             if not self._stopping.is_set():
@@ -318,7 +318,7 @@ class FeedService:
             except (TopicsError, KafkaError, OSError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("live topic not served", source=source.source, reason=reason)
-                health.tell(reason)
+                health.set_lack(reason)
                 await self._first(asyncio.sleep(RETRY))
                 continue
             engine = Engine(

@@ -29,7 +29,7 @@ from stream.kafka.client.security import connection
 from stream.kafka.topics import acls
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import find_topics, inspect_topics
-from stream.kafka.topics.layouts import TopicsError, told
+from stream.kafka.topics.layouts import TopicsError, format_differences
 from stream.kernel import compiled
 from stream.log import get_logger
 from stream.privacy.noise import NoiseKey
@@ -60,7 +60,7 @@ async def guard_topics(settings: Settings, role: AclRole) -> None:
         found = await inspect_topics(settings, attempts=20, role=role)
     if found.losses:
         raise TopicsError(
-            f"Kafka deletes records that must be kept: {told(found.losses)}; run 'sotto ledger verify' before this {role} is started again "
+            f"Kafka deletes records that must be kept: {format_differences(found.losses)}; run 'sotto ledger verify' before this {role} is started again "
             "(docs/operations.md, 'Topics that differ')"
         )
     if found.hidden:
@@ -90,7 +90,7 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
 
     A heartbeat that fails is skipped, so that the service does not depend on it.
     """
-    told = False
+    is_shown = False
     while True:
         producer: Any = None
         try:
@@ -99,13 +99,13 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
             await producer.start()
             while True:
                 await producer.send_and_wait(role.status, key=_key(role), value=_word(role, started))
-                told = True
+                is_shown = True
                 await asyncio.sleep(INTERVAL)
         except (KafkaError, OSError) as error:
             log.warning("heartbeat failed", role=role.name, error=type(error).__name__)
             await asyncio.sleep(INTERVAL)
         except asyncio.CancelledError:
-            if told:
+            if is_shown:
                 await _take_back(producer, role)
             raise
         finally:
@@ -177,8 +177,8 @@ async def serve(
     beating = asyncio.create_task(health.beat())
     try:
         find = partial(find_topics, settings, attempts=50, role=acls.AclRole(role))
-        topics = await patiently(find, stopping, health.tell)
-        await patiently(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.tell)
+        topics = await patiently(find, stopping, health.set_lack)
+        await patiently(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_lack)
         gc.disable()  # until all is imported: it stays
         engine = _service(role, settings, topics, key, health)
         column_reader.install()
@@ -220,14 +220,14 @@ def install_stop_handlers(
     """
     loop = asyncio.get_running_loop()
 
-    def told() -> None:
+    def stop_once() -> None:
         stop()
         force_exit_after(2 * STOP_SECONDS if seconds is None else seconds)
 
     for number in _ORDERS:
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, stop_once)
     if stop_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, told)
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, stop_once)
 
 
 def ignore_stop_signals() -> None:
@@ -238,7 +238,7 @@ def ignore_stop_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, told: Callable[[], None]) -> None:
+def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     if not os.read(sys.stdin.fileno(), 4096):
         loop.remove_reader(sys.stdin.fileno())
-        told()
+        stop()

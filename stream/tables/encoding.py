@@ -123,7 +123,7 @@ def as_text(name: str, column: pl.Series) -> pl.Series:
         )
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Null) or kind.is_integer():
         return column.cast(pl.String)
-    raise ColumnError("no text", name, _told(kind))
+    raise ColumnError("no text", name, _type_name(kind))
 
 
 def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
@@ -132,14 +132,14 @@ def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
     if kind in (pl.String, pl.Categorical, pl.Enum):
         column = column.cast(pl.String).str.strip_chars()
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
-        raise ColumnError("no numbers", name, _told(kind))
+        raise ColumnError("no numbers", name, _type_name(kind))
     if kind.is_float() and kind != pl.Float64:
         # Use the shortest decimal, as for CSV and categories: 0.7 is not below an edge 0.7.
         column = column.cast(pl.String)
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
 
-def _told(kind: pl.DataType) -> str:
+def _type_name(kind: pl.DataType) -> str:
     """Return a type's name without parameters, which may contain private text of the file."""
     return str(kind.base_type())
 

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import json
 import warnings
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -30,7 +31,8 @@ from sotto import (
     Unreachable,
 )
 from stream.engine.restore import reader
-from stream.kafka.client.security import admin_client
+from stream.kafka.client.client_patches import BrokerClient
+from stream.kafka.client.security import admin_client, connection
 from stream.processing.topic_names import partition_of
 from stream.tables import adult
 from tests.builders import source, stream
@@ -234,11 +236,20 @@ async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
         await client.publish("feed", TOLD)
 
 
-async def test_consumer_closes_its_connection_if_its_start_is_cancelled(settings: Settings) -> None:
-    """No cancellation, however early or late in a consumer's start, leaves a connection open."""
+@contextmanager
+def no_open_connection() -> Iterator[None]:
+    """Fails if the block leaves a connection open."""
     gc.collect()
     with warnings.catch_warnings(record=True) as leaks:
         warnings.simplefilter("always", ResourceWarning)
+        yield
+        gc.collect()
+    assert [str(leak.message) for leak in leaks] == []
+
+
+async def test_consumer_closes_its_connection_if_its_start_is_cancelled(settings: Settings) -> None:
+    """No cancellation, however early or late in a consumer's start, leaves a connection open."""
+    with no_open_connection():
         for step in range(100):
             consumer = reader(settings)
             starting = asyncio.create_task(consumer.start())
@@ -247,5 +258,16 @@ async def test_consumer_closes_its_connection_if_its_start_is_cancelled(settings
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             await consumer.stop()
-        gc.collect()
-    assert [str(leak.message) for leak in leaks] == []
+
+
+async def test_client_closes_a_connection_that_it_is_opening(settings: Settings) -> None:
+    """A client that is closed while it connects to a broker leaves no connection open."""
+    with no_open_connection():
+        for step in range(40):
+            kafka = BrokerClient(**connection(settings))
+            await kafka.bootstrap()
+            opening = asyncio.create_task(kafka._get_conn(kafka.get_random_node()))
+            for _ in range(step // 4):
+                await asyncio.sleep(0.0003)
+            await kafka.close()
+            await asyncio.gather(opening, return_exceptions=True)

@@ -20,7 +20,7 @@ from stream.feeds.event_clock import EventClock
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.feeds.merge_state import Merged
-from stream.feeds.window_queries import Telling
+from stream.feeds.window_queries import PartialWriter
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Processor
 from tests.simulation.mutations import Mutation, no_fencing
 
@@ -130,12 +130,12 @@ def silent_partitions_stand_still() -> Iterator[None]:
 @contextmanager
 def windows_stream_by_stream() -> Iterator[None]:
     """A step tells of all closed windows of one stream, and then of the next one's."""
-    due = Telling.due
+    due = PartialWriter.due
 
-    def by_stream(self: Telling, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
+    def by_stream(self: PartialWriter, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
         return [stream for one in streams for stream in due(self, cast("Any", (one,)), clock, outputs)]
 
-    with patch.object(Telling, "due", by_stream):
+    with patch.object(PartialWriter, "due", by_stream):
         yield
 
 

@@ -27,7 +27,8 @@ from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.form_accuracy import Form
 from stream.privacy.planning.inverse_plans import Against, cutoff_field, require_alpha
-from stream.privacy.planning.plans import PlanError, candidates, choose, sensitivity_steps
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import candidates, choose, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 

@@ -38,7 +38,8 @@ from stream.privacy.planning.inverse_plans import (
     needed_epsilon,
     needed_rows,
 )
-from stream.privacy.planning.plans import PlanError, choose, name_of, rank, sensitivity_steps
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import choose, name_of, rank, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.tables import sum_sensitivity
 

@@ -16,7 +16,8 @@ from stream.dev.simulation import ErrorMeasurement, SimulationReport
 from stream.formatting import bound
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.planning.inverse_plans import Against, curve, variations
-from stream.privacy.planning.plans import PlanError, name_of, rank
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import name_of, rank
 from stream.privacy.planning.promises import least_vacuous
 
 # The color-blind safe palette of Okabe and Ito, with markers for prints without colors.

@@ -30,7 +30,8 @@ from stream.formatting import bound
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.composition.costs import PARTS, stream_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.planning.plans import PlanError, candidates, choose, name_of
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import candidates, choose, name_of
 from stream.privacy.planning.prices import count_price, epsilon_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import declared_topic, standing_words, windows_words

@@ -37,9 +37,9 @@ class FolderLock:
     def __init__(self, folder: Path, descriptor: int) -> None:
         self._folder = folder
         self._descriptor = descriptor
-        self.tell()
+        self.write_addresses()
 
-    def tell(self, bootstrap: str | None = None, monitor: str | None = None) -> None:
+    def write_addresses(self, bootstrap: str | None = None, monitor: str | None = None) -> None:
         """Write this process and the known addresses to the lock file."""
         pid = os.getpid()
         content = {"pid": pid, "mark": start_mark(pid), "bootstrap": bootstrap, "monitor": monitor}

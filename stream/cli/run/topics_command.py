@@ -11,7 +11,7 @@ from stream.cli.output import AsJson, CommandError, show_json, show_table, visib
 from stream.kafka.client.local_address import settings_here
 from stream.kafka.topics.acls import ANY_HOST, AclEntry, AclRole, apply, command, grants, usual_principal
 from stream.kafka.topics.creation import check_topics, create_topics
-from stream.kafka.topics.layouts import durability, told
+from stream.kafka.topics.layouts import durability, format_differences
 from stream.settings import Settings
 
 app = typer.Typer(help="The topics of an installation and their access control lists.", no_args_is_help=True)
@@ -51,7 +51,7 @@ def create(
     else:
         typer.echo("all topics exist")
     if created.otherwise:
-        line = f"existing topics differ and are not changed: {told(created.otherwise)}"
+        line = f"existing topics differ and are not changed: {format_differences(created.otherwise)}"
         if not all(one.serves for one in created.otherwise):
             raise CommandError(line)
         typer.echo(f"warning: {visible(line)}", err=True)
@@ -62,7 +62,7 @@ def check() -> None:
     """Compare every topic with its configuration; exit status 1 if one differs."""
     differences = asyncio.run(check_topics(settings_here()))
     if differences:
-        raise CommandError(told(differences))
+        raise CommandError(format_differences(differences))
     typer.echo("all topics have their configuration")
 
 

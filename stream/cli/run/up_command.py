@@ -63,7 +63,7 @@ def up(
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
-        holder.tell(running.bootstrap)
+        holder.write_addresses(running.bootstrap)
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(adult.PATH.parent)])
         settings = Settings.of_local_broker(running.bootstrap, table_roots=roots, table_causes=True)
         asyncio.run(create_topics(settings))
@@ -92,7 +92,7 @@ def up(
             soft_wrap=True,
         )
         monitor = stack.enter_context(monitor_process.start(settings, folder, port))
-        holder.tell(running.bootstrap, monitor.address)
+        holder.write_addresses(running.bootstrap, monitor.address)
         # All stop at the same time, before any is awaited.
         stack.callback(monitor.ask_to_stop)
         for service in services:

@@ -344,17 +344,3 @@ def _text(response: bytes, position: int) -> tuple[str | None, int]:
     if length < 0:
         return None, start
     return response[start : start + length].decode(), start + length
-
-
-__all__ = [
-    "BrokerError",
-    "PortTakenError",
-    "Process",
-    "cluster_at",
-    "end",
-    "file_lock",
-    "is_alive",
-    "java_environment",
-    "launch",
-    "start_mark",
-]

@@ -41,15 +41,12 @@ _OPENED: ContextVar[list[BrokerConnection] | None] = ContextVar("_OPENED", defau
 
 
 async def open_connection(host: str, port: int, **options: Any) -> BrokerConnection:
-    """Connect to a broker, as ``aiokafka.conn.create_conn``."""
+    """Connects to a broker, as ``aiokafka.conn.create_conn`` does."""
     connection = BrokerConnection(host, port, **options)
     if (opened := _OPENED.get()) is not None:
         opened.append(connection)
     await connection.connect()
     return connection
-
-
-client.create_conn = open_connection
 
 
 SECONDS: Final = 1.0
@@ -91,7 +88,7 @@ class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is 
         self._is_closed = False
 
     async def bootstrap(self) -> None:
-        """Connect; if this fails or is cancelled, close the connection, which aiokafka would leave open."""
+        """Connects; closes the connection if this fails or is cancelled, which aiokafka does not."""
         opened: list[BrokerConnection] = []
         token = _OPENED.set(opened)
         try:
@@ -104,7 +101,7 @@ class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is 
             _OPENED.reset(token)
 
     async def close(self) -> None:
-        """Close all connections, also one that is being opened."""
+        """Closes all connections, also one that is being opened."""
         self._is_closed = True
         await super().close()
 
@@ -162,7 +159,7 @@ class GroupMember(NamedTuple):
     assignment: bytes
 
 
-async def group_members(asked: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
+async def group_members(kafka: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
     """Lists the members of a group, during a rebalance, too.
 
     Raises:
@@ -170,7 +167,7 @@ async def group_members(asked: AIOKafkaAdminClient, group: str) -> list[GroupMem
     """
     members = []
     for described in (
-        one for response in await asked.describe_consumer_groups([group]) for one in response.groups
+        one for response in await kafka.describe_consumer_groups([group]) for one in response.groups
     ):
         if described[0]:
             raise for_code(described[0])
@@ -193,7 +190,7 @@ class GroupObserver:
         """
         try:
             if self._admin is None:
-                self._admin = admin.AIOKafkaAdminClient(**self._options)
+                self._admin = KafkaAdmin(**self._options)
                 await self._admin.start()
             return frozenset(member.member_id for member in await group_members(self._admin, group))
         except BaseException:
@@ -307,6 +304,7 @@ def patch_process() -> None:
 
 
 require_known_client()
+client.create_conn = open_connection
 _replace_parts(consumer, producer)
 admin.AIOKafkaClient = BrokerClient
 

@@ -37,7 +37,7 @@ _int32 = struct.Struct(">i").unpack_from
 _packed32 = struct.Struct(">i").pack
 _offset = struct.Struct(">iqi").pack
 _ended = struct.Struct(">ihqh").unpack_from
-_told = struct.Struct(">ihqqq").unpack_from
+_unpack_produced = struct.Struct(">ihqqq").unpack_from
 _ID_BYTES: Final = 16
 _NO_ID: Final = bytes(_ID_BYTES)
 
@@ -212,7 +212,7 @@ class Cursor:
 
     def partition(self) -> tuple[int, int]:
         """Reads a written partition's number and error code."""
-        number, error, *_ = _told(self._data, self._at)
+        number, error, *_ = _unpack_produced(self._data, self._at)
         self._at += 30
         for _ in range(self.count()):
             self.int32()

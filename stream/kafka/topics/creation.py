@@ -25,12 +25,12 @@ from stream.kafka.topics.layouts import (
     TopicLayout,
     TopicsError,
     configurations,
+    format_differences,
     is_there,
     layout,
     losses,
     require_read,
     shared_partitions,
-    told,
     uneven,
     unlike,
 )
@@ -175,7 +175,7 @@ class FoundTopics:
         """Raises a TopicsError if one of these topics has a wrong number of partitions."""
         named = set(names)
         if differing := [one for one in self.uneven if one.topic in named]:
-            raise TopicsError(told(differing))
+            raise TopicsError(format_differences(differing))
 
 
 async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:

@@ -203,7 +203,7 @@ def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
     ]
 
 
-def told(differences: Iterable[Difference]) -> str:
+def format_differences(differences: Iterable[Difference]) -> str:
     """Formats the differences, with a remedy for each kind."""
     listed = list(differences)
     settings = {one.setting for one in listed}

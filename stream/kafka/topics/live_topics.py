@@ -17,11 +17,11 @@ from stream.kafka.topics.layouts import (
     configuration,
     configurations,
     feed_layout,
+    format_differences,
     is_there,
     layout,
     losses,
     prefixes_of,
-    told,
 )
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -89,7 +89,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
             f"{another_source(source)}"
         )
     if losing := losses(wanted, actual.get(wanted.name, {})):
-        raise TopicsError(f"Kafka deletes records that must be kept: {told(losing)}")
+        raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(losing)}")
     return wanted.partitions
 
 

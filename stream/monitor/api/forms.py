@@ -38,7 +38,8 @@ from stream.monitor.api.problems import ProblemError
 from stream.monitor.state.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
 from stream.privacy.planning.inverse_plans import Against, curve, cutoff_field
-from stream.privacy.planning.plans import PlanError, name_of
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of
 from stream.sql.statements import MAX_STATEMENT_LENGTH

@@ -239,6 +239,3 @@ def _anonymous(spec: StreamSpec) -> StreamSpec:
     price = {"epsilon": affordable_epsilon(spec.epsilon), "delta": affordable_delta(spec.delta)}
     anybody = {"stream": "any", "source": "any", "standing": None}
     return spec.model_copy(update={**anybody, "mechanism": mechanism, **price})
-
-
-__all__ = ["Parameters", "PlanError", "sensitivity_steps", "split_candidates"]

@@ -94,7 +94,9 @@ class CellCheck:
 
     def misfits(self) -> tuple[Misfit, ...]:
         """Return the misfits, in the order of the rules."""
-        return tuple(self._told(what, self._misfits[what]) for what in get_args(What) if what in self._misfits)
+        return tuple(
+            self._misfit_of(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
+        )
 
     def undeclared(self) -> Commonest:
         """Return the undeclared values of categories."""
@@ -141,7 +143,7 @@ class CellCheck:
         found.farthest = max([float(outside.min()), float(outside.max()), *known], key=lambda one: abs(one - end))
         found.sum_moved += float(np.sum(end - outside[np.isfinite(outside)]))
 
-    def _told(self, what: What, found: _Misfits) -> Misfit:
+    def _misfit_of(self, what: What, found: _Misfits) -> Misfit:
         fate, becomes = self._fate(what)
         named = what in {"undeclared", "not a number", "not whole"}
         return Misfit(

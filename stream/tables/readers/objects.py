@@ -121,12 +121,12 @@ def _answering() -> Iterator[None]:
         code = error.response.get("Error", {}).get("Code")
         if code == "PreconditionFailed":
             raise UnreadableError(CHANGED) from None
-        raise UnreadableError(f"the store refused: {_told(code)}") from None
+        raise UnreadableError(f"the store refused: {_word_of(code)}") from None
     except failures.BotoCoreError as error:
         raise UnreadableError(f"the store was not reached: {type(error).__name__}") from None
 
 
-def _told(code: object) -> str:
+def _word_of(code: object) -> str:
     """Return a store's error code, if it is a plain word."""
     return code if isinstance(code, str) and _word.fullmatch(code) else "no word of why"
 

@@ -92,19 +92,23 @@ class GuardedReader:
 
     def __call__(self, source: TableSource) -> Rows:
         """Read the source's rows; DataError if that is forbidden or fails."""
-        return self._told(source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes))
+        return self._read_or_explain(
+            source, "rows", lambda pipe: receive_rows(pipe, source, self._limits.table_bytes)
+        )
 
     def stamp(self, source: TableSource) -> Stamp:
         """Return the stamp of a source's table, from a reading process if it needs drivers."""
         if Address.of_table(source.path) is not None:
-            return self._told(source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"]))
+            return self._read_or_explain(
+                source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"])
+            )
         try:
             return stamp_of_parts(source.path, self._allowed(source.path) or ())
         except UnreadableError:
             # Reading reports the error of the path.
             return (source.path,)
 
-    def _told(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Told]) -> Told:
+    def _read_or_explain(self, source: TableSource, wanted: str, receive: Callable[[TimedPipe], Told]) -> Told:
         try:
             return self._ask(source, wanted, self._allowed(source.path), receive)
         except UnreadableError as error:

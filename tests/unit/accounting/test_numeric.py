@@ -18,7 +18,8 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
 from stream.privacy.composition.losses import answer_rate, answers_failure, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta
-from stream.privacy.planning.plans import PlanError, choose, split_candidates
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import choose, split_candidates
 from tests.builders import parse_spec
 
 Numbers = Literal["none", "fresh", "gap"]

@@ -15,7 +15,8 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.noise import sampler
-from stream.privacy.planning.plans import TIE, PlanError, choose, sensitivity_steps, split_candidates
+from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import TIE, choose, sensitivity_steps, split_candidates
 from tests.builders import parse_spec
 
 FINE = 1024

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from stream.kafka.topics.layouts import Difference, feed_layout, layout, losses, shared_partitions, told, uneven
+from stream.kafka.topics.layouts import (
+    Difference,
+    feed_layout,
+    format_differences,
+    layout,
+    losses,
+    shared_partitions,
+    uneven,
+)
 from stream.processing.topic_names import Topics
 
 TOPICS = Topics("q", 2)
@@ -61,12 +69,12 @@ def test_every_topic_with_other_partitions_is_named_with_its_numbers() -> None:
 
 
 def test_each_kind_of_difference_has_its_own_remedy_and_none_is_to_recreate_a_topic() -> None:
-    partitions = told([Difference("q.merges", "partitions", "2", "3")])
+    partitions = format_differences([Difference("q.merges", "partitions", "2", "3")])
     assert partitions.startswith("q.merges has partitions=3, not 2; partitions cannot be taken back")
     assert "none of these may be recreated" in partitions
     assert "another prefix" in partitions
     assert "kafka-configs.sh" not in partitions
-    setting = told([Difference("q.ledger", "cleanup.policy", "compact", "delete")])
+    setting = format_differences([Difference("q.ledger", "cleanup.policy", "compact", "delete")])
     assert "kafka-configs.sh --alter" in setting
     assert "prefix" not in setting
-    assert "kafka-reassign-partitions.sh" in told([Difference("q.ledger", "replication", "3", "1")])
+    assert "kafka-reassign-partitions.sh" in format_differences([Difference("q.ledger", "replication", "3", "1")])

@@ -155,7 +155,7 @@ def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
     told = ServiceHealth("budget")
     assert told.answer("/readyz")[1] == "has not reached Kafka yet"
     assert told.answer("/livez") == ("200 OK", "ok")
-    told.tell("")
+    told.set_lack("")
     clock.now += HUNG_SECONDS + 1
     for path in ("/livez", "/readyz"):
         status, lack = told.answer(path)
@@ -166,7 +166,7 @@ def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
 def test_probes_and_figures_are_served_on_one_port() -> None:
     told, port = ServiceHealth("worker"), free_port()
     told.serve(HOST, port)
-    told.tell("this worker leaves")
+    told.set_lack("this worker leaves")
     with urlopen(f"http://{HOST}:{port}/metrics") as response:
         assert b"sotto_worker_ready 0.0" in response.read()
         assert response.headers["Server"] == "sotto"

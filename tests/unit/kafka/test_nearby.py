@@ -108,7 +108,7 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
     with held(folder) as holder:
         with pytest.raises(TokenError):
             monitor_of(None, Settings())
-        holder.tell("127.0.0.1:1", "http://127.0.0.1:4567/")
+        holder.write_addresses("127.0.0.1:1", "http://127.0.0.1:4567/")
         assert monitor_of(None, Settings()) == ("http://127.0.0.1:4567", TOKEN)
         # The token goes to no address that somebody gives.
         with pytest.raises(TokenError):
