@@ -1,4 +1,4 @@
-"""Extracts the declared fields from events in JSON."""
+"""Decodes events in JSON: declared fields, digests and partitions of people, plain events."""
 
 from __future__ import annotations
 

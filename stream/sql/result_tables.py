@@ -1,4 +1,4 @@
-"""Result tables of statements: groups and numbers, each with its error bound."""
+"""Statements against a stream: the stream of a name, its queries, and the result table."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class PrivateTable:
       ``people_count`` changes by at most 1.
     - The time of a count or total does not depend on the rows' content.
     - ``public_size``: number of the file's rows, or of its people and unnamed rows, including those
-      left out. It is equal for all neighbours that replace a person.
+      left out. It is equal for all neighbors that replace a person.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Converts values to codes, and comparisons to exact sets of codes."""
+"""Converts values to codes, and comparisons to exact sets of codes.
+
+``Shapes`` caches predicates that differ only in their numbers.
+"""
 
 from __future__ import annotations
 

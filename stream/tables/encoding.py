@@ -1,4 +1,4 @@
-"""Encodes cells as codes.
+"""Encodes cells as codes, and hashes words of codes (SipHash).
 
 Each cell is encoded by the declared domain alone, independent of other cells: otherwise one
 person's row could change another's, and a count could move by more than 1.

@@ -36,7 +36,7 @@ def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
 
 
 def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:
-    """Return the most by which ``PrivateTable.total`` differs between neighbours.
+    """Return the most by which ``PrivateTable.total`` differs between neighbors.
 
     A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total
     by at most max |value − centre|, and a replaced row by the range of these terms including 0.
@@ -50,7 +50,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
 
 def rows_are_public(source: TableSource) -> bool:
-    """Return whether all neighbours have the same number of rows, or of people."""
+    """Return whether all neighbors have the same number of rows, or of people."""
     return source.neighbors == "replace" and source.contribution == 1
 
 

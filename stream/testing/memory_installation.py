@@ -1,4 +1,7 @@
-"""An in-memory installation: topics are lists, and all processors run in turn."""
+"""An in-memory installation: topics are lists, and all processors run in turn.
+
+``ReadCalls`` adds the client's calls that read it.
+"""
 
 from __future__ import annotations
 

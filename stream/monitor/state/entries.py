@@ -1,4 +1,7 @@
-"""Entries of the monitor's tables: sources, streams, partitions, populations and allotments."""
+"""Entries of the monitor's tables: sources, streams, partitions, populations and allotments.
+
+``Series`` keeps totals over time, and ``Lines`` the periods of each name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The monitor's metrics for Prometheus, in base units. Streams are not labels: too many series."""
+"""The monitor's metrics for Prometheus, and its periodic check of the topics.
+
+Metrics have base units. Streams are not labels: that would be too many series.
+"""
 
 from __future__ import annotations
 

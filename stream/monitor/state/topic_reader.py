@@ -3,7 +3,8 @@
 Every start reads the topics from their beginning, in a new consumer group that never commits.
 Control, ledger and status are compacted, so each key is read about once, and the tables need no
 changelogs: Faust may hang while it recovers compacted ones (faust-streaming issues 176, 373, 596).
-Monitors are independent of each other.
+Monitors are independent of each other. Answers are not among these topics; ``AlertReader`` reads the
+latest ones for the alerts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Exact tails of geometric noise on the integers: single draws, sums and noisy selections.
+"""Tails of integer noise: single draws, sums and noisy selections.
+
+Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound); those of
+Gaussian noise are bounded by continuous noise (docs/noise.md, "Tails").
 
 With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0; two-sided noise (discrete
 Laplace) is the difference of two such draws, P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole
@@ -85,7 +88,7 @@ def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
 
 
 def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
-    """Return the least x by which the noisy maximum's score is below the best at most.
+    """Return the least x such that the chosen score is at most x below the best.
 
     It holds with probability 1 − ``beta`` for all scores, with one-sided noise and ties to the
     worse. The worst case is a single best score and all others x + 1 below: the selection fails
@@ -130,7 +133,7 @@ def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
 
 
 def exponential_reach(rate: float, candidates: int, beta: float) -> int:
-    """Return the least x by which a drawn candidate's score is below the best at most.
+    """Return the least x such that the drawn candidate's score is at most x below the best.
 
     It holds with probability 1 − ``beta`` for all scores. The worst case is a single best score
     and all others x + 1 below: failure is r / (1 + r), r = (m − 1)·q^{x+1}.

@@ -1,8 +1,8 @@
-"""Errors of numbers computed from one noisy release: single cells and sums of cells.
+"""Errors of numbers computed from one noisy release: cells, sums of cells, projections.
 
 The bounds hold for questions fixed before the release's noise is known, as in Blum & Roth 2011;
 only a single cell's bound also holds for adaptive questions. Derivations:
-docs/proofs/histogram.md, docs/proofs/lazy-histogram.md.
+docs/proofs/histogram.md, docs/proofs/lazy-histogram.md, docs/proofs/sparse-project.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Setting:
 
     ``sensitivity_steps`` is the sensitivity of one query, in steps of ``grid``. ``sizes`` are
     those of the mechanism's attributes, ``universe`` their number of cells (of groups, for a
-    standing stream). ``rows`` is the public number of rows: the table's if neighbours replace a
+    standing stream). ``rows`` is the public number of rows: the table's if neighbors replace a
     row, else the specification's. ``contributions`` bounds a person's events in a stream,
     ``contribution`` a person's counted rows: the sensitivity is proportional to it. ``rounding``
     bounds the change by rounding to the grid: half a step for feeds, 0 for tables. ``movement``
@@ -52,7 +52,7 @@ class Setting:
 
     @property
     def rows_public(self) -> bool:
-        """True if all neighbours have the same number of rows."""
+        """True if all neighbors have the same number of rows."""
         return self.neighbors == "replace" and self.contribution == 1
 
     @property

@@ -36,7 +36,11 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
 
 
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
-    """Return β for each ``cutoff`` granted charged answers; from 1 on nothing is promised."""
+    """Return the probability with which the promise may fail for all granted answers.
+
+    It is β for each ``cutoff`` charged answers. If it is 1 or more, nothing is promised for all of
+    them; for the first ``cutoff`` the promise is unchanged.
+    """
     if not extensions:
         return calibration.beta
     return calibration.beta * charged_answers(calibration, extensions) / calibration.cutoff

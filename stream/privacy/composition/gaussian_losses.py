@@ -64,7 +64,7 @@ def gaussian_rho(measured: Sequence[Moved]) -> Fraction:
 
 
 def gaussian_delta(measured: Sequence[Moved], epsilon: Fraction) -> float:
-    """Return a δ, rounded up, at which adaptive measurements are (``epsilon``, δ)-DP.
+    """Return a δ at which adaptive measurements are (``epsilon``, δ)-DP.
 
     It is rounded up; 1 if no smaller δ is known.
     """
@@ -116,10 +116,7 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
-    """Return ε at δ of continuous Gaussian noise, in doubles, to start a search.
-
-    Planners use it to start a search.
-    """
+    """Return ε at δ of continuous Gaussian noise, in doubles; planners start searches there."""
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def beyond(epsilon: float) -> float:
@@ -166,7 +163,7 @@ def _tail(z: Decimal) -> Decimal:
     digits = getcontext().prec
     terms = math.ceil((digits * math.log(10.0) / float(z)) ** 2 / 8.0) + _DIGITS
     near = Decimal(10) ** (5 - digits)
-    # Convergents alternate around the limit, so that two neighbours bound the error.
+    # Convergents alternate around the limit, so that two neighbors bound the error.
     while abs(_mills(z, terms) - (further := _mills(z, terms + 1))) > near * further:
         terms *= 2
     return density * further
@@ -210,7 +207,7 @@ _LARGEST_ORDER_LOG = 60.0
 
 @lru_cache(maxsize=4096)
 def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """Return the largest ρ, rounded down, at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
+    """Return the largest ρ at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
 
     It is rounded down by less than 10⁻¹⁸.
     """
@@ -231,7 +228,7 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 @lru_cache(maxsize=4096)
 def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
-    """Return the least ε, rounded up, at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
+    """Return the least ε at which ρ-zCDP implies (ε, δ)-DP; 0 < δ < 1.
 
     It is rounded up by less than 10⁻¹⁸.
     """

@@ -1,4 +1,7 @@
-"""Privacy losses of calibrations: their pure mechanisms and their Gaussian noise."""
+"""Privacy losses of calibrations: their pure mechanisms and their Gaussian noise.
+
+It includes the noise rate and the loss of the numbers that ``numeric_sparse`` publishes with a ⊤.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,10 @@ def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monoton
 
 
 def answers_failure(rate: float, tops: int, error: int) -> float:
-    """Return the probability that one of ``tops`` two-sided draws exceeds ±``error``.
+    """Return the probability that a number on a ⊤ is off by more than ``error`` steps.
 
-    With q = e^{−rate} it is 1 − (1 − 2q^{error+1}/(1 + q))^tops, and exact.
+    That is: at least one of ``tops`` independent two-sided draws is outside ±``error``. With
+    q = e^{−rate}, 1 − (1 − 2q^{error+1}/(1 + q))^tops is the exact probability.
     """
     beyond = 2.0 * math.exp(-rate * (error + 1)) / (1.0 + math.exp(-rate))
     return -math.expm1(tops * math.log1p(-min(beyond, 1.0 - 2.0**-53)))

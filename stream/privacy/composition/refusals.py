@@ -46,10 +46,7 @@ def _delta_digits(value: float) -> str:
 
 
 def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") -> None:
-    """Refuse monotone counts if neighbours replace a row: one count rises, another falls.
-
-    A replacement raises one count and lowers another.
-    """
+    """Refuse monotone counts if neighbors replace a row: one count rises, another falls."""
     if monotone and neighbors == "replace":
         raise RefusedError(
             f"mechanism.monotone: counts are not monotone when neighbours replace a {one}; leave it false, or register the source with "

@@ -1,4 +1,4 @@
-"""Grants: a stream's reservation, its spending, and its claims on budgets."""
+"""Grants: a stream's reservation, its extensions, its spending, and its claims on budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restores the ledger from its compacted records, in any order."""
+"""Restores the ledger from its compacted records, and starts new versions of tables."""
 
 from __future__ import annotations
 

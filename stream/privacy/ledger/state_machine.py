@@ -347,7 +347,7 @@ def _require_open(people: PopulationAccount) -> None:
 
 
 def _require_neighbors(account: Account, people: PopulationAccount) -> None:
-    """Refuse a source whose neighbour relation differs from the population's."""
+    """Refuse a source whose neighbor relation differs from the population's."""
     other = next(
         (one for one in people.members.values() if one.source.neighbors != account.source.neighbors), None
     )

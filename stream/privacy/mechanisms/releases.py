@@ -1,7 +1,8 @@
-"""Releases that are charged once: noisy cells of a histogram and their post-processing.
+"""Releases that are charged once: noisy cells and random projections of a histogram.
 
 Each cell's noise is derived from words of that cell, so that a single cell equals the one of the
-whole release at any time. Privacy: docs/proofs/histogram.md and docs/proofs/lazy-histogram.md.
+whole release at any time. Privacy: docs/proofs/histogram.md, docs/proofs/lazy-histogram.md and
+docs/proofs/sparse-project.md.
 """
 
 from __future__ import annotations

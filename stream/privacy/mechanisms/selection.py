@@ -1,7 +1,7 @@
 """Selection of a candidate by its private score: noisy maximum and exponential mechanism.
 
 Scores are whole grid steps with sensitivity Δ; the rate is ε0/2Δ per step, or ε0/Δ if all scores
-of neighbours change in the same direction. Both are ε0-differentially private for any number of
+of neighbors change in the same direction. Both are ε0-differentially private for any number of
 candidates: docs/proofs/noisy-max.md and docs/proofs/exponential.md.
 """
 

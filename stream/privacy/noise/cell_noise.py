@@ -15,7 +15,7 @@ _CELLS_AT_ONCE: Final = 1 << 15
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
-    """Return the noise of named cells, which depends on the stream and the cell alone.
+    """Return the noise of named cells, drawn in parts of bounded memory.
 
     It depends on the stream and the cell alone, never on the question or its time.
     """

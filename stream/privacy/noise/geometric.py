@@ -29,9 +29,11 @@ Integers: TypeAlias = "npt.NDArray[np.int64]"
 WORD_BITS = 64
 FIXED_POINT_BITS = 128
 DELTA_PER_DRAW = 2.0**-60
-"""Bound of the total variation distance between a draw and the ideal law (docs/noise.md).
+"""Largest total variation distance between a draw and its ideal law (docs/noise.md).
 
-It is ≤ 2⁻⁶² of cut tail and ≤ 2⁻¹²⁰ of rounding, twice if two-sided; no more for Gaussian noise.
+A one-sided draw is off by at most 2⁻⁶², the probability of the tail that is cut off, plus at most
+2⁻¹²⁰ by rounding its digits' probabilities. Two-sided noise consists of two such draws and is off
+by at most twice as much. Gaussian noise is off by no more, with all its draws together.
 """
 
 LowWords = Callable[[int], Words]

@@ -111,7 +111,7 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
 def numbers_moved(values: int, setting: Setting) -> int:
     """Return the number of values that share a person's change when its ℓ₂ norm is largest.
 
-    That is one group with all rows of a person, or two if neighbours replace a row.
+    That is one group with all rows of a person, or two if neighbors replace a row.
     """
     if setting.movement is not None:
         return setting.movement.spread

@@ -2,7 +2,7 @@
 
 Each searches among plans, so that it matches the plan's error bound for every mechanism. The
 result keeps to the error; one better by more than ``TOLERANCE`` does not. Formulas:
-``docs/calculators.md``.
+``docs/calculators.md``. Error curves of a plan are here too.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _distance(error: float, alpha: float) -> float:
 def _boundary(
     probe: Callable[[float], _Probe], start: float, bounds: tuple[float, float], *, whole: bool
 ) -> tuple[float, float] | None:
-    """Return two neighbouring points, of which only the second is past the boundary.
+    """Return two neighboring points, of which only the second is past the boundary.
 
     None if no point is; the least point twice if all are. Errors are nearly powers of the
     parameter, so the next point is extrapolated in logarithms; every third one bisects.

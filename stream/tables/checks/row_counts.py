@@ -1,4 +1,4 @@
-"""Counts the rows of each person."""
+"""Opens a table for a check, and counts the rows of each person."""
 
 from __future__ import annotations
 

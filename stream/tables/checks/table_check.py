@@ -1,4 +1,4 @@
-"""Compares a table with its declaration."""
+"""Compares a table with its declaration, and advises on what does not fit."""
 
 from __future__ import annotations
 
