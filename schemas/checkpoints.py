@@ -1,4 +1,4 @@
-"""Checkpoints: mechanism state in the workers' changelog, without private or secret data."""
+"""Charges, and the workers' changelog: mechanism state without private or secret data."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class Checkpoint(SparingEvent):
 
 
 class HypothesisUpdate(Event):
-    """One update of a stream's public hypothesis, which is rebuilt in order of ``number``."""
+    """One update of a stream's public hypothesis, which is rebuilt in order of ``number`` from 0.
+
+    The question (``terms`` or ``cells``) moves the hypothesis ``times`` steps, ``up`` or down.
+    """
 
     wire_omits_defaults: ClassVar[bool] = True
 

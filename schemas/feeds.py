@@ -1,4 +1,4 @@
-"""Private progress records of the feeds' changelogs, beside the pieces of counts."""
+"""Partials, and private progress records of the feeds' and merging's changelogs."""
 
 from __future__ import annotations
 

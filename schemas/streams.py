@@ -1,4 +1,4 @@
-"""Streams: runs of one mechanism over one source."""
+"""Streams: runs of one mechanism over one source, and their control events."""
 
 from __future__ import annotations
 

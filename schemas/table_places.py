@@ -27,7 +27,7 @@ _name = re.compile(r"[A-Za-z0-9_$.-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A place in an object store (bucket, key) or a database (server, schema, table).
+    """A place in an object store (bucket, key) or a server (database, schema, table).
 
     ``is_folder`` is true if the address ends in ``/``. Parts are case-sensitive.
     """

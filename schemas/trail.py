@@ -135,7 +135,8 @@ class TrailRequest(TrailEntry):
 class TrailEvent(TrailEntry):
     """An automatic event: a stream is ``exhausted``, ``halted`` by its worker, or ``closed``.
 
-    ``spent`` and ``refunded`` are the stream's; ``totals`` are the source's afterwards.
+    A budget that begins a new period is ``renewed``. ``spent`` and ``refunded`` are the stream's;
+    ``totals`` are the source's afterwards.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(

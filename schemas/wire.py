@@ -1,4 +1,4 @@
-"""Fast encoding and decoding: msgspec structs derived from the pydantic models.
+"""Fast encoding and decoding: msgspec structs of the models; descriptions of faults.
 
 The models are the single definition. Hot events (queries in, answers and checkpoints out) use
 structs built from their fields and constraints; an event that a struct refuses is read again by the
@@ -41,7 +41,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 MAX_DESCRIPTION: Final = 500
 
 MAX_DIGITS: Final = 400
-"""Most digits of a JSON integer; longer ones become floats, because no double is larger."""
+"""Most digits of a JSON integer; longer ones become infinite floats."""
 
 MOST_FAULTS: Final = 3
 """Most faults described for one event; of the rest only the number is given."""
@@ -189,7 +189,7 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
 
 
 def read_json(text: str) -> Any:
-    """Read JSON as Python does, but integers too long for Python as floats.
+    """Read JSON as Python does, but integers too long for Python as infinite floats.
 
     Raises:
         ValueError: it is not JSON.

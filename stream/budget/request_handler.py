@@ -76,9 +76,10 @@ class Desk:
     def handle(
         self, record: RecordLike, request: Request, outputs: Outputs
     ) -> tuple[Receipt, Iterable[Write], bool]:
-        """Apply a request once. Returns its receipt, ledger writes, and True if it is new.
+        """Apply a request once; return receipt, ledger writes, and True unless it is a repeat.
 
-        The writes are the receipt, and the deletion of the oldest one beyond the limit.
+        The writes are the receipt, and the deletion of the oldest one beyond the limit. A request
+        with the id of another one is refused, and is no repeat.
         """
         digest = request_digest(request)
         if (written := self.receipts.find_repeat(request, digest)) is not None:

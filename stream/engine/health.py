@@ -175,7 +175,7 @@ class EngineHealth:
         whole.set_part_lack(name, self.lack)
 
     def set_lack(self, lack: str) -> None:
-        """Set the reason why the service is not ready; empty if it is."""
+        """Set the reason why the engine is not ready; empty if it is."""
         self.lack = lack
         self._whole.set_part_lack(self._name, lack)
 

@@ -1,4 +1,4 @@
-"""Input positions after a restore, and the identity of input topics."""
+"""Input positions and ids of input topics, and the outputs that wait for a commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OFFSETS_INTERVAL = 0.2
 """Seconds between two commits of a partition's offsets, which a restore does not need."""
 BUSY_INTERVAL = 1.0
-"""The same for transactions that others wait for: offsets take two more requests."""
+"""The same for transactions that others wait for: offsets take up to two requests."""
 
 log = get_logger("engine")
 
@@ -65,7 +65,7 @@ def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: boo
     the same bytes.
 
     Raises:
-        StateLostError: they are not repeatable, or some of them were deleted.
+        StateLostError: they are not repeatable, or some of them are not in the topic any more.
     """
     source, beginning, end, committed = extent.source, extent.beginning, extent.end, extent.committed
     if reached < committed:
@@ -94,7 +94,7 @@ class GroupOffsets:
 
     The changelog has the positions in the transaction of the outputs. Committed offsets only show
     the lag, and let a restore detect a changelog that was set back. They are committed rarely,
-    because a transaction without offsets takes one or two requests less.
+    because a transaction without offsets takes one request less, or two in Kafka's first protocol.
     """
 
     def __init__(self) -> None:
@@ -145,8 +145,8 @@ class OutputBuffer:
     def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
         """Add outputs, and return those to commit now with the offsets that are due.
 
-        Offsets get their own transaction only in an ``idle`` partition: otherwise it would wait for
-        the markers of the transaction before, and the next one for its markers.
+        Offsets get their own transaction only in an ``idle`` partition. In a busy one, this
+        transaction would wait for the markers of the previous one, and delay the next one.
         """
         waited_for = bool(outputs)
         if self._patience > 0:

@@ -33,7 +33,7 @@ GATHERING_SECONDS = 0.05
 """Pause of a timed processor after fewer than ``FEW_EVENTS``, to batch events."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
-"""No such pause this close to a window's end, whose closing event may follow."""
+"""Seconds after a window's end without such a pause: its closing event may follow."""
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a retry, by the number of failures in a row."""
 KAFKA_BACKOFF_SECONDS = 5.0

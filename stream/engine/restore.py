@@ -1,4 +1,4 @@
-"""Reads compacted topics from the beginning to the last stable offset."""
+"""Reads topics up to the last stable offset, and reports unreadable records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ READ_TIMEOUT_MS = 50
 """Longest wait in milliseconds for records: at a topic's end there may be only markers."""
 
 FETCH_BYTES = 16 * 1024 * 1024
-"""Most bytes of one fetch over all partitions."""
+"""Most bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
 
 
 def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Opens partition sessions: fences the previous owner and restores the state."""
+"""Partition sessions: fence, restore with its reports, and turns between partitions."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class StandbyCopy:
 
 @dataclass
 class PartitionSession:
-    """The work on one partition, from a fence to the next failure."""
+    """The work on one partition, from a fence to its release or the next failure."""
 
     processor: Processor
     writer: Writer

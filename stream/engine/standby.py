@@ -1,4 +1,4 @@
-"""Warm copies of other workers' partitions, for a short restore.
+"""Warm copies of other processes' partitions, for a short restore.
 
 A copy is a partly restored processor: it has applied all committed records, in order, up to a
 position in each topic. After the fence, the restore continues from there. A copy that lags only

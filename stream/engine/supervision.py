@@ -134,7 +134,7 @@ class Membership:
 
 
 FAILING_SECONDS: Final = 60.0
-"""Seconds of failures or of one restore after which a partition counts as failing."""
+"""Seconds of failures, or of a restore without progress, until a partition is failing."""
 LONG_SECONDS: Final = 60.0
 """A step is logged if it takes longer."""
 STALLED_SECONDS: Final = 300.0

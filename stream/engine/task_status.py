@@ -1,4 +1,4 @@
-"""The current step and the failures of a partition's task, for supervision."""
+"""Roles of engines, and the steps, failures and metrics of their partition tasks."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class PartitionHealth:
         """End the failures if the commit goes beyond the failed record.
 
         Commits of other inputs, or of earlier records, do not end them: a restored partition
-        repeats those. Any commit ends failures of Kafka.
+        repeats those. If no record failed, any commit ends failures of Kafka.
         """
         failed = self._failed_at
         if failed is None:
@@ -153,7 +153,7 @@ _COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
 
 
 class Metrics:
-    """Counters and histograms of one engine, in base units."""
+    """Counters, gauges and histograms of a service, in base units."""
 
     def __init__(self, role: str) -> None:
         self.registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""The transactional writer of one partition."""
+"""The transactional writer of one partition, with its batches and timestamps."""
 
 from __future__ import annotations
 

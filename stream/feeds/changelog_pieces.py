@@ -241,7 +241,7 @@ def _digests(value: bytes) -> Words:
 SLACK: Final = 65_536
 """Entries that the changelog may hold beyond twice the live ones."""
 AT_ONCE: Final = 2 * 65_536
-"""Most entries of old pieces that one step rewrites, and the factor to its own entries."""
+"""A step rewrites about ``AT_ONCE / TIMES`` old entries, or ``TIMES`` its own if more."""
 TIMES: Final = 4
 
 Changes = Sequence[tuple[Form, Touched]]

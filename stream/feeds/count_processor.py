@@ -96,7 +96,7 @@ class FeedProcessor:
 
     @property
     def next_close(self) -> int | None:
-        """Clock, in milliseconds since 1970, at which the next window closes."""
+        """Clock, in ms since 1970, at which the next window closes; None without windows."""
         return self._streams.next_close()
 
     @property

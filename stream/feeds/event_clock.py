@@ -1,6 +1,7 @@
-"""A partition's clock at each event, by broker timestamps or by marks.
+"""A partition's clock at each event, batches of events, and refusals of a live topic.
 
-Event times do not move the clock: one person's event, dated ahead, would make others' events late.
+The clock follows broker timestamps or marks. Event times do not move it: one person's event, dated
+ahead, would make others' events late.
 """
 
 from __future__ import annotations
@@ -64,7 +65,6 @@ class EventBatch:
     """Events to count, with the partition's clock and timestamps at each one."""
 
     def __init__(self, events: Events, clocks: Column, stamps: Column, domains: Mapping[str, Domain]) -> None:
-        """``events`` are those to count, with the clock and timestamps at each."""
         self.people = events.people
         self.times = events.times
         self.clocks = clocks
@@ -183,8 +183,8 @@ class EventClock:
     def first_after(self, defined: int) -> int:
         """Return the earliest window of a stream defined in control at timestamp ``defined``.
 
-        This clock is private if it follows events. So it is ``idle`` after that moment; marks are
-        public.
+        A clock that follows events is private: the window then begins ``idle`` after that moment.
+        Marks are public.
         """
         if self._by_broker:
             return defined + self._idle
@@ -194,8 +194,8 @@ class EventClock:
         """Return the timestamp from which a stream counts that was defined at timestamp ``defined``.
 
         The position at this moment depends on the number of events, and so on people. So it is
-        ``idle`` after that moment, when every partition has read that far. With marks, the first
-        one needs no wait.
+        ``idle`` after that moment, when every partition has read that far. With marks, a
+        stream that is defined before the first one begins at once.
         """
         at_once = not self._by_broker and self.now == NOT_BEGUN
         return NOT_BEGUN if at_once else self.effect(defined)

@@ -185,7 +185,7 @@ class FeedDefinitions:
         return [told for _, told in sorted(self._in_periods.get((source, stream), {}).items())]
 
     def sources(self) -> dict[str, EventsSource]:
-        """Return the sources with an active standing stream in any period, by name."""
+        """Return the sources with an open standing stream by name, without period accounts."""
         return dict(self._counted)
 
     def _index(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:

@@ -1,4 +1,4 @@
-"""Counts per person (rows) and condition (columns)."""
+"""Counts per person (rows) and condition (columns), and counts per cell of a window."""
 
 from __future__ import annotations
 

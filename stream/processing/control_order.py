@@ -1,6 +1,7 @@
-"""The order of a stream's control events: a late opening never undoes a later end.
+"""The order of a stream's control events, and the end of its period.
 
-Nor does an event from before an extension replace one after it.
+A late opening never undoes a later end, and an event from before an extension never replaces one
+from after it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class _Brief(msgspec.Struct):
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Position in the order of the budget service's decisions.
+        """Rank in the order in which the budget service publishes a stream's events.
 
-        Extensions and versions only grow, and nothing grows after an end. An extension may follow
-        the halt of an exhausted stream.
+        It extends open streams, and exhausted ones, whose event has the kind ``halted``. Extensions
+        and versions only grow, and nothing grows after any other end.
         """
         return len(self.extensions) + self.version, self.kind != "opened"
 

@@ -1,4 +1,4 @@
-"""Dead letters: refused events, cut if they are too large, with the reason as headers."""
+"""Rejections with their reasons, unreadable records, and dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUSY = "busy"
 """Code of a valid question that came too soon."""
 
 PRICE = "price"
-"""Code of a valid question that costs more than is left of its grant."""
+"""Code of a valid question that its grant or its ``max_price`` does not pay for."""
 
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
@@ -91,7 +91,7 @@ otherwise one person's event could decide about the events of others.
 MAX_RECORDS: Final = 1_000_000
 """Most records of a batch; the smallest events need about as many for the limit above."""
 MAX_RECORD_BYTES: Final = 128 * 1024
-"""Largest record in a batch decompressed in parts; twice that of an event."""
+"""Largest record in a batch decompressed in parts: two largest events of a live topic."""
 MAX_HEADERS: Final = 64
 """Most headers of a record. Each takes some 100 bytes of memory, and two in Kafka."""
 

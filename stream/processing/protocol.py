@@ -223,7 +223,7 @@ class Processor(Protocol):
         """
 
     def idle(self, now: float) -> Outputs:
-        """Return outputs due by the clock, in seconds since 1970; called between batches."""
+        """Return outputs due at ``now``, in monotonic seconds; called between batches."""
 
     def needs_tables(self, records: Sequence[RecordLike]) -> bool:
         """Return True if the batch has keys that the tables lack, so that they must catch up."""

@@ -1,6 +1,7 @@
-"""Receipts of the latest requests, so that a repeated request gets its receipt again.
+"""Receipts of the latest requests, and the chain of the audit trail.
 
-A receipt belongs to a request's id and to the digest of its content.
+A receipt belongs to a request's id and to the digest of its content: a repeated request gets its
+receipt again.
 """
 
 from __future__ import annotations

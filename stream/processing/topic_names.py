@@ -10,7 +10,7 @@ from aiokafka.partitioner import murmur2
 from blake3 import blake3
 
 LEDGER_PARTITIONS = 1
-"""Stream names are unique across sources; see docs/decisions/0008-ledger-topics-have-one-partition.md."""
+"""Partitions of requests, charges, ledger and trail: see docs/decisions/0008-ledger-topics-have-one-partition.md."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from stream.worker.fair_shares import Limits
 
 
 def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> TableStore:
-    """Return the tables that services may read; those that it ``keeps`` stay in memory."""
+    """Return the tables that services may read; with ``keeps``, the latest stay in memory."""
     limits = ReadingLimits.parse(
         settings.table_roots,
         table_bytes=settings.table_bytes,

@@ -158,10 +158,10 @@ def metrics_ports(first: int, count: int) -> Sequence[int]:
 class Replicas:
     """Runs ``count`` workers or feeds, each ``sotto serve ROLE`` with some arguments.
 
-    They get this process's environment without the monitor's tokens and the noise key, whose file
-    is in the arguments, and write to its standard error. Process n has the metrics port
-    ``metrics_port + n`` and keeps its name in the group after a restart. None outlives this
-    process.
+    They get this process's environment without the monitor's tokens, and write to its standard
+    error. The noise key is removed from the environment too if its file is in the arguments, and
+    for feeds. Process n has the metrics port ``metrics_port + n`` and keeps its name in the group
+    after a restart. None outlives this process.
 
     Raises:
         ReplicaError: there are too few metrics ports.

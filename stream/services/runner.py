@@ -1,4 +1,4 @@
-"""Runs the services: workers, the budget service and feeds."""
+"""Runs a worker, the budget service or a feed, with topic checks and heartbeats."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class AdmittedBatch:
 class Admission:
     """Reads the queries of one partition and resolves them to private numbers.
 
-    It changes no state but ``shares``, which the processor sets.
+    It changes no state. The processor sets ``shares``, those before the next records.
     """
 
     def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:

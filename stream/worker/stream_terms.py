@@ -1,4 +1,4 @@
-"""Terms that streams share: mechanism, source, calibration and values derived from them."""
+"""Terms that streams share, and the windows and groups of their questions."""
 
 from __future__ import annotations
 

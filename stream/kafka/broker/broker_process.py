@@ -1,4 +1,4 @@
-"""Starts, recognises and ends a broker from any process of the machine."""
+"""Starts, recognizes, probes and ends a broker, and keeps its state in files."""
 
 from __future__ import annotations
 

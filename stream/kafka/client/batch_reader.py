@@ -4,7 +4,7 @@ A batch of a few kilobytes can hold gigabytes, which the client library decompre
 Here each batch is decompressed into a buffer of fixed size. If it does not fit, a larger buffer is
 used, several times, to return its records in turns: one record never affects the others. A batch
 that fits neither becomes one record that says so (`stream.processing.dead_letters`).
-Importing `stream.kafka.client.adapter` installs this in every consumer of the process.
+Importing `stream.kafka.client.adapter` installs this in Sotto's consumers of the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Defines an installation's topics: partitions, configuration, retention."""
+"""Defines an installation's topics and groups, and compares topics with their layout."""
 
 from __future__ import annotations
 

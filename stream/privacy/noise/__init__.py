@@ -1,4 +1,4 @@
-"""Keyed, exact, vectorised noise on the integers.
+"""Keyed, exact, vectorized noise on the integers.
 
 Its names are imported on first use: keys are made and ledgers are verified without NumPy.
 """

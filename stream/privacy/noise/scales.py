@@ -1,4 +1,4 @@
-"""Limits of noise scales."""
+"""Limits of noise scales, and the refusal of numbers whose noise would be too wide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Families that charge each answer: randomized response, noisy maximum and the exponential mechanism."""
+"""Families that publish a choice: selection mechanisms and randomized response.
+
+Selection (noisy maximum, exponential) charges each answer; randomized response is charged once.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ MEMORY_BYTES: Final = 256 << 20
 PRIVATE_BYTES: Final = 128 << 20
 """Cache of exact counts per partition, with their cumulative sums."""
 READ_QUESTIONS: Final = 1 << 13
-"""Resolved questions that a partition caches, at most twice as many."""
+"""Resolved questions in a partition's cache: at least this many, at most twice."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
 _BASES: Final = {

@@ -196,7 +196,7 @@ class Context:
         return domain
 
     def public_rows(self, slot: int) -> int | None:
-        """Return the file's number of rows, if neighbours replace a row and keep the number.
+        """Return the file's number of rows, if neighbors replace a row and keep the number.
 
         The number of rows that domains leave out stays private. If one row of each person counts, it
         is the number of people plus rows without a name; if several count, it is private.
