@@ -252,7 +252,7 @@ class TopicIds:
         self._asked = now
         self._drop()
         self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-        self._asking.add_done_callback(_consume_exception)
+        self._asking.add_done_callback(consume_exception)
 
     async def confirm(self) -> None:
         """Wait for the answer to the last request.
@@ -263,7 +263,7 @@ class TopicIds:
         """
         if self._asking is None:
             self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-            self._asking.add_done_callback(_consume_exception)
+            self._asking.add_done_callback(consume_exception)
         await self._asking
 
     def _drop(self) -> None:
@@ -289,7 +289,7 @@ class TopicIds:
                 await asyncio.sleep(PAUSE)
 
 
-def _consume_exception(task: asyncio.Task[None]) -> None:
-    """Keep asyncio from reporting an error that ``confirm`` did not need."""
+def consume_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging the error of a task that nothing awaits."""
     if not task.cancelled():
         task.exception()

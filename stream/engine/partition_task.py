@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
 from stream.engine.batch_loop import BatchLoop, InputWentBackError, ProcessingError
-from stream.engine.input_positions import InputRecreatedError, StateLostError
+from stream.engine.input_positions import InputRecreatedError, StateLostError, consume_exception
 from stream.engine.restore import TopicWentBackError, UnreadableChangelogError
 from stream.engine.session import Equipment, PartitionSession, SessionOpener
 from stream.engine.task_status import PartitionHealth, TaskStep
@@ -101,7 +101,7 @@ class PartitionTask:
         self._stopping.clear()
         self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
-        task.add_done_callback(_consume_exception)
+        task.add_done_callback(consume_exception)  # the engine raises the first error of its tasks
         return task
 
     def stop(self) -> None:
@@ -263,12 +263,6 @@ class PartitionTask:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._stopping.wait()
-
-
-def _consume_exception(task: asyncio.Task[None]) -> None:
-    """Keep asyncio from logging an error: the engine raises the first one of its tasks."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _is_due(due: float | None, told: float, moment: float) -> bool:

@@ -197,7 +197,7 @@ class Metrics:
         self.ready = Gauge(f"sotto_{role}_ready", "Whether /readyz reports ready.", registry=self.registry)
         self.failing = Gauge(
             f"sotto_{role}_failing_partitions",
-            "Owned partitions that were refused, or that have been failing or restoring for a minute.",
+            "Owned partitions that were refused, or have been failing or restoring without progress for a minute.",
             registry=self.registry,
         )
         self.step_seconds = Gauge(

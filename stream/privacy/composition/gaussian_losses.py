@@ -90,7 +90,7 @@ def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ri
         else:
             found = (v / 2 - c).exp() * _tail(nearer) - e.exp() * _tail(further)
         found *= (ripple * sum(one.count for one in measured)).exp() * _MARGIN
-        return _up(min(found, Decimal(1)))
+        return round_up(min(found, Decimal(1)))
 
 
 def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -> float:
@@ -192,7 +192,8 @@ def _decimal(value: Fraction) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
-def _up(value: Decimal) -> float:
+def round_up(value: Decimal) -> float:
+    """Return the least double that is not below a decimal."""
     nearest = float(value)
     return math.nextafter(nearest, math.inf) if Decimal(nearest) < value else nearest
 
@@ -221,7 +222,7 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
 
     log_delta = _log(delta)
     with localcontext(prec=_ORDER_DIGITS):
-        exact_epsilon, exact_log = _exact(epsilon), _exact(delta).ln()
+        exact_epsilon, exact_log = _decimal(epsilon), _decimal(delta).ln()
         rho = _best(rough, exact) - _SLACK
         return Fraction(max(rho, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_FLOOR))
 
@@ -244,7 +245,7 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
         return Fraction(0)
     log_delta = _log(delta)
     with localcontext(prec=_ORDER_DIGITS):
-        exact_rho, exact_log = _exact(rho), _exact(delta).ln()
+        exact_rho, exact_log = _decimal(rho), _decimal(delta).ln()
         epsilon = _SLACK - _best(rough, exact)
         return Fraction(max(epsilon, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_CEILING))
 
@@ -292,7 +293,3 @@ def _log_terms(less_one: Decimal, log_delta: Decimal) -> Decimal:
 
 def _log(value: Fraction) -> float:
     return math.log(value.numerator) - math.log(value.denominator)
-
-
-def _exact(value: Fraction) -> Decimal:
-    return Decimal(value.numerator) / Decimal(value.denominator)

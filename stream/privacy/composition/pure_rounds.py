@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from stream.optional_packages import optimize
-from stream.privacy.composition.gaussian_losses import least_epsilon
+from stream.privacy.composition.gaussian_losses import least_epsilon, round_up
 
 _DIGITS: Final = 50
 _MARGIN: Final = 1 + Decimal("1e-25")
@@ -54,7 +54,7 @@ def excess(epsilon_round: float, rounds: int, epsilon: float) -> float:
         total = _downwards(total, weight, kept, growth, rounds, start)
         if start < last:
             total = _upwards(total, weight, kept, growth, rounds, start, last)
-        return _up(min(total * _MARGIN, Decimal(1)))
+        return round_up(min(total * _MARGIN, Decimal(1)))
 
 
 def _downwards(
@@ -120,11 +120,6 @@ def _bernoulli_numbers() -> tuple[Fraction, ...]:
     for n in range(1, 2 * _STIRLING_TERMS + 1):
         numbers.append(-sum((math.comb(n + 1, k) * numbers[k] for k in range(n)), Fraction(0)) / (n + 1))
     return tuple(numbers[2::2])
-
-
-def _up(value: Decimal) -> float:
-    nearest = float(value)
-    return math.nextafter(nearest, math.inf) if Decimal(nearest) < value else nearest
 
 
 _TOLERANCE = 3e-11
