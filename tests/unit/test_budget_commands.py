@@ -8,7 +8,7 @@ import pytest
 
 from sotto import Driver
 from stream.cli import output
-from stream.cli.manage import population_commands, source_commands, stream_commands
+from stream.cli.manage import record_rows
 from tests.builders import KEY, source
 from tests.commands import Connected, run_connected
 from tests.unit.processors.installation import HIGH, spec
@@ -17,8 +17,7 @@ from tests.unit.processors.installation import HIGH, spec
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
-    for module in (population_commands, source_commands, stream_commands):
-        monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
     monkeypatch.setenv("COLUMNS", "200")
     return made
 

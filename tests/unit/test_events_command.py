@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from schemas import EventsSource, moment_ms
 from sotto import Driver, Invalid
 from stream.cli.app import app
-from stream.cli.manage import event_commands
+from stream.cli.manage import event_commands, record_rows
 from stream.cli.output import CommandError
 from stream.questions.event_checks import EventCheck
 from stream.questions.live_events import Replay
@@ -85,7 +85,7 @@ def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written()
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(bytes(32), partitions=2)
-    monkeypatch.setattr(event_commands, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
     monkeypatch.setenv("COLUMNS", "500")
     return made
 

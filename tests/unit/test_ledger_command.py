@@ -12,9 +12,9 @@ from pyarrow import parquet
 from schemas import HaltStream, TrailRecord
 from sotto import Refused
 from stream.cli.manage.ledger_commands import verify
-from stream.cli.manage.record_rows import decoded, summary_row, write_trail
+from stream.cli.manage.record_rows import summary_row, write_trail
 from stream.cli.output import CommandError
-from stream.processing.receipts import entry_digest
+from stream.processing.receipts import entry_digest, trail_codec
 from tests.commands import run_sotto
 from tests.unit.backup.backups import backed_up, installation
 
@@ -28,7 +28,8 @@ def entries() -> Entries:
     driver = installation()
     with pytest.raises(Refused):
         driver.request(HaltStream(request=FORMULA, source="feed", stream="nowhere"))
-    return decoded([record.value or b"" for record in driver.records(driver.topics.trail)])
+    values = [record.value or b"" for record in driver.records(driver.topics.trail)]
+    return [(trail_codec.decode(value), value) for value in values]
 
 
 def test_an_export_has_every_entry_in_columns_and_byte_for_byte(entries: Entries, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from schemas import Amount
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.manage import source_commands, stream_commands
+from stream.cli.manage import record_rows
 from stream.cli.manage.record_rows import folded, moment
 from stream.cli.run.top_command import Frame, picture
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
@@ -56,8 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     InMemory.driver.register(
         {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}
     )
-    for module in (source_commands, stream_commands):
-        monkeypatch.setattr(module, "AsyncClient", InMemory)
+    monkeypatch.setattr(record_rows, "AsyncClient", InMemory)
 
     monkeypatch.setenv("COLUMNS", "200")
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.manage import source_commands
+from stream.cli.manage import record_rows
 
 SOURCE = {
     "kind": "table",
@@ -46,7 +46,7 @@ def test_a_refresh_says_what_became_of_the_streams(monkeypatch: pytest.MonkeyPat
     for kind in ("histogram", "laplace"):
         mechanism = {"kind": kind, **({"attributes": ["sex"]} if kind == "histogram" else {})}
         InMemory.driver.open({"stream": kind, "source": "visits", "mechanism": mechanism, "epsilon": 1.0})
-    monkeypatch.setattr(source_commands, "AsyncClient", InMemory)
+    monkeypatch.setattr(record_rows, "AsyncClient", InMemory)
     said = CliRunner().invoke(app, ["source", "refresh", "visits"], env={"COLUMNS": "200"})
     assert "source visits has version 2 of its data; 1 streams are closed: histogram" in said.stdout
     told = CliRunner().invoke(app, ["source", "refresh", "visits", "--close", "--json"])

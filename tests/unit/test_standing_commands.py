@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
-from stream.cli.manage import source_commands, stream_commands
+from stream.cli.manage import record_rows
 from stream.cli.manage.query_commands import _line
 from tests.builders import KEY
 from tests.commands import Connected, run_connected
@@ -21,8 +21,7 @@ from tests.unit.processors.live import GROUP, WINDOW, flights, question, standin
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
-    for module in (source_commands, stream_commands):
-        monkeypatch.setattr(module, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
     monkeypatch.setenv("COLUMNS", "300")
     return made
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord, registered_as
 from schemas.wire import Codec, MalformedEventError
+from stream.cli.manage.record_rows import call_client
 from stream.cli.output import AsJson, CommandError, console, lines_of, read_as, show_json, show_table, visible
 from stream.client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
@@ -48,7 +49,7 @@ def estimate(
 ) -> None:
     """Estimate the share of every category from the answers so far, with its confidence interval."""
     if grant is None:
-        record = asyncio.run(_grant(source, stream))
+        record = call_client(lambda client: client.grant(source, stream))
     else:
         record = read_as(TypeAdapter(GrantRecord), grant)
         if (record.spec.source, record.spec.stream) != (source, stream):
@@ -92,11 +93,6 @@ def _decoded(file: str, lines: Iterable[bytes]) -> Iterator[Answer]:
             raise CommandError(
                 f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"
             ) from None
-
-
-async def _grant(source: str, stream: str) -> GrantRecord:
-    async with AsyncClient() as client:
-        return await client.grant(source, stream)
 
 
 async def _collected(stream: str) -> list[Answer]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -14,6 +13,7 @@ import typer
 
 from schemas import EventsSource, written_moment
 from schemas.wire import UNREADABLE
+from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, name_of, numbered_lines, say
 from stream.client import AsyncClient
 from stream.errors import Invalid
@@ -64,7 +64,8 @@ def publish(
         raise CommandError("--until: needs --marks; give both")
     last = None if until is None else milliseconds_of(until)
     with numbered_lines(file) as lines:
-        asyncio.run(_publish(source, _objects_of(file, lines), marks, last))
+        events = _objects_of(file, lines)
+        call_client(lambda client: _publish(client, source, events, marks, last))
 
 
 @app.command("topic")
@@ -78,7 +79,7 @@ def topic(
 
     Exit status 1 if the topic exists with producers' timestamps and the source's windows need the broker's.
     """
-    declared, count, made = asyncio.run(_made(source, partitions))
+    declared, count, made = call_client(lambda client: _create_topic(client, source, partitions))
     if made:
         say(f"created {declared.topic} with {count} partitions")
     else:
@@ -111,9 +112,8 @@ def _no_object(line: bytes) -> str | None:
     return None if isinstance(found, dict) else "is JSON, but not an object; give one JSON object a line"
 
 
-async def _made(source: str, partitions: int) -> tuple[EventsSource, int, bool]:
-    async with AsyncClient() as client:
-        declared = live_source((await client.budget(source)).source)
+async def _create_topic(client: AsyncClient, source: str, partitions: int) -> tuple[EventsSource, int, bool]:
+    declared = live_source((await client.budget(source)).source)
     return declared, *await create_live_topic(settings_here(), declared, partitions)
 
 
@@ -147,23 +147,24 @@ class _Report:
             say(f"{self._refused[flaw]:,} refused, the first at line {line:,}: {flaw.message}")
 
 
-async def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None) -> None:
-    async with AsyncClient() as client:
-        declared = live_source((await client.budget(source)).source)
-        report = _Report(EventCheck(declared, await client.list_streams(source)))
-        if marks is None:
-            added = ""
-            while some := list(islice(lines, AT_ONCE)):
-                report.judge(some, round(1000 * time()) if declared.clock == "broker" else None)
-                await client.publish(source, [line for _, line in some])
-        else:
-            first = moment = None
-            for moment, events in _replay(Replay(declared, marks, until), lines, report):
-                first = moment if first is None else first
-                await client.advance(source, moment / 1000)
-                await client.publish(source, events)
-            added = f", with marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
-        await client.flush()
+async def _publish(
+    client: AsyncClient, source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None
+) -> None:
+    declared = live_source((await client.budget(source)).source)
+    report = _Report(EventCheck(declared, await client.list_streams(source)))
+    if marks is None:
+        added = ""
+        while some := list(islice(lines, AT_ONCE)):
+            report.judge(some, round(1000 * time()) if declared.clock == "broker" else None)
+            await client.publish(source, [line for _, line in some])
+    else:
+        first = moment = None
+        for moment, events in _replay(Replay(declared, marks, until), lines, report):
+            first = moment if first is None else first
+            await client.advance(source, moment / 1000)
+            await client.publish(source, events)
+        added = f", with marks from {written_moment(first or 0)} to {written_moment(moment or 0)}"
+    await client.flush()
     report.say_reasons()
     say(f"{report.accepted:,} events accepted, {report.refused:,} refused in {declared.topic}{added}")
     if report.refused:

@@ -6,18 +6,16 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
 from schemas import LedgerProgress, LedgerRecord, TrailHead, TrailRecord
-from schemas.trail import Since as MeantSince
+from schemas.trail import Since
 from schemas.wire import MalformedEventError
-from stream.cli.manage.record_rows import decoded, first_line, new_file, read_lines, summary_row, write_trail
+from stream.cli.manage.record_rows import call_client, new_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
-from stream.client import AsyncClient
 from stream.client.kafka_connection import Connection, translated
 from stream.client.ledger_reader import read_accounts, read_trail
 from stream.kafka.client.local_address import settings_here
@@ -41,21 +39,6 @@ Noted = Annotated[
     typer.Option("--head", help="A head noted earlier, as NUMBER:DIGEST; repeat the option for several."),
 ]
 File = Annotated[Path, typer.Argument(help="The backup's file.")]
-
-
-class Since(StrEnum):
-    """Assumption about grants after a backup."""
-
-    NOTHING = "nothing"
-    HALT = "halt"
-    ACCEPT_LOSS = "accept-loss"
-
-
-_MEANT: dict[Since, MeantSince] = {
-    Since.NOTHING: "nothing",
-    Since.HALT: "halt",
-    Since.ACCEPT_LOSS: "accept_loss",
-}
 
 
 @app.command("trail")
@@ -136,7 +119,7 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
 def import_ledger(
     file: File,
     since: Annotated[
-        Since,
+        Literal["nothing", "halt", "accept-loss"],
         typer.Option(
             help="Grants after the backup: 'nothing' if the services were stopped before it. If unknown, 'halt' the sources, or "
             "'accept-loss': they continue, and budget may be granted twice."
@@ -153,7 +136,7 @@ def import_ledger(
         from stream.dev.backup.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
         from stream.dev.backup.backup_transfer import bring_back  # noqa: PLC0415
     noted = [_head(one) for one in head or ()]
-    meant = _MEANT[since]
+    meant: Since = "accept_loss" if since == "accept-loss" else since
     with translated():
         sources, lost = asyncio.run(bring_back(settings_here(), BackupFile(file), meant, noted))
     if as_json:
@@ -180,20 +163,12 @@ def _concerning(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, b
     """Yield batches of matching entries; Unknown if there are none and the source is unknown."""
     found = False
     for values in _batches():
-        batch = [
-            one
-            for one in decoded(values)
-            if all(getattr(one[0], name, None) == value for name, value in wanted.items())
-        ]
+        entries = [(trail_codec.decode(value), value) for value in values]
+        batch = [one for one in entries if all(getattr(one[0], name, None) == own for name, own in wanted.items())]
         found |= bool(batch)
         yield batch
     if not found and "source" in wanted:
-        asyncio.run(_require_source(wanted["source"]))
-
-
-async def _require_source(name: str) -> None:
-    async with AsyncClient() as client:
-        await client.budget(name)
+        call_client(lambda client: client.budget(wanted["source"]))
 
 
 def _batches() -> Iterator[Sequence[bytes]]:
@@ -267,7 +242,7 @@ def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
 def _require_trail(file: Path) -> None:
     """Raise CommandError unless a file begins with an entry; an empty file would pass as unchanged."""
     remedy = "give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
-    if (first := first_line(file)) is None:
+    if not (first := next(read_lines(file), b"")):
         raise CommandError(f"{file} is empty; {remedy}")
     try:
         trail_codec.decode(first)

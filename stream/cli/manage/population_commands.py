@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter
 
-from schemas import AllotmentRecord, Population, PopulationRecord, Receipt, SourceRecord
-from stream.cli.manage.record_rows import show_budget
+from schemas import AllotmentRecord, Population, PopulationRecord, SourceRecord
+from stream.cli.manage.record_rows import call_client, show_budget
 from stream.cli.output import AsJson, CommandError, amount, read_as, say, show_json, show_table
 from stream.client import AsyncClient
 
@@ -25,7 +24,7 @@ def register(
 ) -> None:
     """Register a population with its budget; sources name it, or join it later."""
     wanted = read_as(TypeAdapter(Population), population)
-    receipt = asyncio.run(_register(wanted))
+    receipt = call_client(lambda client: client.register_population(wanted))
     if as_json:
         show_json(receipt)
         return
@@ -37,7 +36,8 @@ def register(
 @app.command("list")
 def list_populations(as_json: AsJson = False) -> None:
     """List all populations with their budgets."""
-    records = asyncio.run(_listed())
+    records = call_client(lambda client: client.list_populations())
+    records = sorted(records, key=lambda record: record.population.population)
     if as_json:
         show_json(records)
         return
@@ -63,7 +63,7 @@ def list_populations(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(population: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a population's budget, its sources and its allotments."""
-    record, sources, allotments = asyncio.run(_shown(population))
+    record, sources, allotments = call_client(lambda client: _shown(client, population))
     if as_json:
         show_json({"population": record, "sources": sources, "allotments": allotments})
         return
@@ -103,7 +103,11 @@ def allot(
     """Allot a part of a budget to an analyst or a team, or change an allotment."""
     if (source is None) == (population is None):
         raise CommandError("give the budget with either --source or --population")
-    receipt = asyncio.run(_allot(allotment, (epsilon, delta), (source, population), analyst or []))
+    receipt = call_client(
+        lambda client: client.allot(
+            allotment, epsilon, delta, source=source, population=population, analysts=analyst or []
+        )
+    )
     if as_json:
         show_json(receipt)
         return
@@ -111,26 +115,10 @@ def allot(
     say(f"{', '.join(analyst or [allotment])} may have ε {epsilon:g} of {of}")
 
 
-async def _register(population: Population) -> Receipt:
-    async with AsyncClient() as client:
-        return await client.register_population(population)
-
-
-async def _allot(
-    allotment: str, price: tuple[float, float | None], of: tuple[str | None, str | None], analysts: list[str]
-) -> Receipt:
-    async with AsyncClient() as client:
-        return await client.allot(allotment, *price, source=of[0], population=of[1], analysts=analysts)
-
-
-async def _listed() -> list[PopulationRecord]:
-    async with AsyncClient() as client:
-        return sorted(await client.list_populations(), key=lambda record: record.population.population)
-
-
-async def _shown(population: str) -> tuple[PopulationRecord, list[SourceRecord], list[AllotmentRecord]]:
-    async with AsyncClient() as client:
-        record = await client.population(population)
-        sources = sorted(await client.list_sources(), key=lambda one: one.source.source)
-        mine = [one for one in sources if one.population == population]
-        return record, mine, await client.list_allotments(population=population)
+async def _shown(
+    client: AsyncClient, population: str
+) -> tuple[PopulationRecord, list[SourceRecord], list[AllotmentRecord]]:
+    record = await client.population(population)
+    sources = sorted(await client.list_sources(), key=lambda one: one.source.source)
+    mine = [one for one in sources if one.population == population]
+    return record, mine, await client.list_allotments(population=population)

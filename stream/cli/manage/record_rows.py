@@ -1,11 +1,13 @@
-"""Rows of tables for grants, budgets, periods and trail entries."""
+"""Calls of a client, and rows of tables for the grants, budgets and trail entries that it returns."""
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import io
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +17,6 @@ from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 import typer
 
 from schemas import (
-    MAX_RECORD_BYTES,
     AllotmentRecord,
     Amount,
     GrantRecord,
@@ -33,8 +34,21 @@ from stream.errors import Forbidden
 from stream.optional_packages import needed
 from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
 from stream.processing.control_order import IN_PERIODS
-from stream.processing.receipts import entry_digest, trail_codec
+from stream.processing.receipts import entry_digest
 from stream.questions.result_text import cell
+
+_Result = TypeVar("_Result")
+
+
+def call_client(call: Callable[[AsyncClient], Awaitable[_Result]]) -> _Result:
+    """Connect a client, and return the result of ``call`` with it."""
+
+    async def connected() -> _Result:
+        async with AsyncClient() as client:
+            return await call(client)
+
+    return asyncio.run(connected())
+
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 
@@ -229,6 +243,7 @@ _COUNTS: Final = ("answers", "sources", "streams", "lost")
 ROWS_AT_ONCE: Final = 10_000
 
 Row = dict[str, Any]
+_Batch = Sequence[tuple[TrailRecord, bytes]]
 
 
 def row_of(entry: TrailRecord, value: bytes) -> Row:
@@ -248,7 +263,7 @@ def _parts(name: str, value: Amount | None) -> Row:
     return {f"{name}_{part}": getattr(value, part, None) for part in _PARTS}
 
 
-def write_trail(path: Path, batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> int:
+def write_trail(path: Path, batches: Iterable[_Batch]) -> int:
     """Write entries to a new owner-only file and return their number.
 
     The suffix is the format: ``.jsonl`` (bytes unchanged), ``.csv`` or ``.parquet`` (extra ``arrow``).
@@ -258,7 +273,7 @@ def write_trail(path: Path, batches: Iterable[Sequence[tuple[TrailRecord, bytes]
         raise CommandError(f"cannot export to {path.name}; give a name that ends with .jsonl, .csv or .parquet")
     count = 0
 
-    def counted() -> Iterator[Sequence[tuple[TrailRecord, bytes]]]:
+    def counted() -> Iterator[_Batch]:
         nonlocal count
         for batch in batches:
             count += len(batch)
@@ -288,26 +303,18 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def _write_lines(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> None:
+def _write_lines(file: IO[bytes], batches: Iterable[_Batch]) -> None:
     for batch in batches:
         file.writelines(value + b"\n" for _, value in batch)
 
 
-class _Encoded:
-    """A text file for the CSV writer that encodes to UTF-8."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def write(self, text: str) -> int:
-        return self._file.write(text.encode())
-
-
-def _write_csv(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> None:
-    writer = csv.DictWriter(_Encoded(file), list(_types()), lineterminator="\n")
+def _write_csv(file: IO[bytes], batches: Iterable[_Batch]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.DictWriter(text, list(_types()), lineterminator="\n")
     writer.writeheader()
     for batch in batches:
         writer.writerows({name: cell(value) for name, value in row_of(*one).items()} for one in batch)
+    text.detach()
 
 
 def _types() -> dict[str, str]:
@@ -325,7 +332,7 @@ def _types() -> dict[str, str]:
     }
 
 
-def _write_parquet(file: IO[bytes], batches: Iterable[Sequence[tuple[TrailRecord, bytes]]]) -> None:
+def _write_parquet(file: IO[bytes], batches: Iterable[_Batch]) -> None:
     arrow, parquet = needed("pyarrow", "arrow"), needed("pyarrow.parquet", "arrow")
     schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in _types().items()])
     with parquet.ParquetWriter(file, schema) as writer:
@@ -340,15 +347,6 @@ def read_lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             yield from (line.rstrip(b"\n") for line in file)
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from None
-
-
-def first_line(path: Path) -> bytes | None:
-    """Return the first entry of such a file, or None if it is empty."""
-    try:
-        with path.open("rb") as file:
-            return file.readline(MAX_RECORD_BYTES + 2).rstrip(b"\n") or None
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from None
 
@@ -382,8 +380,3 @@ def summary_row(entry: TrailRecord) -> list[str]:
         case _:
             spent = "" if totals is None else f"spent {amount(totals.spent)}"
             return [*head, entry.kind, about or "", spent, left]
-
-
-def decoded(values: Iterable[bytes]) -> list[tuple[TrailRecord, bytes]]:
-    """Return entries with their bytes."""
-    return [(trail_codec.decode(value), value) for value in values]

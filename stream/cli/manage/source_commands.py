@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Final
 
 import typer
@@ -10,7 +9,7 @@ from pydantic import TypeAdapter
 
 from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord, ValuesSource
 from stream.cli.lazy_commands import Later, group_of
-from stream.cli.manage.record_rows import AllPeriods, ShownGrant, folded, show_budget, shown_grants
+from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, folded, show_budget, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
 from stream.client import AsyncClient
 from stream.privacy.mechanisms.ranges import range_of
@@ -31,7 +30,7 @@ def add(
 ) -> None:
     """Register a source with its budget."""
     wanted = read_as(_sources, source)
-    receipt = asyncio.run(_register(wanted))
+    receipt = call_client(lambda client: client.register(wanted))
     if as_json:
         show_json(receipt)
     else:
@@ -55,7 +54,7 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Add a source to a population, for good; refused unless its grants fit the population's budget."""
-    receipt = asyncio.run(_join(source, population))
+    receipt = call_client(lambda client: client.join(source, population))
     if as_json:
         show_json(receipt)
     else:
@@ -77,19 +76,19 @@ def refresh(
     Put the new file in place on all machines first. Streams that draw new noise for each question continue with the new
     version; streams that keep a release, a hypothesis or an estimate of the old version are closed.
     """
-    receipt, ended = asyncio.run(_refresh(source, close=close))
+    receipt, ended = call_client(lambda client: _refresh(client, source, close=close))
     if as_json:
         show_json({"receipt": receipt, "closed": ended})
         return
-    say(
-        f"source {source} has version {receipt.version} of its data; {len(ended)} streams are closed{_named(ended)}"
-    )
+    named = f": {', '.join(ended)}" if ended else ""
+    say(f"source {source} has version {receipt.version} of its data; {len(ended)} streams are closed{named}")
 
 
 @app.command("list")
 def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
     """List all sources with their budgets; a source with periods with its latest period's."""
-    records = asyncio.run(_sources_now())
+    records = call_client(lambda client: client.list_sources())
+    records = sorted(records, key=lambda record: record.source.source)
     if as_json:
         show_json(records)
         return
@@ -117,7 +116,7 @@ def list_sources(every: AllPeriods = False, as_json: AsJson = False) -> None:
 @app.command("show")
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget and its streams."""
-    record, grants, allotments = asyncio.run(_budget(source))
+    record, grants, allotments = call_client(lambda client: _budget(client, source))
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
@@ -174,37 +173,16 @@ def _clamping(source: Source) -> str:
     return f"; values clamped to {low:.6g} … {high:.6g}"
 
 
-async def _register(source: Source) -> Receipt:
-    async with AsyncClient() as client:
-        return await client.register(source)
-
-
-async def _join(source: str, population: str) -> Receipt:
-    async with AsyncClient() as client:
-        return await client.join(source, population)
-
-
-async def _refresh(source: str, *, close: bool) -> tuple[Receipt, list[str]]:
+async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Receipt, list[str]]:
     """Return the receipt and the closed streams."""
-    async with AsyncClient() as client:
-        before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
-        receipt = await client.refresh(source, close=close)
-        now = await client.list_streams(source)
-        return receipt, sorted(
-            one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed"
-        )
+    before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
+    receipt = await client.refresh(source, close=close)
+    now = await client.list_streams(source)
+    return receipt, sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
 
 
-def _named(streams: list[str]) -> str:
-    return f": {', '.join(streams)}" if streams else ""
-
-
-async def _sources_now() -> list[SourceRecord]:
-    async with AsyncClient() as client:
-        return sorted(await client.list_sources(), key=lambda record: record.source.source)
-
-
-async def _budget(source: str) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
-    async with AsyncClient() as client:
-        grants = await shown_grants(client, await client.list_streams(source))
-        return await client.budget(source), grants, await client.list_allotments(source=source)
+async def _budget(
+    client: AsyncClient, source: str
+) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
+    grants = await shown_grants(client, await client.list_streams(source))
+    return await client.budget(source), grants, await client.list_allotments(source=source)

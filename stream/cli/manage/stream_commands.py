@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter
 
 from schemas import GrantRecord, Receipt, Source, StreamSpec, registered_as
-from stream.cli.manage.record_rows import AllPeriods, Line, ShownGrant, folded, in_periods, shown_grants
+from stream.cli.manage.record_rows import (
+    AllPeriods,
+    Line,
+    ShownGrant,
+    call_client,
+    folded,
+    in_periods,
+    shown_grants,
+)
 from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
 from stream.client import AsyncClient
 from stream.errors import Missing
@@ -32,7 +39,7 @@ def open_stream(
 ) -> None:
     """Reserve a stream's cost and open it."""
     spec = read_as(TypeAdapter(StreamSpec), stream)
-    receipt, grant, source = asyncio.run(_open(spec, analyst))
+    receipt, grant, source = call_client(lambda client: _open(client, spec, analyst))
     if as_json:
         show_json(grant)
         return
@@ -51,7 +58,7 @@ def list_streams(
     as_json: AsJson = False,
 ) -> None:
     """List all streams, or a source's; with periods the latest period's figures."""
-    lines = asyncio.run(_listed(source, every=every or as_json))
+    lines = call_client(lambda client: _listed(client, source, every=every or as_json))
     if as_json:
         show_json([one.item.grant for one in lines])
         return
@@ -91,7 +98,7 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; it keeps its measurements."""
-    receipt, grant, of = asyncio.run(_extended(source, stream, (epsilon, delta), analyst))
+    receipt, grant, of = call_client(lambda client: _extended(client, source, stream, (epsilon, delta), analyst))
     if as_json:
         show_json(receipt)
         return
@@ -105,19 +112,19 @@ def extend(
 @app.command("close")
 def close(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """Close a stream and refund its provably unspent grant to its source."""
-    _end("close", source, stream, as_json=as_json)
+    _print_ending(stream, call_client(lambda client: client.close(source, stream)), as_json=as_json)
 
 
 @app.command("halt")
 def halt(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """Stop a stream from answering, for good."""
-    _end("halt", source, stream, as_json=as_json)
+    _print_ending(stream, call_client(lambda client: client.halt(source, stream)), as_json=as_json)
 
 
 @app.command("show")
 def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> None:
     """Show a stream's grant."""
-    shown, of = asyncio.run(_grant(source, stream))
+    shown, of = call_client(lambda client: _grant(client, source, stream))
     grant = shown.grant
     if as_json:
         show_json(grant)
@@ -161,48 +168,38 @@ def _price(grant: GrantRecord) -> str:
     return asked(grant.spec) if rho is None else f"{asked(grant.spec)} (ρ {rho:.4g})"
 
 
-def _end(how: Literal["close", "halt"], source: str, stream: str, *, as_json: bool) -> None:
-    receipt = asyncio.run(_ended(how, source, stream))
+def _print_ending(stream: str, receipt: Receipt, *, as_json: bool) -> None:
     if as_json:
         show_json(receipt)
     else:
         say(f"stream {stream}: {'closed' if receipt.state == 'closed' else receipt.outcome}")
 
 
-async def _open(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
+async def _open(client: AsyncClient, spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
     """Return the receipt, the grant and its source."""
-    async with AsyncClient() as client:
-        receipt = await client.open(spec, analyst=analyst)
-        grant = await client.grant(spec.source, spec.stream)
-        return receipt, grant, (await client.budget(spec.source)).source
+    receipt = await client.open(spec, analyst=analyst)
+    grant = await client.grant(spec.source, spec.stream)
+    return receipt, grant, (await client.budget(spec.source)).source
 
 
 async def _extended(
-    source: str, stream: str, price: tuple[float, float], analyst: str | None
+    client: AsyncClient, source: str, stream: str, price: tuple[float, float], analyst: str | None
 ) -> tuple[Receipt, GrantRecord, Source]:
-    async with AsyncClient() as client:
-        receipt = await client.extend(source, stream, *price, analyst=analyst)
-        return receipt, await client.grant(source, stream), (await client.budget(source)).source
+    receipt = await client.extend(source, stream, *price, analyst=analyst)
+    return receipt, await client.grant(source, stream), (await client.budget(source)).source
 
 
-async def _ended(how: Literal["close", "halt"], source: str, stream: str) -> Receipt:
-    async with AsyncClient() as client:
-        return await (client.close(source, stream) if how == "close" else client.halt(source, stream))
+async def _listed(client: AsyncClient, source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
+    grants = await client.list_streams(source)
+    if source is not None and any(grant.spec.standing is not None for grant in grants):
+        # A live topic's streams may have periods: the accounts' streams are listed with them.
+        grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
+    grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
+    lines = folded(grants, lambda one: one.spec.stream, every=every)
+    shown = await shown_grants(client, [line.item for line in lines])
+    return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
 
 
-async def _listed(source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
-    async with AsyncClient() as client:
-        grants = await client.list_streams(source)
-        if source is not None and any(grant.spec.standing is not None for grant in grants):
-            # A live topic's streams may have periods: the accounts' streams are listed with them.
-            grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
-        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
-        lines = folded(grants, lambda one: one.spec.stream, every=every)
-        shown = await shown_grants(client, [line.item for line in lines])
-        return [Line(line.name, one, line.period) for line, one in zip(lines, shown, strict=True)]
-
-
-async def _grant(source: str, stream: str) -> tuple[ShownGrant, Source]:
-    async with AsyncClient() as client:
-        [shown] = await shown_grants(client, [await client.grant(source, stream)])
-        return shown, (await client.budget(source)).source
+async def _grant(client: AsyncClient, source: str, stream: str) -> tuple[ShownGrant, Source]:
+    [shown] = await shown_grants(client, [await client.grant(source, stream)])
+    return shown, (await client.budget(source)).source

@@ -6,17 +6,12 @@ import math
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from pydantic import TypeAdapter
 
-from schemas import (
-    MAX_CATEGORIES,
-    Mechanism,
-    SparseProject,
-    StreamSpec,
-)
+from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.cli.output import AsJson, CommandError, console, say, show_json
 from stream.cli.plan.plan_comparison import Goal, show_choices
 from stream.cli.plan.plan_facts import Facts, FormName, in_rows, needs_of, of_windows, print_plainest, print_plan
@@ -44,29 +39,6 @@ _UNIVERSE = 1024
 RUNNING_COUNT = "running_count"
 
 _OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
-
-
-class Neighbors(StrEnum):
-    """Neighboring relations."""
-
-    ADD_REMOVE = "add-remove"
-    REPLACE = "replace"
-
-
-class WarmStart(StrEnum):
-    """Marginals that a stream of pmw measures with its first answer."""
-
-    AUTO = "auto"
-    NOTHING = "0"
-    SINGLES = "1"
-    PAIRS = "2"
-
-
-class CalibrationOption(StrEnum):
-    """The calibration field of a stream."""
-
-    BEST = "best"
-    TEXTBOOK = "textbook"
 
 
 def plan(
@@ -119,8 +91,8 @@ def plan(
     sensitivity: Annotated[float, typer.Option(help="Most by which one person changes a number.")] = 1.0,
     grid: Annotated[float, typer.Option(help="Step to which trusted values are rounded.")] = FINE_GRID,
     neighbors: Annotated[
-        Neighbors, typer.Option(help="The neighboring relation of data sets.")
-    ] = Neighbors.ADD_REMOVE,
+        Literal["add-remove", "replace"], typer.Option(help="The neighboring relation of data sets.")
+    ] = "add-remove",
     numbers: Annotated[str, typer.Option(help="numeric_sparse: fresh or gap.")] = "fresh",
     dimensions: Annotated[
         int, typer.Option(help="laplace: most values per query.", min=1, max=MAX_CATEGORIES)
@@ -145,8 +117,9 @@ def plan(
         typer.Option(help="pmw: number of values of each attribute, such as 85,2,16; replaces --universe."),
     ] = None,
     warm_start: Annotated[
-        WarmStart, typer.Option(help="pmw: attributes of each marginal that is measured first.")
-    ] = WarmStart.AUTO,
+        Literal["auto", "0", "1", "2"],
+        typer.Option(help="pmw: attributes of each marginal that is measured first."),
+    ] = "auto",
     worst_case: Annotated[
         bool, typer.Option(help="pmw: plan enough measurements for every table and every analyst.")
     ] = False,
@@ -158,8 +131,8 @@ def plan(
     sparsity: Annotated[int, typer.Option(help="Most cells per sparse query.", min=1)] = 16,
     projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
     calibration: Annotated[
-        CalibrationOption, typer.Option(help="The stream's calibration field.")
-    ] = CalibrationOption.BEST,
+        Literal["best", "textbook"], typer.Option(help="The stream's calibration field.")
+    ] = "best",
     alpha: Annotated[
         float | None,
         typer.Option(
@@ -177,7 +150,10 @@ def plan(
 ) -> None:
     """Compare the mechanisms for a question, or the calibrations of one, and recommend one."""
     if standing is not None:
-        _require_nothing_else(mechanism, form, epsilon, cutoff, alpha, table, plot)
+        _refuse_if(
+            any(one is not None for one in (mechanism, form, epsilon, cutoff, alpha, table, plot)),
+            "--standing: the stream defines its mechanism and ε; give only --source beside it",
+        )
         show_standing(standing, source, as_json=as_json)
         return
     _require_alpha(alpha)
@@ -190,16 +166,16 @@ def plan(
         "projections": projections,
         "rows": rows,
         "gap": gap,
-        "warm_start": "auto" if warm_start is WarmStart.AUTO else int(warm_start.value),
+        "warm_start": "auto" if warm_start == "auto" else int(warm_start),
         "worst_case": worst_case or None,
         "steps": queries,
     }
     own_sizes = _sizes(sizes)
     if mechanism is None:
-        _require_no_plot(plot)
+        _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")
         facts = Facts(
             document=source,
-            neighbors=neighbors.value,
+            neighbors=neighbors,
             sizes=own_sizes,
             universe=universe,
             rows=rows,
@@ -213,13 +189,19 @@ def plan(
         goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
         show_choices(cast("Form | None", form and form.value), facts, goal, fields, table, as_json=as_json)
         return
-    _require_no_table(table)
-    epsilon = _required(epsilon, form, source, group_by, attribute)
+    _refuse_if(table is not None, "--table: needs --source and the comparison of mechanisms; omit --mechanism")
+    _refuse_if(
+        any(one is not None for one in (form, source, group_by or None, attribute)),
+        "--form, --source, --group-by, --attribute: compare all mechanisms; omit them or --mechanism",
+    )
+    _refuse_if(
+        epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
+    )
     over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
     setting = Setting(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,
-        neighbors="replace" if mechanism.value == "randomized_response" else neighbors.value,
+        neighbors="replace" if mechanism.value == "randomized_response" else neighbors,
         universe=math.prod(own_sizes) if own_sizes else universe or _UNIVERSE,
         sizes=own_sizes,
         rows=rows,
@@ -229,16 +211,16 @@ def plan(
     )
     if mechanism.value == RUNNING_COUNT:
         each = sensitivity_steps(sensitivity, 1.0)
-        setting = of_windows(each, total or each, universe or 1, neighbors.value)
+        setting = of_windows(each, total or each, universe or 1, neighbors)
     spec = StreamSpec(
         stream="plan",
         source="plan",
         mechanism=_mechanism(mechanism.value, cutoff, fields),
-        epsilon=epsilon,
+        epsilon=cast("float", epsilon),
         delta=delta,
         expected_queries=queries,
         beta=beta,
-        calibration=calibration.value,
+        calibration=calibration,
     )
     require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
     listed, chosen = candidates(spec, setting), choose(spec, setting)
@@ -272,14 +254,9 @@ def plan(
         say(f"plotted to {plot}", soft_wrap=True)
 
 
-def _require_no_table(table: Path | None) -> None:
-    if table is not None:
-        raise CommandError("--table: needs --source and the comparison of mechanisms; omit --mechanism")
-
-
-def _require_no_plot(plot: Path | None) -> None:
-    if plot is not None:
-        raise CommandError("--plot: name the mechanism to draw, such as --mechanism laplace")
+def _refuse_if(wrong: bool, message: str) -> None:
+    if wrong:
+        raise CommandError(message)
 
 
 def _require_alpha(alpha: float | None) -> None:
@@ -288,28 +265,6 @@ def _require_alpha(alpha: float | None) -> None:
             require_alpha(alpha)
     except PlanError as error:
         raise CommandError(f"--{error}") from None
-
-
-def _require_nothing_else(*given: object) -> None:
-    if any(one is not None for one in given):
-        raise CommandError("--standing: the stream defines its mechanism and ε; give only --source beside it")
-
-
-def _required(
-    epsilon: float | None,
-    form: FormName | None,
-    source: str | None,
-    group_by: list[str] | None,
-    attribute: str | None,
-) -> float:
-    """Return ε for one mechanism; reject options that compare several."""
-    if form is not None or source is not None or group_by or attribute is not None:
-        raise CommandError(
-            "--form, --source, --group-by, --attribute: compare all mechanisms; omit them or --mechanism"
-        )
-    if epsilon is None:
-        raise CommandError("--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism")
-    return epsilon
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:

@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 from contextlib import ExitStack, suppress
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import rich.progress
 import typer
@@ -24,13 +23,6 @@ from stream.environment import reduce_gc_frequency
 from stream.settings import LAST_PORT
 
 MIN_QUERIES = 20_000
-
-
-class Scene(StrEnum):
-    """The scenarios of the demo."""
-
-    TABLE = "table"
-    LIVE = "live"
 
 
 class _Bar:
@@ -62,8 +54,9 @@ class _Bar:
 
 def demo(
     scene: Annotated[
-        Scene, typer.Argument(help="Questions about a table, or a year of departures replayed as a live topic.")
-    ] = Scene.TABLE,
+        Literal["table", "live"],
+        typer.Argument(help="Questions about a table, or a year of departures replayed as a live topic."),
+    ] = "table",
     queries: Annotated[int, typer.Option(help="Number of queries.", min=1000)] = MIN_QUERIES,
     folder: Annotated[Path, typer.Option(help="Folder for the run's data.")] = Path(".sotto/demo"),
     port: Annotated[
@@ -80,7 +73,7 @@ def demo(
     bar = _Bar()
     try:
         with ExitStack() as stack:
-            live = scene is Scene.LIVE
+            live = scene == "live"
             up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
             monitor = stack.enter_context(monitor_process.start(up.settings, folder, port))
             bar.step(monitor.where)

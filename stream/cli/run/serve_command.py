@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -22,19 +21,9 @@ from stream.services.runner import serve as serve_role
 from stream.settings import LAST_PORT
 
 
-class ServiceOption(StrEnum):
-    """The services."""
-
-    WORKER = "worker"
-    BUDGET = "budget"
-    FEED = "feed"
-    MONITOR = "monitor"
-    ALERTS = "alerts"
-
-
 def serve(
     role: Annotated[
-        ServiceOption,
+        Literal["worker", "budget", "feed", "monitor", "alerts"],
         typer.Argument(
             help="worker answers queries; budget grants, records and halts; feed counts live topics; monitor serves the page and the "
             "API; alerts notifies webhooks and Alertmanager."
@@ -56,26 +45,21 @@ def serve(
     # A parent process has logged the warning already.
     if not stop_with_stdin and (reason := warning()) is not None:
         log.get_logger("settings").warning("without effect", reason=reason)
-    if role is ServiceOption.MONITOR:
+    if processes != 1 and role not in {"worker", "feed"}:
+        raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
+    if role in {"monitor", "alerts"}:
         from stream.cli.run import monitor_process  # noqa: PLC0415  (other services run without its packages)
 
-        _require_replicable(role, processes)
-        monitor_process.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
-        return
-    if role is ServiceOption.ALERTS:
-        from stream.cli.run import monitor_process  # noqa: PLC0415
-
-        _require_replicable(role, processes)
-        monitor_process.serve_alerts(stop_with_stdin=stop_with_stdin)
+        if role == "monitor":
+            monitor_process.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
+        else:
+            monitor_process.serve_alerts(stop_with_stdin=stop_with_stdin)
         return
     if host is not None or port is not None:
         raise CommandError(
             "--host, --port: only the monitor has a page; set SOTTO_METRICS_HOST and _PORT for other services' metrics"
         )
-    _require_replicable(role, processes)
-    name: ServiceName = (
-        "feed" if role is ServiceOption.FEED else "worker" if role is ServiceOption.WORKER else "budget"
-    )
+    name = cast("ServiceName", role)
     if name == "feed" and key_file is not None:
         raise CommandError("--key-file: a feed needs no noise key; omit it")
     key = None if name == "feed" else NoiseKey.load(key_file) if key_file else NoiseKey.from_environment()
@@ -98,11 +82,6 @@ def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return new_event_loop
-
-
-def _require_replicable(role: ServiceOption, processes: int) -> None:
-    if processes != 1 and role not in {ServiceOption.WORKER, ServiceOption.FEED}:
-        raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
 
 
 async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:

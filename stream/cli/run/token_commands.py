@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +15,7 @@ from schemas.base import Identifier
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.cli.run.monitor_process import NAMES_FILE
 from stream.kafka.client.local_address import folders_above
+from stream.monitor.api.models import AccessRole
 from stream.monitor.api.tokens import Token, TokenFile, article, change_names, read_names
 from stream.secret_files import write_secret
 from stream.settings import Settings
@@ -24,14 +24,6 @@ app = typer.Typer(help="The monitor's access tokens: names with their roles.", n
 _name: TypeAdapter[str] = TypeAdapter(Identifier)
 
 UNITS: Final = {"h": 3_600, "d": 86_400}
-
-
-class RoleOption(StrEnum):
-    """The roles of a name, as in ``AccessRole``."""
-
-    VIEWER = "viewer"
-    ANALYST = "analyst"
-    OPERATOR = "operator"
 
 
 File = Annotated[
@@ -47,7 +39,7 @@ File = Annotated[
 def create(
     name: Annotated[str, typer.Argument(help="Holder of the token: a person, a team or a program.")],
     role: Annotated[
-        RoleOption,
+        AccessRole,
         typer.Option(help="viewer reads; analyst opens streams within an allotment; operator does everything."),
     ],
     expires: Annotated[str, typer.Option(help="Lifetime, such as 90d or 12h, or never.")] = "90d",
@@ -70,7 +62,7 @@ def create(
         raise CommandError(f"--into: {into} exists already; give a new file")
 
     def add(names: TokenFile) -> tuple[TokenFile, tuple[Token, str]]:
-        changed, token, text = names.with_token(name, role.value, now=now, expires=end)
+        changed, token, text = names.with_token(name, role, now=now, expires=end)
         return changed, (token, text)
 
     token, text = change_names(path, add)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field
 
 from schemas import Amount, StreamState
-from stream.monitor.api.models import SourceRow, Time, View
+from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourceRow, Time, View
 from stream.monitor.api.service_models import FeedView
-from stream.monitor.state.budget_history import HELD_ENTRIES
 
-MAX_ENTRIES = 500
+HELD_ENTRIES: Final = 50_000
+"""Latest entries of the trail that are kept for the list and the export."""
+
+BudgetPart = Literal["epsilon", "delta", "rho"]
+ForecastOutcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]
 
 
 class BurnPoint(View):
@@ -35,7 +38,7 @@ class Forecast(View):
     since: Time
     taken: Amount
     outcome: Annotated[
-        Literal["never", "runs-out", "renews-first", "too-early", "gone"],
+        ForecastOutcome,
         Field(
             description="never: nothing was taken; renews-first: it lasts until it renews; too-early: less than an hour is "
             "known; gone: nothing is left, of ε or of δ."
@@ -43,7 +46,7 @@ class Forecast(View):
     ]
     at: Annotated[Time | None, Field(description="Time at which it runs out or renews; null for other outcomes.")]
     part: Annotated[
-        Literal["epsilon", "delta", "rho"] | None,
+        BudgetPart | None,
         Field(description="The part that runs out first or is gone; null for other outcomes."),
     ]
 
@@ -57,15 +60,11 @@ class BurnDown(View):
     feed: Annotated[FeedView | None, Field(description="The feed of a live topic; null for other sources.")] = None
 
 
-class SpendingQuery(View):
+class SpendingQuery(Parameters):
     """Selects the spending to show."""
 
-    model_config = ConfigDict(strict=False)
-
-    source: Annotated[str, StringConstraints(max_length=128), Field(description="Only of this source.")] | None = (
-        None
-    )
-    limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES, description="Most streams to list.")] = 20
+    source: Annotated[Name | None, Field(description="Only of this source.")] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most streams to list.")] = 20
 
 
 class Share(View):
@@ -111,36 +110,17 @@ class Spending(View):
     costliest: list[StreamSpending]
 
 
-class TrailFilter(View):
+class TrailFilter(Parameters):
     """Filters entries of the audit trail."""
 
-    model_config = ConfigDict(strict=False)
-
-    search: Annotated[
-        str,
-        StringConstraints(max_length=128),
-        Field(description="Part of a name or of a request's id, in any case."),
-    ] = ""
-    source: Annotated[str, StringConstraints(max_length=128)] | None = None
-    stream: Annotated[str, StringConstraints(max_length=128), Field(description="The stream's name.")] | None = (
-        None
-    )
-    population: Annotated[str, StringConstraints(max_length=128)] | None = None
-    analyst: Annotated[str, StringConstraints(max_length=128)] | None = None
-    by: (
-        Annotated[
-            str, StringConstraints(max_length=128), Field(description="Name of the token that requested it.")
-        ]
-        | None
-    ) = None
-    action: (
-        Annotated[str, StringConstraints(max_length=64), Field(description="An action, for example ``open``.")]
-        | None
-    ) = None
-    outcome: (
-        Annotated[str, StringConstraints(max_length=64), Field(description="An outcome, for example ``refused``.")]
-        | None
-    ) = None
+    search: Annotated[Name, Field(description="Part of a name or of a request's id, in any case.")] = ""
+    source: Name | None = None
+    stream: Annotated[Name | None, Field(description="The stream's name.")] = None
+    population: Name | None = None
+    analyst: Name | None = None
+    by: Annotated[Name | None, Field(description="Name of the token that requested it.")] = None
+    action: Annotated[Name | None, Field(description="An action, for example ``open``.")] = None
+    outcome: Annotated[Name | None, Field(description="An outcome, for example ``refused``.")] = None
     since: Annotated[float, Field(ge=0.0, description="Seconds since the epoch.")] | None = None
     until: Annotated[float, Field(ge=0.0, description="Seconds since the epoch.")] | None = None
 
@@ -149,7 +129,7 @@ class TrailQuery(TrailFilter):
     """Filters and pages entries of the audit trail, latest first."""
 
     offset: Annotated[int, Field(ge=0, le=2**31)] = 0
-    limit: Annotated[int, Field(ge=1, le=MAX_ENTRIES)] = 50
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
 
 class TrailRow(View):
@@ -236,18 +216,12 @@ class PopulationPage(View):
     items: list[PopulationRow]
 
 
-class AllotmentQuery(View):
+class AllotmentQuery(Parameters):
     """Filters allotments."""
 
-    source: (
-        Annotated[str, StringConstraints(max_length=128), Field(description="Of this source's budget.")] | None
-    ) = None
-    population: (
-        Annotated[str, StringConstraints(max_length=128), Field(description="Of this population's budget.")] | None
-    ) = None
-    analyst: (
-        Annotated[str, StringConstraints(max_length=128), Field(description="Allotments of this analyst.")] | None
-    ) = None
+    source: Annotated[Name | None, Field(description="Of this source's budget.")] = None
+    population: Annotated[Name | None, Field(description="Of this population's budget.")] = None
+    analyst: Annotated[Name | None, Field(description="Allotments of this analyst.")] = None
 
 
 class AllotmentRow(View):

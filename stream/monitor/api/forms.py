@@ -260,7 +260,7 @@ async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
     """Plan the opening of a stream: its error bound and its cost."""
     calibration = await _planned(lambda: plan_for(spec, source))
     cost = to_amount(stream_cost(calibration, source.accountant), source)
-    left = entry.record.left.model()
+    left = entry.record.left
     return Plan(
         calibration=calibration,
         cost=cost,

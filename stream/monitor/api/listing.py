@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BeforeValidator, Field
 
 from schemas import StreamState, named_from
-from stream.monitor.api.models import SourcePage, StreamPage, View
+from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StreamPage
 from stream.monitor.api.service_models import RejectedEvent, RejectedReason, RejectedView
 from stream.monitor.api.views import dry_in, left_share, rates, source_line, stream_line
 from stream.monitor.state.entries import STATES, Lines, SourceEntry, StreamEntry
 from stream.monitor.state.monitor_tables import Tables
 
-MAX_PAGE = 500
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
 _Listed = TypeVar("_Listed")
 _Key = Any
@@ -36,30 +35,23 @@ StreamSort = Literal[
     "updated",
 ]
 SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
-Search = Annotated[str, StringConstraints(max_length=128)]
 
 
 def _listed(value: Any) -> Any:
     return tuple(value.split(",")) if isinstance(value, str) else value
 
 
-class _Page(View):
-    # Parameters are text.
-    model_config = ConfigDict(strict=False)
-
-    search: Annotated[Search, Field(description="Part of a name, in any case.")] = ""
+class _Page(Parameters):
+    search: Annotated[Name, Field(description="Part of a name, in any case.")] = ""
     descending: bool = False
     offset: Annotated[int, Field(ge=0, le=2**31)] = 0
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
 
-_Of = Annotated[str, StringConstraints(max_length=128)] | None
-
-
 class SourceQuery(_Page):
     """Filters sources. ``search`` matches names, or start times within the periods of one source."""
 
-    of: Annotated[_Of, Field(description="List only the accounts of this source's periods.")] = None
+    of: Annotated[Name | None, Field(description="List only the accounts of this source's periods.")] = None
     state: Literal["open", "halted"] | None = None
     sort: SourceSort = "source"
 
@@ -70,19 +62,17 @@ class StreamQuery(_Page):
     state: Annotated[
         tuple[StreamState, ...], BeforeValidator(_listed), Field(description="States, separated by commas.")
     ] = ()
-    source: Annotated[str, StringConstraints(max_length=128)] | None = None
-    of: Annotated[_Of, Field(description="List only the streams of this model's periods.")] = None
-    mechanism: Annotated[str, StringConstraints(max_length=64)] | None = None
+    source: Name | None = None
+    of: Annotated[Name | None, Field(description="List only the streams of this model's periods.")] = None
+    mechanism: Name | None = None
     sort: StreamSort = "stream"
 
 
-class RejectedQuery(View):
+class RejectedQuery(Parameters):
     """Filters dead letters; ``search`` matches stream names and ids."""
 
-    model_config = ConfigDict(strict=False)
-
-    search: Annotated[Search, Field(description="Part of a stream's name or of an id, in any case.")] = ""
-    code: Annotated[str, StringConstraints(max_length=128), Field(description="Only this reason.")] | None = None
+    search: Annotated[Name, Field(description="Part of a stream's name or of an id, in any case.")] = ""
+    code: Annotated[Name | None, Field(description="Only this reason.")] = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
@@ -221,7 +211,7 @@ _SOURCE_KEYS: dict[SourceSort, Callable[[SourceEntry], _Key]] = {
     "source": lambda entry: entry.record.source.source,
     "state": lambda entry: entry.record.state,
     "left": _amount_left,
-    "left_share": lambda entry: left_share(entry.record.left.model(), entry.total),
+    "left_share": lambda entry: left_share(entry.record.left, entry.total),
     "streams": lambda entry: entry.streams.total(),
     "updated": lambda entry: entry.updated,
 }

@@ -11,30 +11,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, TypeVar
+from functools import partial
+from typing import Annotated, Final, get_args
 
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from stream.monitor.api.budget_models import AllotmentQuery, SpendingQuery, TrailQuery
 from stream.monitor.api.connections import sending, write
-from stream.monitor.api.listing import (
-    RejectedQuery,
-    SourceQuery,
-    StreamQuery,
-    list_rejected,
-    list_sources,
-    list_streams,
-)
 from stream.monitor.api.models import FieldProblem, View, ViewName
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.population_views import list_allotments, list_populations, population_detail, spending
 from stream.monitor.api.problems import GoneError, ProblemError, RequestTurns, malformed, refuse_repeated, too_many
-from stream.monitor.api.routes import burn_down, stream_detail
-from stream.monitor.api.service_models import AlertQuery
+from stream.monitor.api.routes import VIEWS, Call, Route
 from stream.monitor.api.tokens import Bearer
-from stream.monitor.api.trail_views import list_trail
-from stream.monitor.state.monitor_alerts import view_of
 
 INTERVAL = 1.0
 """Shortest time between two computations of one view, in seconds."""
@@ -133,11 +121,6 @@ class LiveViews:
 KEEPALIVE = 10.0
 """Longest silence on a connection, in seconds."""
 
-_Maker = Callable[[], BaseModel]
-_Query = TypeVar(
-    "_Query", SourceQuery, StreamQuery, RejectedQuery, SpendingQuery, TrailQuery, AllotmentQuery, AlertQuery
-)
-
 
 class EventQuery(View):
     """The views to send; all other parameters are those of the views' routes."""
@@ -224,117 +207,37 @@ class EventStreams:
             except TimeoutError:
                 continue
 
-    def _wanted(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, _Maker]]:
-        """Return the requested views, each with its query and a function that computes it."""
+    def _wanted(self, given: Mapping[str, str]) -> list[tuple[ViewName, Hashable, Callable[[], BaseModel]]]:
+        """Return the requested views, each with its parameters and a function that computes it."""
         refuse_repeated(given)
         rest = dict(given)
-        parameters = _Parameters(rest)
+        used: set[str] = set()
+        wanted: list[tuple[ViewName, Hashable, Callable[[], BaseModel]]] = []
         try:
             query = EventQuery.model_validate({"views": rest.pop("views", None)})
-            wanted = [self._view(name, parameters) for name in dict.fromkeys(query.views)]
+            for name in dict.fromkeys(query.views):
+                route = VIEWS[name]
+                own = {*route.names, *(route.query.model_fields if route.query else ())}
+                call = _call(route, {name: text for name, text in rest.items() if name in own})
+                key = frozenset(one for one in rest.items() if one[0] in own)
+                wanted.append((name, key, partial(route.handle, self._monitor, call)))
+                used |= own
         except ValidationError as error:
             raise malformed(error, "parameter") from None
         if not wanted:
-            raise _wrong("views", f"name at least one of {', '.join(_MAKERS)}")
-        for name in rest:
-            if name not in parameters.taken:
-                raise _wrong(name, "unknown parameter for these views; remove it")
+            raise _wrong("views", f"name at least one of {', '.join(get_args(ViewName))}")
+        if unknown := [name for name in rest if name not in used]:
+            raise _wrong(unknown[0], "unknown parameter for these views; remove it")
         return wanted
 
-    def _view(self, name: ViewName, parameters: _Parameters) -> tuple[ViewName, Hashable, _Maker]:
-        own = _Parameters(parameters.given)
-        make = _MAKERS[name](self._monitor, own)
-        parameters.taken |= own.taken
-        return name, frozenset(one for one in own.given.items() if one[0] in own.taken), make
 
-
-class _Parameters:
-    """The parameters of all views; records which of them are used."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self.given = given
-        self.taken: set[str] = set()
-
-    def pick(self, model: type[_Query]) -> _Query:
-        """Return the parameters that a model has."""
-        self.taken.update(model.model_fields)
-        return model.model_validate(
-            {name: text for name, text in self.given.items() if name in model.model_fields}
-        )
-
-    def need(self, name: str) -> str:
-        """Return a required parameter."""
-        self.taken.add(name)
-        if name not in self.given:
+def _call(route: Route, given: dict[str, str]) -> Call:
+    """Return the request for a view with the given parameters."""
+    for name in route.names:
+        if name not in given:
             raise _wrong(name, "one of the views needs it; give a name")
-        return self.given[name]
-
-
-def _sources(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(SourceQuery)
-    return lambda: list_sources(monitor.tables, query)
-
-
-def _budget(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    source = parameters.need("source")
-    return lambda: burn_down(monitor, source)
-
-
-def _streams(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(StreamQuery)
-    return lambda: list_streams(monitor.tables, query, monitor.clock())
-
-
-def _stream(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    stream = parameters.need("stream")
-    return lambda: stream_detail(monitor, stream)
-
-
-def _rejected(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(RejectedQuery)
-    return lambda: list_rejected(monitor.tables, query)
-
-
-def _spending(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(SpendingQuery)
-    return lambda: spending(monitor.tables, query)
-
-
-def _trail(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(TrailQuery)
-    return lambda: list_trail(monitor.tables.trail, query)
-
-
-def _population(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    population = parameters.need("population")
-    return lambda: population_detail(monitor.tables, population, monitor.clock())
-
-
-def _allotments(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(AllotmentQuery)
-    return lambda: list_allotments(monitor.tables, query)
-
-
-def _alerts(monitor: Monitor, parameters: _Parameters) -> _Maker:
-    query = parameters.pick(AlertQuery)
-    return lambda: view_of(monitor.alerts, query, known=monitor.complete())
-
-
-_MAKERS: dict[ViewName, Callable[[Monitor, _Parameters], _Maker]] = {
-    "overview": lambda monitor, _: monitor.overview,
-    "sources": _sources,
-    "budget": _budget,
-    "spending": _spending,
-    "trail": _trail,
-    "populations": lambda monitor, _: lambda: list_populations(monitor.tables),
-    "population": _population,
-    "allotments": _allotments,
-    "streams": _streams,
-    "stream": _stream,
-    "rejected": _rejected,
-    "alerts": _alerts,
-    "workers": lambda monitor, _: lambda: monitor.workers,
-}
+    names = {name: given[name] for name in route.names}
+    return Call(names=names, query=None if route.query is None else route.query.model_validate(given))
 
 
 def _wrong(field: str, message: str) -> ProblemError:

@@ -5,9 +5,9 @@ All times are seconds since the epoch, all rates are per second, and all figures
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from schemas import Amount, Calibration, Position, StreamSpec, StreamState
 
@@ -41,13 +41,30 @@ ProblemCode = Literal[
     "internal",
 ]
 
+MAX_PAGE = 500
+"""Most items of one answer."""
+
 Time = Annotated[float, Field(description="Seconds since the epoch.")]
+Name = Annotated[str, StringConstraints(max_length=128)]
+"""A name, or a part of one, as a parameter."""
 
 
 class View(BaseModel):
     """Base of all models of the API: immutable, without extra fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @classmethod
+    def from_record(cls, record: object, **figures: Any) -> Self:
+        """Return the view with ``figures``, and with the record's fields of the same names."""
+        names = (name for name in cls.model_fields if name not in figures and hasattr(record, name))
+        return cls(**{name: getattr(record, name) for name in names}, **figures)
+
+
+class Parameters(View):
+    """Base of the parameters of a route, which are text."""
+
+    model_config = ConfigDict(strict=False)
 
 
 class Health(View):

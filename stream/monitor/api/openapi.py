@@ -8,12 +8,10 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from stream.monitor.api.budget_models import AllotmentQuery, SpendingQuery, TrailFilter, TrailQuery
-from stream.monitor.api.listing import RejectedQuery, SourceQuery, StreamQuery
+from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.live_events_stream import EventQuery
 from stream.monitor.api.models import Problem, View
-from stream.monitor.api.routes import ROUTES, Route
-from stream.monitor.api.service_models import AlertQuery
+from stream.monitor.api.routes import ROUTES, VIEWS, Route
 from stream.version import VERSION
 
 _TEMPLATE = "#/components/schemas/{model}"
@@ -31,7 +29,7 @@ _PROBLEMS = {
     "503": "Unavailable: the token file cannot be read, or Kafka does not answer; send a change again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
-_PLAIN = (
+_PLAIN: tuple[tuple[str, str, str, tuple[type[View], ...]], ...] = (
     ("/metrics", "The monitor's metrics for Prometheus", "text/plain", ()),
     (
         "/api/trail.csv",
@@ -44,16 +42,7 @@ _PLAIN = (
         "/api/events",
         "Live views as server-sent events; each event contains the answer of the view's route",
         "text/event-stream",
-        (
-            EventQuery,
-            SourceQuery,
-            StreamQuery,
-            RejectedQuery,
-            SpendingQuery,
-            TrailQuery,
-            AllotmentQuery,
-            AlertQuery,
-        ),
+        (EventQuery, *(route.query for route in VIEWS.values() if route.query is not None)),
     ),
 )
 
@@ -93,16 +82,16 @@ def _schemas() -> tuple[dict[Any, _Json], _Json]:
 
 
 def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
-    names = re.findall(r"{(\w+)}", route.path)
-    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.names
+    ]
     if route.query is not None:
         parameters += _parameters((route.query,))
-    codes = _codes(route, names)
     answer = {"description": "Done", "content": _json(schemas[route.method, route.path, "answer"])}
     operation: _Json = {
         "summary": route.summary,
         "operationId": _identifier(route.method, route.path),
-        "responses": {"200": answer, **_problems(codes, schemas)},
+        "responses": {"200": answer, **_problems(_codes(route), schemas)},
         "security": [] if route.access is None else [{"token": []}],
     }
     if route.access is not None:
@@ -119,12 +108,12 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     return operation
 
 
-def _codes(route: Route, names: list[str]) -> set[str]:
+def _codes(route: Route) -> set[str]:
     """Return a route's statuses other than 200."""
     codes = set()
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
-    if names or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
+    if route.names or route.access == "analyst" or route.path in {"/api/plan", "/api/curves"}:
         codes |= {"404"}
     if route.body is not None:
         codes |= {"408", "409", "413", "415"}

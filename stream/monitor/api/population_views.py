@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import fsum
 
-from schemas import Amount
+from schemas import AllotmentRecord, Amount, Period, PopulationRecord
 from stream.monitor.api.budget_models import (
     AllotmentPage,
     AllotmentQuery,
@@ -25,21 +25,14 @@ from stream.monitor.api.budget_models import (
     StreamSpending,
 )
 from stream.monitor.api.problems import unknown
-from stream.monitor.api.views import forecasts_of, left_share, points_of, source_row
+from stream.monitor.api.views import left_share, points_of, source_row
 from stream.monitor.state.budget_history import PeriodEnd, merged
-from stream.monitor.state.digests import AmountShape, GrantRecordShape, PeriodShape
-from stream.monitor.state.entries import (
-    AllotmentRecordShape,
-    PopulationRecordShape,
-    SourceEntry,
-    StreamEntry,
-    meaning_of,
-    whole,
-)
+from stream.monitor.state.digests import GrantRecordShape
+from stream.monitor.state.entries import SourceEntry, StreamEntry, meaning_of, whole
 from stream.monitor.state.monitor_tables import Tables
 
 
-def period_view(period: PeriodShape | None) -> PeriodView | None:
+def period_view(period: Period | None) -> PeriodView | None:
     """Return the view of a budget's period."""
     if period is None:
         return None
@@ -47,7 +40,7 @@ def period_view(period: PeriodShape | None) -> PeriodView | None:
         number=period.number,
         starts=period.starts / 1000,
         ends=period.ends / 1000,
-        counted=period.counted.model(),
+        counted=period.counted,
     )
 
 
@@ -73,9 +66,7 @@ def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail
         sources=[source_row(entry) for entry in members],
         allotments=[_allotment_row(tables, one) for one in _allotments(tables, AllotmentQuery(population=name))],
         points=points_of(history),
-        forecasts=forecasts_of(history.paces(row.granted, row.refunded, row.left, row.total, end))
-        if alike
-        else [],
+        forecasts=history.forecasts(row.granted, row.refunded, row.left, row.total, end) if alike else [],
     )
 
 
@@ -90,7 +81,7 @@ def members_of(tables: Tables, population: str) -> list[SourceEntry]:
     return sorted(found, key=lambda entry: entry.record.source.source)
 
 
-def _allotments(tables: Tables, query: AllotmentQuery) -> Iterable[AllotmentRecordShape]:
+def _allotments(tables: Tables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
     for (owner, _), record in sorted(
         tables.shared.allotments.items(),
         key=lambda one: (one[0][0].source or "", one[0][0].population or "", one[0][1]),
@@ -103,22 +94,15 @@ def _allotments(tables: Tables, query: AllotmentQuery) -> Iterable[AllotmentReco
             yield record
 
 
-def _population_row(record: PopulationRecordShape, updated: float) -> PopulationRow:
+def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
     declared = record.population
-    total, left = whole(declared.epsilon, declared.delta, declared.accountant), record.left.model()
-    return PopulationRow(
+    total = whole(declared.epsilon, declared.delta, declared.accountant)
+    return PopulationRow.from_record(
+        record,
         population=declared.population,
-        state=record.state,
-        reason=record.reason,
         accountant=declared.accountant,
         total=total,
-        granted=record.granted.model(),
-        spent=record.spent.model(),
-        refunded=record.refunded.model(),
-        left=left,
-        left_share=left_share(left, total),
-        sources=record.sources,
-        streams=record.streams,
+        left_share=left_share(record.left, total),
         renews=declared.renews,
         period=period_view(record.period),
         meaning=meaning_of(record.period),
@@ -126,27 +110,18 @@ def _population_row(record: PopulationRecordShape, updated: float) -> Population
     )
 
 
-def _allotment_row(tables: Tables, record: AllotmentRecordShape) -> AllotmentRow:
+def _allotment_row(tables: Tables, record: AllotmentRecord) -> AllotmentRow:
     total = whole(record.epsilon, record.delta, _accountant_of(tables, record))
-    left = record.left.model()
-    return AllotmentRow(
-        allotment=record.allotment,
-        source=record.source,
-        population=record.population,
-        analysts=list(record.analysts),
+    return AllotmentRow.from_record(
+        record,
         total=total,
-        granted=record.granted.model(),
-        spent=record.spent.model(),
-        refunded=record.refunded.model(),
-        left=left,
-        left_share=left_share(left, total),
-        streams=record.streams,
+        left_share=left_share(record.left, total),
         period=period_view(record.period),
         meaning=meaning_of(record.period),
     )
 
 
-def _accountant_of(tables: Tables, record: AllotmentRecordShape) -> str:
+def _accountant_of(tables: Tables, record: AllotmentRecord) -> str:
     if record.source is not None:
         entry = tables.sources.get(record.source)
         return "pure" if entry is None else entry.record.source.accountant
@@ -159,7 +134,7 @@ class _Sum:
     """Amounts of one source, all under its accountant."""
 
     streams: int = 0
-    parts: list[list[AmountShape]] = field(default_factory=lambda: [[], [], []])
+    parts: list[list[Amount]] = field(default_factory=lambda: [[], [], []])
 
     def add(self, entry: StreamEntry, grant: GrantRecordShape) -> None:
         self.streams += 1
@@ -202,18 +177,14 @@ def spending(tables: Tables, query: SpendingQuery) -> Spending:
                 source=grant.spec.source,
                 analyst=grant.analyst,
                 state=entry.state,
-                share=Share(
-                    granted=grant.cost.model(),
-                    spent=(entry.spent or grant.spent).model(),
-                    refunded=grant.refunded.model(),
-                ),
+                share=Share(granted=grant.cost, spent=entry.spent or grant.spent, refunded=grant.refunded),
             )
             for entry, grant in costliest
         ],
     )
 
 
-def _total(amounts: Iterable[AmountShape]) -> Amount:
+def _total(amounts: Iterable[Amount]) -> Amount:
     """Add up amounts. Under zCDP an ε with a δ is implied by ρ, so that only ρ is given."""
     parts = list(amounts)
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)

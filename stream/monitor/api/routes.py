@@ -1,13 +1,15 @@
-"""Every route of the API in one table: the web server and the OpenAPI document are both made from it."""
+"""Every route of the API: the server, live events and the OpenAPI document are made from ``ROUTES``."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, Field, TypeAdapter
+from aiokafka.errors import KafkaError
+from pydantic import Field, TypeAdapter
 
 from schemas import (
     Allot,
@@ -22,6 +24,7 @@ from schemas import (
     RefreshSource,
     RegisterPopulation,
     RegisterSource,
+    Request,
     Source,
     StreamSpec,
 )
@@ -41,7 +44,6 @@ from stream.monitor.api.budget_models import (
     TrailPage,
     TrailQuery,
 )
-from stream.monitor.api.feed_views import feed_of
 from stream.monitor.api.forms import (
     Curve,
     CurveRequest,
@@ -64,23 +66,24 @@ from stream.monitor.api.models import (
     AccessRole,
     Health,
     Overview,
+    Parameters,
     Plan,
     Readiness,
     Session,
     SourcePage,
     StreamDetail,
     StreamPage,
-    View,
+    ViewName,
 )
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.population_views import list_allotments, list_populations, population_detail, spending
 from stream.monitor.api.problems import ProblemError, unknown
-from stream.monitor.api.request_routes import send_request
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RejectedView, WorkersView
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.api.trail_views import list_trail
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import view_of
+from stream.monitor.state.monitor_tables import Tables
 from stream.privacy.planning.inverse_plans import Against
 from stream.tracing import span
 
@@ -92,8 +95,8 @@ _RANKS: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
 class Call:
     """A validated request."""
 
-    bearer: Bearer | None
-    names: dict[str, str]
+    bearer: Bearer | None = None
+    names: dict[str, str] = field(default_factory=dict)
     query: Any = None
     body: Any = None
     gone: Callable[[], bool] = lambda: False
@@ -115,10 +118,18 @@ class Route:
     path: str
     summary: str
     answer: Any
-    handle: Callable[[Monitor, Call], Awaitable[BaseModel]]
+    handle: Callable[[Monitor, Call], Any]
+    """Returns the answer, or an awaitable of it; the answer of a live view is never an awaitable."""
     access: AccessRole | None = "viewer"
-    query: type[View] | None = None
+    query: type[Parameters] | None = None
     body: Any = None
+    view: ViewName | None = None
+    """The name under which live events send the answer."""
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names in the path."""
+        return re.findall(r"{(\w+)}", self.path)
 
     @cached_property
     def body_adapter(self) -> TypeAdapter[Any]:
@@ -126,84 +137,123 @@ class Route:
         return TypeAdapter(self.body)
 
 
+log = get_logger("monitor")
+
+ROUTES: list[Route] = []
+"""All routes with a JSON answer."""
+
+_Handle = TypeVar("_Handle", bound=Callable[[Monitor, Call], Any])
+_Shown = TypeVar("_Shown")
+Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
+
+
 def may(role: AccessRole, access: AccessRole) -> bool:
     """Return True if ``role`` includes the rights of ``access``."""
     return _RANKS[role] >= _RANKS[access]
 
 
-log = get_logger("monitor")
+def _add_route(
+    method: Literal["GET", "POST"], path: str, summary: str, **options: Any
+) -> Callable[[_Handle], _Handle]:
+    """Add the decorated function as a route; its return type is the answer's model."""
 
-_Shown = TypeVar("_Shown")
-Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
+    def add(handle: _Handle) -> _Handle:
+        ROUTES.append(Route(method, path, summary, get_type_hints(handle)["return"], handle, **options))
+        return handle
+
+    return add
 
 
-async def _health(_: Monitor, __: Call) -> Health:
+@_add_route("GET", "/healthz", "The process is alive", access=None)
+def _health(_: Monitor, __: Call) -> Health:
     return Health()
 
 
-async def _readiness(monitor: Monitor, _: Call) -> Readiness:
+@_add_route("GET", "/readyz", "The tables are up to date (503 until they are)", access=None)
+def _readiness(monitor: Monitor, _: Call) -> Readiness:
     return monitor.readiness()
 
 
-async def _session(monitor: Monitor, call: Call) -> Session:
-    asks = monitor.asker is not None
-    return Session(name=call.who.name, role=call.who.role, expires=call.who.expires, asks=asks)
+@_add_route("GET", "/api/session", "The token's name and role")
+def _session(monitor: Monitor, call: Call) -> Session:
+    return Session.from_record(call.who, asks=monitor.asker is not None)
 
 
-async def _overview(monitor: Monitor, _: Call) -> Overview:
+@_add_route("GET", "/api/overview", "A summary of the installation", view="overview")
+def _overview(monitor: Monitor, _: Call) -> Overview:
     return monitor.overview()
 
 
-async def _sources(monitor: Monitor, call: Call) -> SourcePage:
+@_add_route("GET", "/api/sources", "Sources with their budgets", query=SourceQuery, view="sources")
+def _sources(monitor: Monitor, call: Call) -> SourcePage:
     return list_sources(monitor.tables, call.query)
 
 
-async def _budget(monitor: Monitor, call: Call) -> BurnDown:
-    return burn_down(monitor, call.names["source"])
+@_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", view="budget")
+def _budget(monitor: Monitor, call: Call) -> BurnDown:
+    entry = _find_source(monitor, call.names["source"])
+    shown = views.burn_down(monitor.tables, entry, monitor.clock())
+    return shown.model_copy(update={"feed": views.feed_of(monitor.tables, entry, monitor.workers.members)})
 
 
-async def _spending(monitor: Monitor, call: Call) -> Spending:
+@_add_route("GET", "/api/spending", "Spending by analyst", query=SpendingQuery, view="spending")
+def _spending(monitor: Monitor, call: Call) -> Spending:
     return spending(monitor.tables, call.query)
 
 
-async def _trail(monitor: Monitor, call: Call) -> TrailPage:
-    return list_trail(monitor.tables.trail, call.query)
-
-
-async def _populations(monitor: Monitor, _: Call) -> PopulationPage:
+@_add_route("GET", "/api/populations", "Populations with their budgets", view="populations")
+def _populations(monitor: Monitor, _: Call) -> PopulationPage:
     return list_populations(monitor.tables)
 
 
-async def _population(monitor: Monitor, call: Call) -> PopulationDetail:
+@_add_route(
+    "GET", "/api/populations/{population}", "A population with its sources and allotments", view="population"
+)
+def _population(monitor: Monitor, call: Call) -> PopulationDetail:
     return population_detail(monitor.tables, call.names["population"], monitor.clock())
 
 
-async def _allotments(monitor: Monitor, call: Call) -> AllotmentPage:
+@_add_route("GET", "/api/allotments", "Allotments", query=AllotmentQuery, view="allotments")
+def _allotments(monitor: Monitor, call: Call) -> AllotmentPage:
     return list_allotments(monitor.tables, call.query)
 
 
-async def _streams(monitor: Monitor, call: Call) -> StreamPage:
+@_add_route("GET", "/api/trail", "The audit trail: search, filter, page", query=TrailQuery, view="trail")
+def _trail(monitor: Monitor, call: Call) -> TrailPage:
+    return list_trail(monitor.tables.trail, call.query)
+
+
+@_add_route("GET", "/api/streams", "Streams: search, filter, sort, page", query=StreamQuery, view="streams")
+def _streams(monitor: Monitor, call: Call) -> StreamPage:
     return list_streams(monitor.tables, call.query, monitor.clock())
 
 
-async def _stream(monitor: Monitor, call: Call) -> StreamDetail:
-    return stream_detail(monitor, call.names["stream"])
+@_add_route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", view="stream")
+def _stream(monitor: Monitor, call: Call) -> StreamDetail:
+    entry = monitor.tables.streams.get(call.names["stream"])
+    if entry is None or entry.grant is None:
+        raise unknown("stream", call.names["stream"])
+    return _readable(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
 
 
-async def _rejected(monitor: Monitor, call: Call) -> RejectedView:
+@_add_route("GET", "/api/rejected", "Refused events by reason", query=RejectedQuery, view="rejected")
+def _rejected(monitor: Monitor, call: Call) -> RejectedView:
     return list_rejected(monitor.tables, call.query)
 
 
-async def _alerts(monitor: Monitor, call: Call) -> AlertsView:
+@_add_route("GET", "/api/alerts", "Firing and latest alerts", query=AlertQuery, view="alerts")
+def _alerts(monitor: Monitor, call: Call) -> AlertsView:
     return view_of(monitor.alerts, call.query, known=monitor.complete())
 
 
-async def _workers(monitor: Monitor, _: Call) -> WorkersView:
+@_add_route("GET", "/api/workers", "Services, partitions, lag and restores", view="workers")
+def _workers(monitor: Monitor, _: Call) -> WorkersView:
     return monitor.workers
 
 
-async def _source(monitor: Monitor, call: Call) -> SourceDetail:
-    entry = find_source(monitor, call.names["source"])
+@_add_route("GET", "/api/sources/{source}", "A source with its budget and declaration")
+def _source(monitor: Monitor, call: Call) -> SourceDetail:
+    entry = _find_source(monitor, call.names["source"])
     registered = monitor.tables.sources.get(entry.record.source.period_of or "", entry)
     return _readable(
         lambda: SourceDetail(
@@ -213,63 +263,130 @@ async def _source(monitor: Monitor, call: Call) -> SourceDetail:
     )
 
 
-async def _declaration(_: Monitor, call: Call) -> Declaration:
+@_add_route("POST", "/api/declarations", "The declaration of a planned source", body=Source)
+def _declaration(_: Monitor, call: Call) -> Declaration:
     try:
         return declaration(call.body)
     except Refused as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
 
 
-async def _plan(monitor: Monitor, call: Call) -> Plan:
-    spec: StreamSpec = call.body
-    entry = find_source(monitor, spec.source)
-    source = _readable(lambda: views.definition(monitor.tables, entry))
-    async with monitor.planning.turn(call.who.name, call.gone):
-        return await forms.plan(spec, source, entry)
-
-
+@_add_route("POST", "/api/curves", "The error curve of a planned stream", body=CurveRequest)
 async def _curve(monitor: Monitor, call: Call) -> Curve:
     asked: CurveRequest = call.body
-    source = _readable(lambda: views.definition(monitor.tables, find_source(monitor, asked.stream.source)))
+    source = _readable(lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source)))
     async with monitor.planning.turn(call.who.name, call.gone):
         return await forms.plan_curve(asked.stream, source, Against(asked.against), call.gone)
 
 
+@_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)
 async def _question(monitor: Monitor, call: Call) -> QuestionAnswered:
     with span("monitor asks", {}):
         return await question_routes.ask_question(monitor.tables, monitor.asker, call.body)
 
 
+@_add_route("POST", "/api/statements", "Ask a SELECT", access="analyst", body=Statement)
 async def _statement(monitor: Monitor, call: Call) -> StatementAnswered:
     with span("monitor asks", {}):
         return await question_routes.ask_statement(monitor.tables, monitor.asker, call.body)
 
 
+@_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", body=StreamSpec)
+async def _plan(monitor: Monitor, call: Call) -> Plan:
+    spec: StreamSpec = call.body
+    entry = _find_source(monitor, spec.source)
+    source = _readable(lambda: views.definition(monitor.tables, entry))
+    async with monitor.planning.turn(call.who.name, call.gone):
+        return await forms.plan(spec, source, entry)
+
+
+@_add_route("POST", "/api/populations", "Register a population", access="operator", body=RegisterPopulation)
+@_add_route("POST", "/api/joins", "Add a source to a population", access="operator", body=JoinPopulation)
+@_add_route("POST", "/api/allotments", "Allot a part of a budget", access="operator", body=Allot)
+@_add_route("POST", "/api/sources", "Register a source", access="operator", body=RegisterSource)
+@_add_route("POST", "/api/streams", "Open a stream", access="analyst", body=OpenStream)
+@_add_route("POST", "/api/extensions", "Extend a stream", access="analyst", body=ExtendStream)
+@_add_route("POST", "/api/halts", "Halt a stream or a source", access="operator", body=Halt)
+@_add_route("POST", "/api/refreshes", "Refresh a source", access="operator", body=RefreshSource)
+@_add_route("POST", "/api/closes", "Close a stream", access="analyst", body=CloseStream)
 async def _request(monitor: Monitor, call: Call) -> Receipt:
-    return await send_request(monitor, call.who, call.body)
+    """Send a request to the budget service in the name of the user."""
+    asked = _in_name_of(call.who, call.body, monitor.tables)
+    try:
+        with span("monitor requests", {"sotto.request.kind": asked.kind}):
+            receipt = await monitor.requester.request(asked)
+    except Refused as error:
+        log.info("request refused", kind=asked.kind, by=call.who.name)
+        raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
+    except MalformedEventError as error:
+        raise ProblemError(400, "malformed", str(error)) from None
+    except TimeoutError:
+        raise ProblemError(
+            504,
+            "unavailable",
+            "no receipt from the budget service yet; send the same request again with the same id",
+        ) from None
+    except KafkaError as error:
+        raise ProblemError(
+            503,
+            "unavailable",
+            f"Kafka: {type(error).__name__}; send the same request again with the same id",
+        ) from None
+    log.info("request committed", kind=asked.kind, outcome=receipt.outcome, by=call.who.name)
+    return receipt
 
 
-def find_source(monitor: Monitor, name: str) -> SourceEntry:
+def _in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
+    """Return the request with the user's name, which the trail records.
+
+    Analysts open and extend streams in their own name and need an allotment, which the ledger checks;
+    they close only their own streams. Operators may send every request, and may name the analyst of a
+    stream.
+    """
+    request = request.model_copy(update={"by": who.name})
+    if who.role != "analyst":
+        return request
+    match request:
+        case OpenStream():
+            _require_parted(tables, request.stream.source, who)
+            return request.model_copy(update={"analyst": who.name})
+        case ExtendStream():
+            _require_parted(tables, request.source, who)
+            return request.model_copy(update={"analyst": who.name})
+        case CloseStream():
+            entry = tables.streams.get(request.stream)
+            if entry is None or entry.grant is None:
+                raise unknown("stream", request.stream)
+            if entry.grant.analyst != who.name:
+                raise ProblemError(403, "forbidden", "the stream is another's; an analyst closes their own")
+            return request
+        case _:
+            raise ProblemError(403, "forbidden", "this is for an operator; the token is an analyst's")
+
+
+def _require_parted(tables: Tables, source: str, who: Bearer) -> None:
+    """Require an allotment: without any, the ledger would let each analyst use the whole budget.
+
+    Allotments are never removed, so those in the tables still exist.
+    """
+    entry = tables.sources.get(source)
+    if entry is None:
+        raise unknown("source", source)
+    if not tables.shared.are_parted(source, entry.record.population):
+        raise ProblemError(
+            409,
+            "refused",
+            f"{who.name} has no allotment on this source, nor on its population; an operator makes one with "
+            "'sotto allot', or on the page",
+        )
+
+
+def _find_source(monitor: Monitor, name: str) -> SourceEntry:
     """Return a source's entry, or a 404."""
     entry = monitor.tables.sources.get(name)
     if entry is None:
         raise unknown("source", name)
     return entry
-
-
-def burn_down(monitor: Monitor, name: str) -> BurnDown:
-    """Return a source's budget over time, or a 404."""
-    entry = find_source(monitor, name)
-    shown = views.burn_down(monitor.tables, entry, monitor.clock())
-    return shown.model_copy(update={"feed": feed_of(monitor.tables, entry, monitor.workers.members)})
-
-
-def stream_detail(monitor: Monitor, name: str) -> StreamDetail:
-    """Return a stream's details, or a 404."""
-    entry = monitor.tables.streams.get(name)
-    if entry is None or entry.grant is None:
-        raise unknown("stream", name)
-    return _readable(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
 
 
 def _readable(show: Callable[[], _Shown]) -> _Shown:
@@ -280,69 +397,5 @@ def _readable(show: Callable[[], _Shown]) -> _Shown:
         raise ProblemError(503, "unavailable", "this monitor is older than the definition; upgrade it") from None
 
 
-ROUTES: tuple[Route, ...] = (
-    Route("GET", "/healthz", "The process is alive", Health, _health, access=None),
-    Route("GET", "/readyz", "The tables are up to date (503 until they are)", Readiness, _readiness, access=None),
-    Route("GET", "/api/session", "The token's name and role", Session, _session),
-    Route("GET", "/api/overview", "A summary of the installation", Overview, _overview),
-    Route("GET", "/api/sources", "Sources with their budgets", SourcePage, _sources, query=SourceQuery),
-    Route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", BurnDown, _budget),
-    Route("GET", "/api/spending", "Spending by analyst", Spending, _spending, query=SpendingQuery),
-    Route("GET", "/api/populations", "Populations with their budgets", PopulationPage, _populations),
-    Route(
-        "GET",
-        "/api/populations/{population}",
-        "A population with its sources and allotments",
-        PopulationDetail,
-        _population,
-    ),
-    Route(
-        "GET",
-        "/api/allotments",
-        "Allotments",
-        AllotmentPage,
-        _allotments,
-        query=AllotmentQuery,
-    ),
-    Route(
-        "POST",
-        "/api/populations",
-        "Register a population",
-        Receipt,
-        _request,
-        access="operator",
-        body=RegisterPopulation,
-    ),
-    Route(
-        "POST",
-        "/api/joins",
-        "Add a source to a population",
-        Receipt,
-        _request,
-        access="operator",
-        body=JoinPopulation,
-    ),
-    Route("POST", "/api/allotments", "Allot a part of a budget", Receipt, _request, access="operator", body=Allot),
-    Route("GET", "/api/trail", "The audit trail: search, filter, page", TrailPage, _trail, query=TrailQuery),
-    Route("GET", "/api/streams", "Streams: search, filter, sort, page", StreamPage, _streams, query=StreamQuery),
-    Route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", StreamDetail, _stream),
-    Route("GET", "/api/rejected", "Refused events by reason", RejectedView, _rejected, query=RejectedQuery),
-    Route("GET", "/api/alerts", "Firing and latest alerts", AlertsView, _alerts, query=AlertQuery),
-    Route("GET", "/api/workers", "Services, partitions, lag and restores", WorkersView, _workers),
-    Route("GET", "/api/sources/{source}", "A source with its budget and declaration", SourceDetail, _source),
-    Route(
-        "POST", "/api/declarations", "The declaration of a planned source", Declaration, _declaration, body=Source
-    ),
-    Route("POST", "/api/curves", "The error curve of a planned stream", Curve, _curve, body=CurveRequest),
-    Route("POST", "/api/questions", "Ask one question", QuestionAnswered, _question, access="analyst", body=Query),
-    Route(
-        "POST", "/api/statements", "Ask a SELECT", StatementAnswered, _statement, access="analyst", body=Statement
-    ),
-    Route("POST", "/api/plan", "The error bound and cost of a planned stream", Plan, _plan, body=StreamSpec),
-    Route("POST", "/api/sources", "Register a source", Receipt, _request, access="operator", body=RegisterSource),
-    Route("POST", "/api/streams", "Open a stream", Receipt, _request, access="analyst", body=OpenStream),
-    Route("POST", "/api/extensions", "Extend a stream", Receipt, _request, access="analyst", body=ExtendStream),
-    Route("POST", "/api/halts", "Halt a stream or a source", Receipt, _request, access="operator", body=Halt),
-    Route("POST", "/api/refreshes", "Refresh a source", Receipt, _request, access="operator", body=RefreshSource),
-    Route("POST", "/api/closes", "Close a stream", Receipt, _request, access="analyst", body=CloseStream),
-)
+VIEWS: dict[ViewName, Route] = {route.view: route for route in ROUTES if route.view is not None}
+"""The routes whose answers are sent as live events."""

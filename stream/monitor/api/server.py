@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from inspect import isawaitable
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -265,9 +266,11 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
         call = Call(bearer, dict(request.match_info), query, body, gone)
         if bearer is not None and route.method == "GET":
             async with monitor.showing.turn(bearer.name, gone):
-                answer = await route.handle(monitor, call)
+                answer = route.handle(monitor, call)
         else:
-            answer = await route.handle(monitor, call)
+            answer = route.handle(monitor, call)
+            if isawaitable(answer):
+                answer = await answer
         unready = isinstance(answer, Readiness) and not answer.ready
         return _answer(answer, 503 if unready else 200)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import Field
 
 from schemas import StreamState, Window
 from stream.engine.task_status import ServiceName
-from stream.monitor.api.models import Time, View
+from stream.monitor.api.models import MAX_PAGE, Name, Parameters, Time, View
 
 
 class Restore(View):
@@ -58,18 +58,13 @@ class WorkersView(View):
 
 
 Group = Annotated[dict[str, str | int], Field(description="The value of each attribute; empty without groups.")]
-MAX_PAGE = 500
 
 
-class AlertQuery(View):
+class AlertQuery(Parameters):
     """Filters alerts; ``search`` matches stream names and values of groups."""
 
-    model_config = ConfigDict(strict=False)
-
-    search: Annotated[
-        str, StringConstraints(max_length=128), Field(description="Part of a name or a value, in any case.")
-    ] = ""
-    source: Annotated[str, StringConstraints(max_length=128)] | None = None
+    search: Annotated[Name, Field(description="Part of a name or a value, in any case.")] = ""
+    source: Name | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 

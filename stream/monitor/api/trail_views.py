@@ -14,12 +14,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from schemas import Amount
-from stream.monitor.api.budget_models import TrailFilter, TrailPage, TrailQuery, TrailRow
+from stream.monitor.api.budget_models import HELD_ENTRIES, TrailFilter, TrailPage, TrailQuery, TrailRow
 from stream.monitor.api.connections import sending, write
 from stream.monitor.api.problems import too_many
 from stream.monitor.api.tokens import Bearer
-from stream.monitor.state.budget_history import HELD_ENTRIES, HeldEntry, TrailShape, TrailState
-from stream.monitor.state.digests import AmountShape, read
+from stream.monitor.state.budget_history import HeldEntry, TrailState
+from stream.monitor.state.digests import TrailShape, read
 from stream.questions.result_text import cell
 
 
@@ -58,34 +58,7 @@ def trail_row(entry: HeldEntry) -> TrailRow:
     """Return the view of an entry."""
     shape = read(TrailShape, entry.raw)
     left = shape.left if shape.totals is None else shape.totals.left
-    return TrailRow(
-        number=entry.number,
-        time=entry.time,
-        kind=entry.kind,
-        action=entry.action,
-        outcome=shape.outcome,
-        source=shape.source,
-        stream=shape.stream,
-        population=shape.population,
-        analyst=shape.analyst,
-        allotment=shape.allotment,
-        analysts=shape.analysts,
-        by=shape.by,
-        mechanism=shape.mechanism,
-        request=shape.request,
-        reason=shape.reason,
-        epsilon=shape.epsilon,
-        asked=_model(shape.asked),
-        granted=_model(shape.granted),
-        spent=_model(shape.spent),
-        refunded=_model(shape.refunded),
-        answers=shape.answers,
-        left=_model(left),
-    )
-
-
-def _model(amount: AmountShape | None) -> Amount | None:
-    return None if amount is None else amount.model()
+    return TrailRow.from_record(shape, time=entry.time, action=entry.action, left=left)
 
 
 def _searched(entry: HeldEntry) -> tuple[str, ...]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Literal
+from heapq import nlargest
+from typing import Final, Literal
 
 from schemas import (
     MAX_RECORD_BYTES,
     Amount,
     EventsSource,
     GrantRecord,
+    Histogram,
     LedgerRecord,
-    Position,
     Source,
     SourceRecord,
+    StandingQuery,
     moment_ms,
     named_from,
 )
@@ -34,8 +37,8 @@ from stream.monitor.api.models import (
     TimelinePoint,
     TrafficPoint,
 )
-from stream.monitor.api.service_models import WorkersView
-from stream.monitor.state.budget_history import History, PeriodEnd, SpendingPace, amount_of
+from stream.monitor.api.service_models import FeedProcess, FeedView, MemberRow, WorkersView
+from stream.monitor.state.budget_history import History, PeriodEnd, amount_of
 from stream.monitor.state.digests import SourceRecordShape
 from stream.monitor.state.entries import RATE_WINDOWS, Lines, Series, SourceEntry, StreamEntry, meaning_of
 from stream.monitor.state.monitor_tables import Tables
@@ -89,30 +92,24 @@ def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bo
 def source_row(entry: SourceEntry) -> SourceRow:
     """Return a source with its budget."""
     record = entry.record
-    left = record.left.model()
-    return SourceRow(
-        source=record.source.source,
-        kind=record.source.kind,
-        version=record.version if record.source.kind == "table" else None,
-        neighbors=record.source.neighbors,
-        accountant=record.source.accountant,
-        state=record.state,
-        reason=record.reason,
+    source = record.source
+    return SourceRow.from_record(
+        record,
+        source=source.source,
+        kind=source.kind,
+        version=record.version if source.kind == "table" else None,
+        neighbors=source.neighbors,
+        accountant=source.accountant,
         total=entry.total,
-        granted=record.granted.model(),
-        spent=record.spent.model(),
-        refunded=record.refunded.model(),
-        left=left,
-        left_share=left_share(left, entry.total),
-        population=record.population,
-        renews=record.source.renews,
+        left_share=left_share(record.left, entry.total),
+        renews=source.renews,
         renews_at=None if record.period is None else record.period.ends / 1000,
         meaning=_meaning(record),
         streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
         updated=entry.updated,
-        period=record.source.period,
-        period_of=record.source.period_of,
-        starts=record.source.starts,
+        period=source.period,
+        period_of=source.period_of,
+        starts=source.starts,
     )
 
 
@@ -163,16 +160,7 @@ def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
     """Return a source's budget over time from the trail, up to the ledger's current record."""
     record = entry.record
     points = points_of(tables.trail.history("source", record.source.source))
-    granted, spent, refunded, left = (
-        amount.model() for amount in (record.granted, record.spent, record.refunded, record.left)
-    )
-    latest = BurnPoint(
-        time=max(entry.updated, points[-1].time if points else 0.0),
-        granted=granted,
-        spent=spent,
-        refunded=refunded,
-        left=left,
-    )
+    latest = BurnPoint.from_record(record, time=max(entry.updated, points[-1].time if points else 0.0))
     # The trail notes spending once a minute; the ledger's record is at least as recent.
     if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
         points.append(latest)
@@ -184,9 +172,7 @@ def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
     record = entry.record
     history = tables.trail.history("source", record.source.source)
     end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
-    return forecasts_of(
-        history.paces(record.granted.model(), record.refunded.model(), record.left.model(), entry.total, end)
-    )
+    return history.forecasts(record.granted, record.refunded, record.left, entry.total, end)
 
 
 def points_of(history: History) -> list[BurnPoint]:
@@ -200,21 +186,6 @@ def points_of(history: History) -> list[BurnPoint]:
             left=amount_of(row[10:13]),
         )
         for row in history.whole
-    ]
-
-
-def forecasts_of(paces: Iterable[SpendingPace]) -> list[Forecast]:
-    """Return the forecast of each window."""
-    return [
-        Forecast(
-            window_seconds=pace.window,
-            since=pace.since,
-            taken=pace.taken,
-            outcome=pace.outcome,
-            at=pace.at,
-            part=pace.part,
-        )
-        for pace in paces
     ]
 
 
@@ -233,7 +204,7 @@ def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
     source = record.source
     if of is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
         return record
-    figures = {part: getattr(shape, part).model() for part in ("granted", "spent", "refunded", "left")}
+    figures = {part: getattr(shape, part) for part in ("granted", "spent", "refunded", "left")}
     began = source.of_period(moment_ms(shape.source.starts))
     return record.model_copy(update={**figures, "source": began, "state": shape.state, "reason": shape.reason})
 
@@ -263,33 +234,22 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
     if grant is None or entry.spent is None:
         raise TypeError("a stream is shown once the ledger has its grant")
     named = named_from(entry.name) if entry.is_of_period else None
-    return StreamRow(
+    return StreamRow.from_record(
+        entry,
         stream=entry.name,
         source=grant.spec.source,
         mechanism=grant.spec.mechanism.kind,
-        state=entry.state,
-        ending=entry.ending,
-        reason=entry.reason,
         refused=entry.lack,
         at_refresh=_at_refresh(entry),
-        answered=entry.answered,
-        tops=entry.tops,
-        cutoff=entry.cutoff,
-        added=entry.added,
-        tops_left=entry.tops_left,
         alpha=grant.calibration.alpha,
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
         asked=Amount(epsilon=grant.spec.epsilon, delta=grant.spec.delta),
         promises=_promises(entry, counted),
-        cost=grant.cost.model(),
-        spent=entry.spent.model(),
-        refunded=grant.refunded.model(),
+        cost=grant.cost,
+        refunded=grant.refunded,
         rates=rates(entry, now),
         dry_in=dry_in(entry, now),
-        opened=entry.opened,
-        updated=entry.updated,
-        last_answered=entry.last_answered,
         period_of=named[0] if named else None,
         starts=named[1] if named else None,
     )
@@ -343,7 +303,7 @@ def stream_detail(tables: Tables, entry: StreamEntry, now: float) -> StreamDetai
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,
-        position=position and Position(topic=position.topic, partition=position.partition, offset=position.offset),
+        position=position,
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if standing is None else standing_words(standing),
         windows=None if declared is None else promised_windows(record.spec, declared),
@@ -358,3 +318,67 @@ def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) ->
     above = max(tops - before[2], 0.0)
     below = max(answered - before[1] - above, 0.0)
     return Rate(window_seconds=seconds, above=above / seconds, below=below / seconds)
+
+
+LOOKED_AT: Final = 8
+"""Number of a source's streams, latest answers first, from which the progress is computed."""
+
+
+def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
+    """Return the feed of a live topic; None for other sources and for accounts of periods.
+
+    Each window is asked in order, for all groups, so that the number of answers gives the last window.
+    The numbers of unread events and of events in open windows are private and not shown.
+    """
+    record = entry.record.source
+    if record.kind != "events" or record.period_of is not None:
+        return None
+    try:
+        source = definition(tables, entry)
+    except MalformedEventError:
+        return None
+    if not isinstance(source, EventsSource):
+        return None
+    latest = _answered_last(tables, source.source)
+    ends = [end for one in latest if (end := _asked_to(one, source)) is not None]
+    return FeedView.from_record(
+        source,
+        idle=source.idle if source.clock == "broker" else None,
+        asked_to=max(ends, default=None),
+        asked_at=max((one.updated for one in latest if one.updated is not None), default=None),
+        processes=[FeedProcess.from_record(one) for one in members if one.role == "feed"],
+    )
+
+
+def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
+    """Return the streams with the latest answers; of the latest two periods, as one may be new."""
+    starts = tables.source_lines.periods(source)[-2:]
+    accounts = [f"{source}@{start}" for start in starts] or [source]
+    answered = (one for account in accounts for one in tables.streams_of(account) if one.answered)
+    return nlargest(LOOKED_AT, answered, key=lambda one: one.updated or 0.0)
+
+
+def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
+    """Return the end of the last completely answered window in milliseconds; None if unknown.
+
+    It is unknown for an extended stream, which may have skipped windows while it was exhausted.
+    """
+    if standing.begins is None or record.extensions:
+        return None
+    whole = isinstance(record.spec.mechanism, Histogram)
+    groups = 1 if whole else math.prod(source.attributes[name].size for name in standing.by)
+    windows = answered // groups
+    if not windows:
+        return None
+    window = standing.window
+    return window.first_from(moment_ms(standing.begins)) + (windows - 1) * window.every_ms + window.size_ms
+
+
+def _asked_to(entry: StreamEntry, source: EventsSource) -> float | None:
+    try:
+        record = grant_record(entry)
+    except MalformedEventError:
+        return None  # written by a later version
+    standing = record.spec.standing
+    end = None if standing is None else window_end(record, standing, source, entry.answered)
+    return None if end is None else end / 1000

@@ -10,12 +10,12 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
-from schemas import Amount
-from stream.monitor.state.digests import AmountShape, read
+from schemas import Amount, Totals
+from stream.monitor.api.budget_models import HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
+from stream.monitor.state.digests import TrailShape, read
 from stream.monitor.state.entries import Series
 from stream.processing.receipts import EMPTY, entry_digest
 
@@ -31,24 +31,6 @@ ROUNDING: Final = 1e-12
 HISTORY_POINTS: Final = 256
 _SLOTS: Final = 56
 
-Part = Literal["epsilon", "delta", "rho"]
-Outcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]
-
-
-class SpendingPace(NamedTuple):
-    """The amount taken of a budget in a window, and the forecast for the rest.
-
-    ``taken`` is the granted less the refunded amount since ``since``. At this pace ``part`` is used
-    up at ``at``; for the outcome ``gone`` it is used up already.
-    """
-
-    window: int
-    since: float
-    taken: Amount
-    outcome: Outcome
-    at: float | None = None
-    part: Part | None = None
-
 
 @dataclass(slots=True)
 class History:
@@ -63,41 +45,47 @@ class History:
         )
     )
 
-    def add(self, time: float, granted: Amount, spent: Amount, refunded: Amount, left: Amount) -> None:
+    def add(self, time: float, totals: Totals) -> None:
         """Add the totals at a time."""
-        figures = (numbers(amount) for amount in (granted, spent, refunded, left))
-        self.whole.add((time, *(number for three in figures for number in three)))
+        figures = map(numbers, (totals.granted, totals.spent, totals.refunded, totals.left))
+        self.whole.add((time, *chain.from_iterable(figures)))
         for series in self.recent:
-            series.add((time, *_net(granted, refunded)))
+            series.add((time, *_net(totals.granted, totals.refunded)))
 
-    def paces(
+    def forecasts(
         self, granted: Amount, refunded: Amount, left: Amount, total: Amount, end: PeriodEnd
-    ) -> list[SpendingPace]:
-        """Return one pace per window for a budget with these totals; ``end`` holds the time now."""
+    ) -> list[Forecast]:
+        """Return one forecast per window for a budget with these totals; ``end`` holds the time now."""
         return [
-            self._pace(series, window, _net(granted, refunded), left, total, end)
+            self._forecast(series, window, _net(granted, refunded), left, total, end)
             for window, series in zip(PACE_WINDOWS, self.recent, strict=True)
         ]
 
     @staticmethod
-    def _pace(
+    def _forecast(
         series: Series, window: int, net: Sequence[float], left: Amount, total: Amount, end: PeriodEnd
-    ) -> SpendingPace:
+    ) -> Forecast:
         before = series.at(end.now - window)
         since = end.now if before is None else max(before[0], end.now - window)
         taken = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
-        measured = (window, since, amount_of(taken if total.rho is not None else [*taken[:2], math.nan]))
+        measured = amount_of(taken if total.rho is not None else [*taken[:2], math.nan])
+
+        def forecast(
+            outcome: ForecastOutcome, at: float | None = None, part: BudgetPart | None = None
+        ) -> Forecast:
+            return Forecast(window_seconds=window, since=since, taken=measured, outcome=outcome, at=at, part=part)
+
         if (gone := _gone(left, total)) is not None:
-            return SpendingPace(*measured, "gone", part=gone)
+            return forecast("gone", part=gone)
         seconds = end.now - since
         if seconds < min(EARLIEST, window):
-            return SpendingPace(*measured, "too-early")
+            return forecast("too-early")
         lasts, part = _lasts(taken, seconds, left, total)
         if lasts == math.inf:
-            return SpendingPace(*measured, "never")
+            return forecast("never")
         if end.renews is not None and end.now + lasts >= end.renews:
-            return SpendingPace(*measured, "renews-first", end.renews)
-        return SpendingPace(*measured, "runs-out", end.now + lasts, part)
+            return forecast("renews-first", end.renews)
+        return forecast("runs-out", end.now + lasts, part)
 
 
 def merged(histories: Sequence[History]) -> History:
@@ -148,7 +136,7 @@ def _counts_epsilon(left: Amount) -> bool:
     return not left.delta
 
 
-def _gone(left: Amount, total: Amount) -> Part | None:
+def _gone(left: Amount, total: Amount) -> BudgetPart | None:
     """Return the part that is used up, so that the budget is gone; None if some is left."""
     epsilon = _is_nothing(left.epsilon, total.epsilon)
     if total.rho is None:
@@ -162,7 +150,7 @@ def _is_nothing(left: float, total: float) -> bool:
     return left <= total * ROUNDING
 
 
-def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, Part]:
+def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, BudgetPart]:
     """Return the seconds until a part is used up at this pace, and the part; infinite if unused."""
 
     def until(amount: float, gone: float) -> float:
@@ -176,50 +164,7 @@ def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) 
     return (epsilon, "epsilon") if _counts_epsilon(left) and epsilon > rho else (rho, "rho")
 
 
-HELD_ENTRIES: Final = 50_000
-"""Latest entries that are kept for the list and the export."""
-
 AccountKind = Literal["source", "population"]
-
-
-class TrailTotalsShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.trail.Totals."""
-
-    granted: AmountShape
-    spent: AmountShape
-    refunded: AmountShape
-    left: AmountShape
-
-
-class TrailShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of trail entries of every kind; see schemas.trail."""
-
-    kind: str
-    number: int
-    previous: str
-    time: int
-    action: str | None = None
-    event: str | None = None
-    outcome: str | None = None
-    source: str | None = None
-    stream: str | None = None
-    population: str | None = None
-    analyst: str | None = None
-    allotment: str | None = None
-    analysts: tuple[str, ...] = ()
-    by: str | None = None
-    mechanism: str | None = None
-    request: str | None = None
-    reason: str | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    asked: AmountShape | None = None
-    left: AmountShape | None = None
-    granted: AmountShape | None = None
-    spent: AmountShape | None = None
-    refunded: AmountShape | None = None
-    answers: int | None = None
-    totals: TrailTotalsShape | None = None
 
 
 class HeldEntry(NamedTuple):
@@ -284,32 +229,17 @@ class TrailState:
         self.entries = self.entries + 1 if entry is None else entry.number + 1
         self._digest = entry_digest(value)
 
-    def _note(self, entry: TrailShape, totals: TrailTotalsShape) -> None:
+    def _note(self, entry: TrailShape, totals: Totals) -> None:
         kind: AccountKind = "source" if entry.source is not None else "population"
         name = entry.source or entry.population
         if name is not None:
-            self._histories[kind, name].add(
-                entry.time / 1000,
-                totals.granted.model(),
-                totals.spent.model(),
-                totals.refunded.model(),
-                totals.left.model(),
-            )
+            self._histories[kind, name].add(entry.time / 1000, totals)
 
 
 def held(entry: TrailShape, value: bytes) -> HeldEntry:
     """Return an entry as it is kept in memory."""
-    return HeldEntry(
-        entry.number,
-        entry.time / 1000,
-        entry.kind,
-        entry.action or entry.event or entry.kind,
-        entry.outcome or "",
-        entry.source or "",
-        entry.stream or "",
-        entry.population or "",
-        entry.analyst or "",
-        entry.by or "",
-        entry.request or "",
-        value,
+    action = entry.action or entry.event or entry.kind
+    names = (entry.outcome, entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request)
+    return HeldEntry._make(
+        (entry.number, entry.time / 1000, entry.kind, action, *(name or "" for name in names), value)
     )

@@ -164,16 +164,7 @@ class GroupWatch:
 
     def _restore(self, role: ServiceName, partition: int) -> Restore | None:
         entry = self._tables.restores.get((role, partition))
-        if entry is None:
-            return None
-        record = entry.record
-        return Restore(
-            phase=record.phase,
-            records=record.records,
-            total=record.total,
-            seconds=record.seconds,
-            updated=entry.updated,
-        )
+        return None if entry is None else Restore.from_record(entry.record, updated=entry.updated)
 
 
 async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:

@@ -2,7 +2,7 @@
 
 Each record may contain a table's whole domain, half a megabyte: skipping unused fields keeps a view
 of many streams cheap. Unknown fields and mechanisms are skipped as well, so that an older monitor
-can show newer services.
+can show newer services. Parts that are small and the same for every kind are models of ``schemas``.
 """
 
 from __future__ import annotations
@@ -11,35 +11,15 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from pydantic import BaseModel
 
-from schemas import FIRST_VERSION, Amount, StreamState
+from schemas import FIRST_VERSION, Amount, Extension, Period, Position, StreamIdentity, StreamState, Totals
 from schemas.rejected import HEADER_PREFIX
 from schemas.wire import UNREADABLE
-from stream.engine.task_status import ServiceName
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers
 
-_Shape = TypeVar("_Shape", bound=msgspec.Struct)
-
-
-class AmountShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.Amount."""
-
-    epsilon: float
-    delta: float
-    rho: float | None = None
-
-    def model(self) -> Amount:
-        """Return the contract's model."""
-        return Amount(epsilon=self.epsilon, delta=self.delta, rho=self.rho)
-
-
-class PositionShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.Position."""
-
-    topic: str
-    partition: int
-    offset: int
+_Read = TypeVar("_Read", bound=msgspec.Struct | BaseModel)
 
 
 class SourceShape(msgspec.Struct, frozen=True, gc=False):
@@ -59,28 +39,18 @@ class SourceShape(msgspec.Struct, frozen=True, gc=False):
     contribution: int = 1
 
 
-class PeriodShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.Period."""
-
-    number: int
-    starts: int
-    ends: int
-    counted: AmountShape
-    meaning: str
-
-
 class SourceRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag="source"):
     """See schemas.SourceRecord."""
 
     source: SourceShape
     state: Literal["open", "halted"]
-    granted: AmountShape
-    spent: AmountShape
-    refunded: AmountShape
-    left: AmountShape
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
     reason: str | None = None
     population: str | None = None
-    period: PeriodShape | None = None
+    period: Period | None = None
     version: int = FIRST_VERSION
 
 
@@ -110,34 +80,22 @@ class CalibrationShape(msgspec.Struct, frozen=True, gc=False):
     expected_queries: int
 
 
-class ExtensionShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.Extension."""
-
-    answers: int
-
-
-class IdentityShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.StreamIdentity."""
-
-    incarnation: str
-
-
 class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", tag="grant"):
     """See schemas.GrantRecord."""
 
     spec: SpecShape
     calibration: CalibrationShape
-    identity: IdentityShape
+    identity: StreamIdentity
     state: StreamState
-    cost: AmountShape
-    spent: AmountShape
-    refunded: AmountShape
+    cost: Amount
+    spent: Amount
+    refunded: Amount
     answered: int
     tops: int
     ending: Literal["halted", "closed"] | None = None
     reason: str | None = None
     surplus: int = 0
-    extensions: tuple[ExtensionShape, ...] = ()
+    extensions: tuple[Extension, ...] = ()
     analyst: str | None = None
 
 
@@ -149,10 +107,10 @@ class TotalsShape(msgspec.Struct, frozen=True, gc=False):
     state: StreamState
     answered: int
     tops: int
-    spent: AmountShape
+    spent: Amount
     reason: str | None = None
     surplus: int = 0
-    position: PositionShape | None = None
+    position: Position | None = None
     refused: str | None = None
 
 
@@ -160,31 +118,40 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.Control."""
 
     kind: Literal["opened", "halted", "closed"]
-    identity: IdentityShape
+    identity: StreamIdentity
     reason: str | None = None
     extensions: tuple[msgspec.Raw, ...] = ()
 
 
-class RestoreShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.PartitionStatus."""
+class TrailShape(msgspec.Struct, frozen=True, gc=False):
+    """The fields of trail entries of every kind; see schemas.trail."""
 
-    role: ServiceName
-    partition: int
-    member: str
-    phase: Literal["restoring", "ready"]
-    records: int
-    total: int
-    seconds: float
-
-
-class MemberShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.MemberStatus."""
-
-    role: ServiceName
-    member: str
-    version: str
-    started: float
-    memory: int
+    kind: str
+    number: int
+    previous: str
+    time: int
+    action: str | None = None
+    event: str | None = None
+    outcome: str | None = None
+    source: str | None = None
+    stream: str | None = None
+    population: str | None = None
+    analyst: str | None = None
+    allotment: str | None = None
+    analysts: tuple[str, ...] = ()
+    by: str | None = None
+    mechanism: str | None = None
+    request: str | None = None
+    reason: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    asked: Amount | None = None
+    left: Amount | None = None
+    granted: Amount | None = None
+    spent: Amount | None = None
+    refunded: Amount | None = None
+    answers: int | None = None
+    totals: Totals | None = None
 
 
 class UnreadableRecordError(ValueError):
@@ -193,13 +160,19 @@ class UnreadableRecordError(ValueError):
 
 @cache
 def _decoder(shape: Any) -> Any:
-    return msgspec.json.Decoder(shape).decode
+    return msgspec.json.Decoder(shape, dec_hook=_read_model).decode
 
 
-def read(shape: type[_Shape], value: bytes) -> _Shape:
+def _read_model(model: Any, fields: Any) -> Any:
+    """Validate a part that is a model of ``schemas``, without its unknown fields."""
+    return model.model_validate(fields, strict=False, extra="ignore")
+
+
+def read(shape: type[_Read], value: bytes) -> _Read:
     """Read a record's value; UnreadableRecordError if a shown field is missing."""
+    kind: Any = shape
     try:
-        record: _Shape = _decoder(shape)(value)
+        record: _Read = _decoder(kind)(value)
     except UNREADABLE as error:
         raise UnreadableRecordError(type(error).__name__) from None
     return record

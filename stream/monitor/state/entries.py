@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import msgspec
-
-from schemas import Amount, StreamState, named_from
-from stream.monitor.state.digests import (
-    AmountShape,
-    GrantRecordShape,
-    MemberShape,
-    PeriodShape,
-    PositionShape,
-    RestoreShape,
-    SourceRecordShape,
-    read,
+from schemas import (
+    AllotmentRecord,
+    Amount,
+    MemberStatus,
+    PartitionStatus,
+    Period,
+    PopulationRecord,
+    Position,
+    StreamState,
+    named_from,
 )
+from stream.monitor.state.digests import GrantRecordShape, SourceRecordShape, read
 from stream.privacy.composition.costs import to_amount, total_budget, whole_left
 from stream.privacy.ledger.grants import meaning
 from stream.privacy.ledger.shared_budgets import AllottedTerms
@@ -70,14 +69,8 @@ class Series:
         """Return the last row at or before ``time``, else the oldest row; None if empty."""
         if not self._rows:
             return None
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._rows[middle * self._width] <= time:
-                low = middle + 1
-            else:
-                high = middle
-        return self._row(max(low - 1, 0))
+        place = bisect_right(range(len(self)), time, key=lambda index: self._rows[index * self._width])
+        return self._row(max(place - 1, 0))
 
     def _row(self, index: int) -> Sequence[float]:
         return self._rows[index * self._width : (index + 1) * self._width]
@@ -152,8 +145,8 @@ class StreamEntry:
     answered: int = 0
     tops: int = 0
     surplus: int = 0
-    spent: AmountShape | None = None
-    position: PositionShape | None = None
+    spent: Amount | None = None
+    position: Position | None = None
     refused: str | None = None
     opened: float | None = None
     updated: float | None = None
@@ -202,7 +195,7 @@ class StreamEntry:
 class RestoreEntry:
     """The latest status of a partition's restore."""
 
-    record: RestoreShape
+    record: PartitionStatus
     updated: float
 
 
@@ -210,7 +203,7 @@ class RestoreEntry:
 class MemberEntry:
     """The latest heartbeat of a service process."""
 
-    record: MemberShape
+    record: MemberStatus
     heard: float
 
 
@@ -271,48 +264,6 @@ class Lines:
         return found
 
 
-class PopulationShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.Population."""
-
-    population: str
-    epsilon: float
-    delta: float = 0.0
-    accountant: Literal["pure", "zcdp"] = "pure"
-    renews: str | None = None
-
-
-class PopulationRecordShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.PopulationRecord."""
-
-    population: PopulationShape
-    granted: AmountShape
-    spent: AmountShape
-    refunded: AmountShape
-    left: AmountShape
-    sources: int
-    streams: int
-    state: Literal["open", "halted"] = "open"
-    reason: str | None = None
-    period: PeriodShape | None = None
-
-
-class AllotmentRecordShape(msgspec.Struct, frozen=True, gc=False):
-    """See schemas.AllotmentRecord."""
-
-    allotment: str
-    analysts: tuple[str, ...]
-    epsilon: float
-    delta: float
-    granted: AmountShape
-    spent: AmountShape
-    refunded: AmountShape
-    left: AmountShape
-    streams: int
-    source: str | None = None
-    population: str | None = None
-    period: PeriodShape | None = None
-
-
 class Owner(NamedTuple):
     """The source or population that a budget belongs to."""
 
@@ -324,17 +275,17 @@ class SharedBudgets:
     """Populations by name, and allotments by owner and name."""
 
     def __init__(self) -> None:
-        self.populations: dict[str, tuple[PopulationRecordShape, float]] = {}
-        self.allotments: dict[tuple[Owner, str], AllotmentRecordShape] = {}
+        self.populations: dict[str, tuple[PopulationRecord, float]] = {}
+        self.allotments: dict[tuple[Owner, str], AllotmentRecord] = {}
 
     def take_population(self, value: bytes, time: float) -> None:
         """Add a population's record."""
-        record = read(PopulationRecordShape, value)
+        record = read(PopulationRecord, value)
         self.populations[record.population.population] = (record, time)
 
     def take_allotment(self, value: bytes) -> None:
         """Add an allotment's record."""
-        record = read(AllotmentRecordShape, value)
+        record = read(AllotmentRecord, value)
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
     def are_parted(self, source: str, population: str | None) -> bool:
@@ -351,6 +302,6 @@ def whole(epsilon: float, delta: float, accountant: str, renews: str | None = No
     return to_amount(total_budget(terms), terms)
 
 
-def meaning_of(period: PeriodShape | None) -> str:
+def meaning_of(period: Period | None) -> str:
     """Return a budget's guarantee as a sentence."""
     return period.meaning if period is not None else meaning(AllottedTerms(1.0, 0.0, "pure", None), 0)

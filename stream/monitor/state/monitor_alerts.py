@@ -120,15 +120,11 @@ class Alerts:
 
     def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
         entry = self._entry(answer.stream)
-        return AlertRow(
+        return AlertRow.from_record(
+            answer,
             time=time,
-            stream=answer.stream,
             source=source,
             group=dict(answer.group or {}),
-            window=answer.window,
-            estimate=answer.estimate,
-            alpha=answer.alpha,
-            tops_left=answer.tops_left,
             counted="" if entry is None else counted_in(self._tables, entry),
         )
 

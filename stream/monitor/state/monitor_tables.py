@@ -10,14 +10,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from typing import Literal
 
-from schemas import StreamState, named_from, registered_as
+from schemas import MemberStatus, PartitionStatus, StreamState, named_from, registered_as
 from stream.monitor.state.budget_history import TrailState
 from stream.monitor.state.digests import (
     ControlShape,
     DeadLetterDigest,
     GrantRecordShape,
-    MemberShape,
-    RestoreShape,
     SourceRecordShape,
     TotalsShape,
     UnreadableRecordError,
@@ -188,9 +186,9 @@ class Tables:
                 self.members.pop((record.key or b"").removeprefix(MEMBER_PREFIX).decode(errors="replace"), None)
             return
         if (record.key or b"").startswith(MEMBER_PREFIX):
-            self._take_member(read(MemberShape, record.value), record.timestamp / 1000)
+            self._take_member(read(MemberStatus, record.value), record.timestamp / 1000)
         elif (record.key or b"").startswith(b"@"):
-            restore = read(RestoreShape, record.value)
+            restore = read(PartitionStatus, record.value)
             self.restores[restore.role, restore.partition] = RestoreEntry(restore, record.timestamp / 1000)
             if restore.role == "worker":
                 self._forget_refusals(record.partition)
@@ -206,7 +204,7 @@ class Tables:
             entry.refused = None
             self._count(entry, 1)
 
-    def _take_member(self, record: MemberShape, time: float) -> None:
+    def _take_member(self, record: MemberStatus, time: float) -> None:
         self.members.pop(record.member, None)
         self.members[record.member] = MemberEntry(record, time)
         while len(self.members) > MAX_MEMBERS:

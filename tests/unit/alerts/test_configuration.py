@@ -198,7 +198,7 @@ def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypat
     with pytest.raises(AlertsError, match="targets"):
         monitor_process.check_targets(folder / "alerts.json")
     with pytest.raises(CommandError, match="--processes: only"):
-        serve("alerts", processes=2)  # type: ignore[arg-type]
+        serve("alerts", processes=2)
 
 
 def test_the_guides_file_is_one_and_names_every_field() -> None:

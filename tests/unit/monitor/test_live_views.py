@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stream.monitor.api import live_events_stream
+from stream.monitor.api import live_events_stream, routes
 from stream.monitor.api.budget_models import TrailPage, TrailQuery
 from stream.monitor.api.live_events_stream import LiveView, LiveViews
 from stream.monitor.api.models import Health
@@ -143,7 +143,7 @@ async def test_connections_with_the_same_query_share_what_they_are_sent(monkeypa
         made.append(query.search)
         return list_trail(trail, query)
 
-    monkeypatch.setattr(live_events_stream, "list_trail", listed)
+    monkeypatch.setattr(routes, "list_trail", listed)
     installation = Installation()
     installation.open()
     async with asyncio.timeout(WAIT), installation.web() as client:
