@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import attrgetter
@@ -24,39 +24,36 @@ Path = tuple[str, ...]
 
 
 class Decoder:
-    """Reads the fields at some paths; a missing field is None.
-
-    ``quick`` decodes valid events to structs. ``slow`` decodes the others or returns their flaw.
-    Each event is decoded independently of the others.
-    """
+    """Reads the fields at some paths of one event at a time; a missing field is None."""
 
     def __init__(self, paths: Sequence[Path], kinds: Sequence[Any]) -> None:
-        """Set the fields' paths and the expected types of their values."""
+        """Set the paths of at least two fields, and the expected types of their values."""
         self._paths = paths
         self._tree = _Branch()
         names: list[str] = []
         for path, kind in zip(paths, kinds, strict=True):
-            at, name = self._tree, ""
+            at = self._tree
             for step in path:
-                at, place = at.below(step)
-                name = f"{name}.{place}" if name else place
+                at = at.branches.setdefault(step, _Branch())
             at.kinds.append(kind)
-            names.append(name)
-        self.quick: Callable[[bytes], Any] | None = None
-        if not self._tree.is_mixed:
-            self.quick = msgspec.json.Decoder(self._tree.struct("Event")).decode
-        self._getters = [_getter(name) for name in names]
-        self.written: Sequence[bytes] = [
+            names.append(self._tree.name_of(path))
+        # Most events fit a struct of the declared fields; ``_slow`` reads the others.
+        self._quick = None if self._tree.is_mixed else msgspec.json.Decoder(self._tree.struct("Event")).decode
+        self._fields = attrgetter(*names)
+        self._written = [
             msgspec.json.encode(step) for step in dict.fromkeys(step for path in paths for step in path)
         ]
         """Each name of a path as JSON, without escapes."""
 
-    def column(self, field: int, events: Sequence[Any]) -> list[Any]:
-        """Return one field's values in events that ``quick`` decoded."""
-        return list(map(self._getters[field], events))
+    def read(self, value: bytes) -> tuple[Any, ...] | Flaw:
+        """Return an event's fields, or its flaw; numbers beyond all doubles become infinite."""
+        try:
+            found = self._slow(value) if self._quick is None else self._fields(self._quick(value))
+        except (ValueError, RecursionError, AttributeError):  # no object is where a nested field belongs
+            found = self._slow(value)
+        return found if isinstance(found, Flaw) else self._repeats(value) or found
 
-    def slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        """Return an event's fields or its flaw; numbers beyond all doubles become infinite."""
+    def _slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
         try:
             event = _decode(value)
         except (ValueError, RecursionError):
@@ -65,8 +62,10 @@ class Decoder:
             return NO_OBJECT
         return tuple(_at(event, path) for path in self._paths)
 
-    def repeats(self, value: bytes) -> Flaw | None:
+    def _repeats(self, value: bytes) -> Flaw | None:
         """Return the flaw of an event that repeats a declared field, or None."""
+        if b"\\" not in value and all(value.count(name) <= 1 for name in self._written):
+            return None
         try:
             event = _pairs.decode(value.decode(errors="surrogateescape"))
         except (ValueError, RecursionError):
@@ -85,54 +84,38 @@ _pairs: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_
 
 
 class _Branch:
+    """The fields below one name, by name, and the expected types of its own value."""
+
     def __init__(self) -> None:
         self.branches: dict[str, _Branch] = {}
         self.kinds: list[Any] = []
-
-    def below(self, step: str) -> tuple[_Branch, str]:
-        """Return the branch below a name, and its name in the struct."""
-        branch = self.branches.setdefault(step, _Branch())
-        return branch, f"f{list(self.branches).index(step)}"
 
     @property
     def is_mixed(self) -> bool:
         """Whether some field is read both as a value and as an object with fields."""
         return bool(self.kinds and self.branches) or any(one.is_mixed for one in self.branches.values())
 
+    def name_of(self, path: Path) -> str:
+        """Return the dotted name of a path in the struct."""
+        place = f"f{list(self.branches).index(path[0])}"
+        return place if len(path) == 1 else f"{place}.{self.branches[path[0]].name_of(path[1:])}"
+
     def struct(self, name: str) -> type[msgspec.Struct]:
         fields: list[tuple[str, Any, Any]] = []
         for place, branch in enumerate(self.branches.values()):
-            kind = branch.struct(f"{name}{place}") | None if branch.branches else _common(branch.kinds)
-            fields.append((f"f{place}", kind, None))
+            # Several fields may have one path, and accept different types.
+            kind = branch.struct(f"{name}{place}") if branch.branches else branch.kinds[0]
+            if len(branch.kinds) > 1:
+                kind = Any
+            fields.append((f"f{place}", kind if kind is Any else kind | None, None))
         renamed = {f"f{place}": step for place, step in enumerate(self.branches)}
         return msgspec.defstruct(name, fields, rename=renamed, frozen=True, gc=False)
-
-
-def _common(kinds: Sequence[Any]) -> Any:
-    return kinds[0] | None if all(kind == kinds[0] for kind in kinds) and kinds[0] is not Any else Any
-
-
-def _getter(name: str) -> Callable[[Any], Any]:
-    if "." not in name:
-        return attrgetter(name)
-    *way, last = name.split(".")
-
-    def get(event: Any) -> Any:
-        for step in way:
-            event = getattr(event, step)
-            if event is None:
-                return None
-        return getattr(event, last)
-
-    return get
 
 
 def _at(event: Mapping[str, Any], path: Path) -> Any:
     found: Any = event
     for step in path:
-        if not isinstance(found, dict):
-            return None
-        found = found.get(step)
+        found = found.get(step) if isinstance(found, dict) else None
     return found
 
 
@@ -151,8 +134,9 @@ DIGEST_BYTES: Final = 16
 Digests = npt.NDArray[np.uint64]
 """Two words per person; the second is odd, so that no digest is 0."""
 
-_MULTIPLIER: Final = np.uint32(0x5BD1E995)
-_SEED: Final = np.uint32(0x9747B28C)
+_MULTIPLIER: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_WORD: Final = 0xFFFFFFFF
 
 
 def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
@@ -172,27 +156,21 @@ def digests_of(names: Sequence[bytes]) -> Digests:
 
 
 def partitions_of(names: Sequence[bytes], partitions: int) -> npt.NDArray[np.int64]:
-    """Return each name's partition by Kafka's default partitioner (murmur2)."""
-    if not names:
-        return np.empty(0, dtype=np.int64)
-    lengths = np.array([len(name) for name in names], dtype=np.uint32)
-    width = int(lengths.max()) // 4 + 1
-    words = np.array(names, dtype=f"S{4 * width}").view("<u4").reshape(-1, width).astype(np.uint32)
-    found = _SEED ^ lengths
-    whole = lengths // np.uint32(4)
-    common = int(whole.min())
-    for place in range(int(whole.max())):
-        mixed = words[:, place] * _MULTIPLIER
-        mixed ^= mixed >> np.uint32(24)
-        mixed *= _MULTIPLIER
-        mixed ^= found * _MULTIPLIER
-        found = mixed if place < common else np.where(whole > place, mixed, found)
-    rest = words[np.arange(len(names)), whole]
-    found = np.where(lengths % np.uint32(4) > 0, (found ^ rest) * _MULTIPLIER, found)
-    found ^= found >> np.uint32(13)
-    found *= _MULTIPLIER
-    found ^= found >> np.uint32(15)
-    return (found & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+    """Return each name's partition by Kafka's default partitioner."""
+    return np.array([(_murmur2(name) & 0x7FFFFFFF) % partitions for name in names], dtype=np.int64)
+
+
+def _murmur2(name: bytes) -> int:
+    """Return the hash of Kafka's default partitioner, a number of 32 bits."""
+    found, whole = _SEED ^ len(name), len(name) & ~3
+    for start in range(0, whole, 4):
+        word = int.from_bytes(name[start : start + 4], "little") * _MULTIPLIER & _WORD
+        word = (word ^ word >> 24) * _MULTIPLIER & _WORD
+        found = found * _MULTIPLIER & _WORD ^ word
+    if name[whole:]:
+        found = (found ^ int.from_bytes(name[whole:], "little")) * _MULTIPLIER & _WORD
+    found = (found ^ found >> 13) * _MULTIPLIER & _WORD
+    return found ^ found >> 15
 
 
 _NOT_AMONG: Final = -1

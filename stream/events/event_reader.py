@@ -1,19 +1,19 @@
 """Reads batches of events as columns of people, times and attribute codes.
 
-Each event is read independently of the others in its batch and of the batch boundaries.
+Each event is read independently of the others in its batch and of the batch boundaries. The kernel reads
+plain events, most of them, at once; all others are decoded one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import Categories, EventsSource
 from schemas.json_limits import nesting_of
+from schemas.windows import moment_of
 from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
 from stream.events.event_fields import (
     EMPTY,
@@ -27,7 +27,6 @@ from stream.events.event_fields import (
     Codes,
     FieldCodes,
     Flaw,
-    moments_of,
     no_number,
     number_of,
     unit_of,
@@ -37,25 +36,19 @@ from stream.kernel import Spans, spans_of
 
 __all__ = ["EventReader", "Events", "Flaw"]
 
-_PERSON: Final = 0
-_TIME: Final = 1
-_FIRST_ATTRIBUTE: Final = 2
-
 
 class EventReader:
     """Reads the events of one source."""
 
     def __init__(self, source: EventsSource, partitions: int) -> None:
         self._partitions = partitions
-        self._names = list(source.attributes)
-        self._fields_count = _FIRST_ATTRIBUTE + len(self._names)
-        self._cells = [FieldCodes(domain) for domain in source.attributes.values()]
+        self._cells = {name: FieldCodes(domain) for name, domain in source.attributes.items()}
         self._flaws = [
             unknown_category(name) if isinstance(domain, Categories) else no_number(name)
             for name, domain in source.attributes.items()
         ]
         paths = [source.person, source.time, *map(source.path_of, source.attributes)]
-        kinds = [str | int, str | int, *[Any] * len(self._names)]
+        kinds = [str | int, str | int, *[Any] * len(self._cells)]
         self._plain = PlainReader(source, partitions)
         self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
 
@@ -73,121 +66,46 @@ class EventReader:
         return plain.merged(self._read(_listed(others)), places)
 
     def _read(self, values: Sequence[bytes | None]) -> Events:
+        """Read each event by itself; the first flaw of its fields counts."""
         flaws: dict[int, Flaw] = {}
-        places, columns = self._fields(values, flaws)
-        kept = np.ones(len(places), dtype=np.bool_)
-        names = _names(columns[_PERSON])
-        named = np.array([bool(name) for name in names], dtype=np.bool_)
-        self._leave_out(places, kept, named, partial(_same, NOBODY), flaws)
-        times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
-        self._leave_out(places, kept, times >= 0, lambda row: _no_time(columns[_TIME][row]), flaws)
+        places: list[int] = []
+        rows: list[tuple[Any, ...]] = []
+        for place, value in enumerate(values):
+            row = self._row(value)
+            if isinstance(row, Flaw):
+                flaws[place] = row
+            else:
+                places.append(place)
+                rows.append(row)
+        names, times, *columns = zip(*rows, strict=True) if rows else [()] * (2 + len(self._cells))
         codes: dict[str, Codes] = {}
-        for field, name in enumerate(self._names):
-            codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
-            self._leave_out(places, kept, known, partial(_same, self._flaws[field]), flaws)
-        found = np.array(places, dtype=np.int64)
-        if not kept.all():
-            found, times = found[kept], times[kept]
-            codes = {name: column[kept] for name, column in codes.items()}
-            names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
+        kept = np.ones(len(places), dtype=np.bool_)
+        for (name, cells), flaw, column in zip(self._cells.items(), self._flaws, columns, strict=True):
+            codes[name], fits = cells.codes(column)
+            flaws.update((places[row], flaw) for row in np.flatnonzero(kept & ~fits).tolist())
+            kept &= fits
         people, homes = digests_and_homes(names, self._partitions)
-        return Events(found, people, homes, times, codes, flaws)
-
-    def _leave_out(
-        self,
-        places: Sequence[int],
-        kept: npt.NDArray[np.bool_],
-        fit: npt.NDArray[np.bool_],
-        flaw_of: Callable[[int], Flaw],
-        flaws: dict[int, Flaw],
-    ) -> None:
-        if not fit.all():
-            for row in np.flatnonzero(kept & ~fit).tolist():
-                flaws[places[row]] = flaw_of(row)
-            kept &= fit
-
-    def _fields(
-        self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
-    ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
-        """Return the places of decodable events, and their fields as columns."""
-        events = self._at_once(values)
-        if events is None:
-            places, rows = [], []
-            for place, value in enumerate(values):
-                fields = _refused(value) or self._one(value or b"")
-                if isinstance(fields, Flaw):
-                    flaws[place] = fields
-                else:
-                    places.append(place)
-                    rows.append(fields)
-            return places, list(zip(*rows, strict=True)) if rows else [()] * self._fields_count
-        whole: Sequence[bytes] = values  # type: ignore[assignment]
-        columns = [self._decoder.column(field, events) for field in range(self._fields_count)]
-        if self._give_each_once(whole, columns):
-            return range(len(values)), columns
-        for place, value in enumerate(whole):
-            if (flaw := self._repeats(value)) is not None:
-                flaws[place] = flaw
-        kept = [place for place in range(len(values)) if place not in flaws]
-        return kept, [[column[place] for place in kept] for column in columns]
-
-    def _at_once(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
-        """Decode all events quickly; None if any is invalid."""
-        quick = self._decoder.quick
-        if quick is None or None in values:
-            return None
-        whole: Sequence[bytes] = values  # type: ignore[assignment]
-        longest = max(map(len, whole), default=0)
-        if longest > MAX_BYTES or _may_nest(whole, longest):
-            return None
-        try:
-            return list(map(quick, whole))
-        except (ValueError, RecursionError):
-            return None
-
-    def _give_each_once(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
-        """Return whether a count over the batch proves that no event repeats a declared field.
-
-        If every field has a value in every event, each event has each name at least once. So if a name's
-        total equals the number of events, each event has it exactly once.
-        """
-        joined = b"\n".join(values)
-        return (
-            b"\\" not in joined
-            and not any(None in column for column in columns)
-            and all(joined.count(name) == len(values) for name in self._decoder.written)
+        return Events(
+            np.array(places, dtype=np.int64)[kept],
+            people[kept],
+            homes[kept],
+            np.array(times, dtype=np.int64)[kept],
+            {name: column[kept] for name, column in codes.items()},
+            flaws,
         )
 
-    def _repeats(self, value: bytes) -> Flaw | None:
-        """Return the flaw of an event that repeats a declared field, or None."""
-        if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.written):
-            return None
-        return self._decoder.repeats(value)
-
-    def _one(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        found: tuple[Any, ...] | Flaw
-        try:
-            if self._decoder.quick is None:
-                found = self._decoder.slow(value)
-            else:
-                event = [self._decoder.quick(value)]
-                found = tuple(self._decoder.column(field, event)[0] for field in range(self._fields_count))
-        except (ValueError, RecursionError):
-            found = self._decoder.slow(value)
-        return found if isinstance(found, Flaw) else self._repeats(value) or found
-
-
-def _names(people: Sequence[Any]) -> list[bytes]:
-    """Return people's names as bytes, empty if invalid."""
-    if set(map(type, people)) == {str} and all(map(str.strip, people)):
-        try:
-            names = list(map(str.encode, people))
-        except UnicodeEncodeError:
-            pass
-        else:
-            if max(map(len, names)) <= MAX_PERSON_BYTES:
-                return names
-    return [_name(person) for person in people]
+    def _row(self, value: bytes | None) -> tuple[Any, ...] | Flaw:
+        """Return an event's person, time and attributes, or its flaw."""
+        fields = _refused(value) or self._decoder.read(value or b"")
+        if isinstance(fields, Flaw):
+            return fields
+        person, moment, *attributes = fields
+        if not (name := _name(person)):
+            return NOBODY
+        if (time := moment_of(moment)) < 0:
+            # A number in another unit is named as such.
+            return (None if isinstance(moment, bool) else unit_of(number_of(moment))) or NO_TIME
+        return name, time, *attributes
 
 
 def _name(person: Any) -> bytes:
@@ -205,16 +123,6 @@ def _name(person: Any) -> bytes:
     return name if len(name) <= MAX_PERSON_BYTES else b""
 
 
-def _same(flaw: Flaw, row: int) -> Flaw:
-    del row
-    return flaw
-
-
-def _no_time(value: Any) -> Flaw:
-    """Return the flaw of an invalid time: its unit, if it is a number in another unit."""
-    return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
-
-
 def _refused(value: bytes | None) -> Flaw | None:
     """Return the flaw of an event that is refused unread, or None."""
     if value is None:
@@ -224,13 +132,6 @@ def _refused(value: bytes | None) -> Flaw | None:
     if value.count(b"{") + value.count(b"[") > MAX_DEPTH and nesting_of(value) > MAX_DEPTH:
         return NESTED
     return None
-
-
-def _may_nest(values: Sequence[bytes], longest: int) -> bool:
-    """Return whether some event may be nested too deep, by opening brackets per length."""
-    letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
-    places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
-    return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
 
 
 def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
