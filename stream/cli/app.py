@@ -204,7 +204,6 @@ _EXPECTED: Final = (
     "stream.engine.supervision:StalledError",
     "stream.tracing:TracingError",
     "stream.dev.contract.contract_files:ContractError",
-    "stream.dev.contract.contract_files:UnknownKeywordError",
     "schemas.wire:MalformedEventError",
     "stream.dev.simulation:SimulationError",
     "builtins:TimeoutError",

@@ -9,7 +9,7 @@ import typer
 
 from stream.cli.output import CommandError
 from stream.dev.contract.contract_events import CONTRACT_VERSION
-from stream.dev.contract.contract_files import broken, drift
+from stream.dev.contract.contract_files import drift, is_changed
 from stream.dev.contract.contract_files import export as export_files
 from stream.dev.contract.contract_files import release as release_version
 from stream.privacy.noise import NoiseKey, NoiseKeyError
@@ -76,7 +76,7 @@ def export(
     folder: Folder = _FOLDER,
     release: Annotated[
         bool,
-        typer.Option("--release", help="Also save it as a released version; later versions are compared with it."),
+        typer.Option("--release", help="Also save it as the released version, which can no longer change."),
     ] = False,
 ) -> None:
     """Write the contract's files; required after every change of an event or a topic."""
@@ -88,14 +88,12 @@ def export(
 
 @contract_app.command("check")
 def check(folder: Folder = _FOLDER) -> None:
-    """Compare the contract with the code and with its released versions; exit status 1 if one fails."""
-    drifted, problems = drift(folder), broken(folder)
-    for problem in problems:
-        typer.echo(f"breaks {problem}")
-    if problems:
-        raise CommandError(
-            "the contract breaks a released version; revert the change, or increase the major version"
-        )
-    if drifted:
+    """Compare the contract with the code and with its released version; exit status 1 if it differs."""
+    if drifted := drift(folder):
         raise CommandError(f"out of date: {', '.join(drifted)}; run 'sotto contract export'")
-    typer.echo(f"contract {CONTRACT_VERSION}: up to date, and breaks no released version")
+    if is_changed(folder):
+        raise CommandError(
+            f"the contract differs from the released version {CONTRACT_VERSION}; revert the change, or raise CONTRACT_VERSION "
+            "(the major number if it breaks producers or readers)"
+        )
+    typer.echo(f"contract {CONTRACT_VERSION}: up to date, and equal to its released version if there is one")

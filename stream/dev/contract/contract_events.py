@@ -179,15 +179,11 @@ CHANNELS: Final = (
 
 @dataclass(frozen=True)
 class EventKind:
-    """A kind of event: its model, topic, and most bytes of JSON (None: unlimited).
-
-    With ``read_back``, later versions of Sotto read events of earlier ones.
-    """
+    """A kind of event: its model, topic, and most bytes of JSON (None: unlimited)."""
 
     model: type[BaseModel]
     channel: TopicName
     limit: int | None
-    read_back: bool = False
 
     @property
     def name(self) -> str:
@@ -195,49 +191,29 @@ class EventKind:
         return self.model.__name__
 
 
-EVENTS: Final = (
-    EventKind(Query, "queries", MAX_EVENT_BYTES),
-    EventKind(Answer, "answers", MAX_ANSWER_BYTES),
-    EventKind(RegisterSource, "requests", MAX_DEFINITION_BYTES),
-    EventKind(OpenStream, "requests", MAX_DEFINITION_BYTES),
-    EventKind(ExtendStream, "requests", MAX_DEFINITION_BYTES),
-    EventKind(CloseStream, "requests", MAX_DEFINITION_BYTES),
-    EventKind(HaltStream, "requests", MAX_DEFINITION_BYTES),
-    EventKind(HaltSource, "requests", MAX_DEFINITION_BYTES),
-    EventKind(RefreshSource, "requests", MAX_DEFINITION_BYTES),
-    EventKind(RegisterPopulation, "requests", MAX_DEFINITION_BYTES),
-    EventKind(JoinPopulation, "requests", MAX_DEFINITION_BYTES),
-    EventKind(Allot, "requests", MAX_DEFINITION_BYTES),
-    EventKind(BeginPeriod, "requests", MAX_DEFINITION_BYTES),
-    EventKind(SourceRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
-    EventKind(PopulationRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
-    EventKind(AllotmentRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
-    EventKind(GrantRecord, "ledger", MAX_RECORD_BYTES, read_back=True),
-    EventKind(Receipt, "ledger", MAX_RECORD_BYTES, read_back=True),
-    EventKind(LedgerProgress, "ledger", None, read_back=True),
-    EventKind(TrailBeginning, "trail", None, read_back=True),
-    EventKind(TrailStanding, "trail", None, read_back=True),
-    EventKind(TrailRequest, "trail", None, read_back=True),
-    EventKind(TrailEvent, "trail", None, read_back=True),
-    EventKind(TrailPoint, "trail", None, read_back=True),
-    EventKind(TrailRestored, "trail", None, read_back=True),
-    EventKind(StreamStatus, "status", None),
-    EventKind(PartitionStatus, "status", None),
-    EventKind(MemberStatus, "status", None),
-    EventKind(StreamOpened, "control", MAX_RECORD_BYTES, read_back=True),
-    EventKind(StreamHalted, "control", MAX_RECORD_BYTES, read_back=True),
-    EventKind(StreamClosed, "control", MAX_RECORD_BYTES, read_back=True),
-    EventKind(Charge, "charges", MAX_DEFINITION_BYTES, read_back=True),
-    EventKind(Checkpoint, "state", None, read_back=True),
-    EventKind(Progress, "state", None, read_back=True),
-    EventKind(Partial, "partials", None, read_back=True),
-    EventKind(MergedStream, "merges", None, read_back=True),
-    EventKind(NodeSums, "merges", None, read_back=True),
-    EventKind(FeedProgress, "feed_state", None, read_back=True),
-    EventKind(FeedStream, "feed_state", None, read_back=True),
-    EventKind(HypothesisUpdate, "state", None, read_back=True),
-    EventKind(Measurement, "state", None, read_back=True),
+_REQUESTS: Final = (
+    *(RegisterSource, OpenStream, ExtendStream, CloseStream, HaltStream, HaltSource, RefreshSource),
+    *(RegisterPopulation, JoinPopulation, Allot, BeginPeriod),
 )
+_ACCOUNTS: Final = (SourceRecord, PopulationRecord, AllotmentRecord, GrantRecord, Receipt)
+_TRAIL: Final = (TrailBeginning, TrailStanding, TrailRequest, TrailEvent, TrailPoint, TrailRestored)
+_KINDS: Final[tuple[tuple[TopicName, int | None, tuple[type[BaseModel], ...]], ...]] = (
+    ("queries", MAX_EVENT_BYTES, (Query,)),
+    ("answers", MAX_ANSWER_BYTES, (Answer,)),
+    ("requests", MAX_DEFINITION_BYTES, _REQUESTS),
+    ("ledger", MAX_RECORD_BYTES, _ACCOUNTS),
+    ("ledger", None, (LedgerProgress,)),
+    ("trail", None, _TRAIL),
+    ("status", None, (StreamStatus, PartitionStatus, MemberStatus)),
+    ("control", MAX_RECORD_BYTES, (StreamOpened, StreamHalted, StreamClosed)),
+    ("charges", MAX_DEFINITION_BYTES, (Charge,)),
+    ("state", None, (Checkpoint, Progress)),
+    ("partials", None, (Partial,)),
+    ("merges", None, (MergedStream, NodeSums)),
+    ("feed_state", None, (FeedProgress, FeedStream)),
+    ("state", None, (HypothesisUpdate, Measurement)),
+)
+EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, models in _KINDS for model in models)
 """All JSON events; dead letters have arbitrary bytes, and the pieces of a feed are binary."""
 
 
