@@ -1,8 +1,7 @@
-"""Builds the kernel's C into a library beside it, where there is a compiler; an installation without one does all in Python.
+"""Builds the kernel's C into a library beside it; a build without a working compiler requires the package ziglang.
 
-``python hatch_build.py`` builds it in this source tree. ``CC`` names the compiler; without it that is ``cc``, ``gcc`` or ``clang``
-on the path, or else the package ziglang where that is installed. ``SOTTO_KERNEL=off`` leaves it out: the wheel is then one for
-every platform.
+``python hatch_build.py`` builds it in this source tree. ``CC`` names the compiler; without it that is ``cc``, ``gcc``, ``clang`` or
+ziglang, whichever builds the kernel first. ``SOTTO_KERNEL=off`` leaves it out: the wheel is then one for every platform.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 try:
@@ -26,6 +27,7 @@ except ImportError:  # run as a program
 KERNEL = Path(__file__).parent / "stream" / "kernel"
 SOURCES = sorted(KERNEL.glob("*.c"))
 OPTIONS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-Wno-psabi")
+COMPILER = "ziglang>=0.13"
 
 
 class KernelBuild(BuildHookInterface):  # type: ignore[misc,valid-type]  # hatchling need not be installed
@@ -33,46 +35,61 @@ class KernelBuild(BuildHookInterface):  # type: ignore[misc,valid-type]  # hatch
 
     PLUGIN_NAME = "custom"
 
+    def dependencies(self) -> list[str]:
+        """Require a compiler from a package if none of this machine builds the kernel."""
+        if _is_unwanted():
+            return []
+        with TemporaryDirectory() as folder:
+            return [COMPILER] if build(Path(folder) / "kernel.so") is None else []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before a wheel is built, or an editable install."""
-        unwanted = os.environ.get("SOTTO_KERNEL", "").casefold() == "off"
-        if self.target_name != "wheel" or unwanted or (library := build()) is None:
+        if self.target_name != "wheel" or _is_unwanted():
             return
+        if (library := build()) is None:
+            raise RuntimeError(
+                "no C compiler builds the kernel; install one, or set SOTTO_KERNEL=off to run in Python"
+            )
         if version != "editable":
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
             build_data["force_include"][str(library)] = f"stream/kernel/{library.name}"
 
 
-def compiler() -> list[str] | None:
-    """The command that compiles C here; None if there is none."""
+def _is_unwanted() -> bool:
+    return os.environ.get("SOTTO_KERNEL", "").casefold() == "off"
+
+
+def compilers() -> Iterator[list[str]]:
+    """The commands that may compile C here."""
     if given := os.environ.get("CC"):
-        return shlex.split(given)
-    if found := next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None):
-        return [found]
-    return [sys.executable, "-m", "ziglang", "cc"] if find_spec("ziglang") else None
+        yield shlex.split(given)
+    else:
+        yield from ([found] for found in map(shutil.which, ("cc", "gcc", "clang")) if found)
+    if find_spec("ziglang"):
+        yield [sys.executable, "-m", "ziglang", "cc"]
 
 
 def build(target: Path | None = None) -> Path | None:
-    """Compile the kernel, to stand beside its source unless told otherwise; None if there is no compiler, or if it fails."""
+    """Compile the kernel, to stand beside its source unless told otherwise; None if no compiler does."""
     target = target or KERNEL / "kernel.so"
-    if (command := compiler()) is None:
-        print("no C compiler: the kernel is not built, workers do its work in Python", file=sys.stderr)
-        return None
     read = sorted([*SOURCES, *KERNEL.glob("*.h")])
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in read)).hexdigest()
     # Exchanged in one step: a process that has the old one loaded keeps it.
     made = target.with_name(f"{target.name}.{os.getpid()}")
-    try:
-        sources = map(str, SOURCES)
-        subprocess.run([*command, *OPTIONS, f'-DSOURCE="{digest}"', *sources, "-o", str(made)], check=True)
-        made.replace(target)
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"the kernel is not built, workers do its work in Python: {error}", file=sys.stderr)
-        return None
-    finally:
-        made.unlink(missing_ok=True)
-    return target
+    for command in compilers():
+        try:
+            sources = map(str, SOURCES)
+            subprocess.run([*command, *OPTIONS, f'-DSOURCE="{digest}"', *sources, "-o", str(made)], check=True)
+            made.replace(target)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{' '.join(command)} does not build the kernel: {error}", file=sys.stderr)
+        else:
+            return target
+        finally:
+            made.unlink(missing_ok=True)
+    print("no C compiler builds the kernel; install one, or the package ziglang", file=sys.stderr)
+    return None
 
 
 if __name__ == "__main__":

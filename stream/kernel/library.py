@@ -69,12 +69,13 @@ def digest_of(folder: Path) -> str:
     return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()
 
 
-def load(file: Path = FILE) -> Any:
-    """Load the compiled kernel; None if it is missing or built from other sources.
+def _is_off() -> bool:
+    return os.environ.get(KERNEL_VARIABLE, "").casefold() == KERNEL_OFF
 
-    ``KERNEL_VARIABLE`` turns it off.
-    """
-    if os.environ.get(KERNEL_VARIABLE, "").casefold() == KERNEL_OFF:
+
+def load(file: Path = FILE) -> Any:
+    """Load the compiled kernel; None if it is missing or built from other sources, or turned off."""
+    if _is_off():
         return None
     try:
         library = ctypes.CDLL(str(file))
@@ -87,6 +88,17 @@ def load(file: Path = FILE) -> Any:
     except (OSError, AttributeError):
         return None
     return library
+
+
+def describe_missing_kernel() -> str | None:
+    """Describe why there is no kernel, with the remedy; None if it is loaded, or turned off on purpose."""
+    if compiled() is not None or _is_off():
+        return None
+    state = "is of another version or platform" if FILE.exists() else "is missing"
+    return (
+        f"the compiled kernel {state}, so loops over events run in Python, several times slower; install Sotto again, "
+        "or run 'python hatch_build.py' in a source tree"
+    )
 
 
 def compiled() -> Any:

@@ -31,6 +31,7 @@ from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import find_topics, inspect_topics
 from stream.kafka.topics.layouts import TopicsError, format_differences
 from stream.kernel import compiled
+from stream.kernel.library import describe_missing_kernel
 from stream.log import get_logger
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics
@@ -169,6 +170,8 @@ async def serve(
     too, so that a service ends with its parent. Feeds need no noise key.
     """
     tracing.configure(role)
+    if (reason := describe_missing_kernel()) is not None:
+        log.warning("no compiled kernel", role=role, reason=reason)
     started = time.time()
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin)

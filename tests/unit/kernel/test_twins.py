@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from stream.kernel import (
     spans_of,
     use,
 )
-from stream.kernel.library import SOURCES, digest_of, load
+from stream.kernel.library import SOURCES, describe_missing_kernel, digest_of, load
 from stream.privacy.noise import DrawRole, NoiseKey, event_words, round_words, stream_subkey, stream_subkeys
 from tests.kernels import kernel
 
@@ -374,6 +375,33 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
     monkeypatch.setattr("stream.kernel.library.SOURCES", tmp_path)
     assert load(built) is None
     assert load(tmp_path / "none.so") is None
+
+
+def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOTTO_KERNEL", raising=False)
+    monkeypatch.setattr("stream.kernel.library.FILE", tmp_path / "kernel.so")
+    with use(None):
+        assert "is missing" in str(describe_missing_kernel())
+        (tmp_path / "kernel.so").touch()
+        assert "is of another version or platform" in str(describe_missing_kernel())
+        monkeypatch.setenv("SOTTO_KERNEL", "off")
+        assert describe_missing_kernel() is None
+    with use(object()):
+        assert describe_missing_kernel() is None
+
+
+def test_a_build_without_a_compiler_requires_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import runpy  # noqa: PLC0415
+
+    from tests.kernels import ROOT  # noqa: PLC0415
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    required = partial(runpy.run_path(str(ROOT / "hatch_build.py"))["KernelBuild"].dependencies, None)
+    monkeypatch.delenv("SOTTO_KERNEL", raising=False)
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    assert required() == ["ziglang>=0.13"]
+    monkeypatch.setenv("SOTTO_KERNEL", "off")
+    assert required() == []
 
 
 def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
