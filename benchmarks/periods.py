@@ -216,7 +216,7 @@ def shown(year: Year) -> Tables:
     tables = Tables(TOPICS)
     for name in tables.inputs:
         for record in year.records(name):
-            tables.take(record)
+            tables.add_record(record)
     return tables
 
 

@@ -7,7 +7,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Annotated, Final
 
@@ -18,47 +19,25 @@ from stream.cli.lazy_commands import Later, group_of
 from stream.optional_packages import missing_of
 from stream.version import VERSION
 
-_WHY: Final = {errno.EPIPE: "its reader has closed it", errno.EBADF: "it is closed"}
-
 _WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; the message says why."""
+    """Standard output cannot be written; the message says why. No library ignores it, unlike an OSError."""
 
 
 class _Output(io.TextIOWrapper):
-    r"""Standard output that escapes unsupported characters, as ``\u03b5``, and raises OutputError.
-
-    After a failed write every later write fails too, because libraries ignore single failures.
-    Once ``is_lost``, it drops everything, so that nothing fails while Python ends.
-    """
-
-    is_lost = False
-    _failure: OutputError | None = None
+    r"""Standard output that escapes unsupported characters, as ``\u03b5``, and raises OutputError."""
 
     def write(self, text: str) -> int:
         """Write ``text``."""
-        self._try(super().write, text)
-        return len(text)
+        with _explained_write():
+            return super().write(text)
 
     def flush(self) -> None:
         """Write the buffer."""
-        self._try(super().flush)
-
-    def _try(self, call: Callable[..., object], *arguments: str) -> None:
-        if self.is_lost:
-            return
-        if self._failure is not None:
-            raise self._failure
-        try:
-            call(*arguments)
-        except OSError as error:
-            why = _WHY.get(error.errno or 0, error.strerror)
-            self._failure = OutputError(
-                f"standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
-            )
-            raise self._failure from None
+        with _explained_write():
+            super().flush()
 
 
 class _Messages(io.TextIOWrapper):
@@ -66,29 +45,25 @@ class _Messages(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write ``text``."""
-        try:
-            return super().write(text)
-        except OSError:
-            return len(text)
+        with suppress(OSError):
+            super().write(text)
+        return len(text)
 
     def flush(self) -> None:
         """Write the buffer."""
-        try:
+        with suppress(OSError):
             super().flush()
-        except OSError:
-            return
 
 
-class _Closed(io.RawIOBase):
-    """A file that was closed before the command started."""
-
-    def writable(self) -> bool:
-        """Return True: writes fail only when they are flushed."""
-        return True
-
-    def write(self, _: object) -> int:
-        """Raise the system's error for a closed file."""
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+@contextmanager
+def _explained_write() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = "its reader has closed it" if error.errno == errno.EPIPE else error.strerror
+        raise OutputError(
+            f"standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
+        ) from None
 
 
 def take_over() -> None:
@@ -98,29 +73,13 @@ def take_over() -> None:
     """
     if not _WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
         os.environ.pop("COLUMNS", None)
-    if sys.stdout is sys.__stdout__:
-        sys.stdout = sys.__stdout__ = _over(_Output, sys.__stdout__)  # type: ignore[misc]
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = sys.__stderr__ = _over(_Messages, sys.__stderr__)  # type: ignore[misc]
-
-
-def give_up_output() -> None:
-    """Drop the unwritten part of standard output."""
-    if isinstance(sys.stdout, _Output):
-        sys.stdout.is_lost = True
-
-
-def _over(kind: type[io.TextIOWrapper], stream: object) -> io.TextIOWrapper:
-    if not isinstance(stream, io.TextIOWrapper):
-        return kind(io.BufferedWriter(_Closed()), encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    encoding, is_line_buffered, is_written_through = stream.encoding, stream.line_buffering, stream.write_through
-    return kind(
-        stream.detach(),
-        encoding=encoding,
-        errors="backslashreplace",
-        line_buffering=is_line_buffered,
-        write_through=is_written_through,
-    )
+    for name, kind in (("stdout", _Output), ("stderr", _Messages)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+            options = {one: getattr(stream, one) for one in ("encoding", "line_buffering", "write_through")}
+            replaced = kind(stream.detach(), errors="backslashreplace", **options)
+            setattr(sys, name, replaced)
+            setattr(sys, f"__{name}__", replaced)
 
 
 COMMANDS: Final = {
@@ -255,7 +214,8 @@ def main() -> None:
         try:
             app()
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except Exception as error:
         if (message := _error_line(error)) is None:
             raise
@@ -284,7 +244,9 @@ def _is(error: Exception, where: str) -> bool:
 
 
 def _fail(message: str) -> None:
-    give_up_output()
+    if isinstance(sys.stdout, _Output):
+        # What standard output could not write must not fail again while Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _say("error", message)
     sys.exit(1)
 
@@ -292,4 +254,4 @@ def _fail(message: str) -> None:
 def _say(kind: str, message: str) -> None:
     from stream.cli.output import visible  # noqa: PLC0415  (half of the start-up time of a failing command)
 
-    sys.stderr.write(f"{kind}: {visible(message)}\n")
+    typer.echo(f"{kind}: {visible(message)}", err=True)

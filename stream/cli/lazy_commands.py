@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -42,16 +41,9 @@ def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
             """Write the help without importing a command."""
-            with self._only_listing():
-                super().format_help(ctx, formatter)
-
-        @contextmanager
-        def _only_listing(self) -> Iterator[None]:
             self.listing = True
-            try:
-                yield
-            finally:
-                self.listing = False
+            super().format_help(ctx, formatter)
+            self.listing = False
 
     return Group
 
@@ -62,7 +54,7 @@ def _load_command(name: str, where: str) -> Any:
     gc.disable()
     try:
         with explained():
-            found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)
+            found = getattr(import_module(module), attribute)
     finally:
         gc.enable()
     if not isinstance(found, typer.Typer):

@@ -68,7 +68,7 @@ async def serve_monitor(
                 groups.run(),
                 TopicWatch(settings, monitor.show_topics).run(),
                 _remember(monitor),
-                asking.rest(),
+                asking.disconnect_when_idle(),
             ]
             if alerts is not None:
                 works.append(AlertReader(settings, client.topics, alerts).run())

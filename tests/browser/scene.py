@@ -95,7 +95,7 @@ class Scene(Installation):
                 place = (record.topic, record.partition)
                 if record.offset >= self.read.get(place, 0):
                     self.read[place] = record.offset + 1
-                    self.tables.take(record._replace(timestamp=int(self.now * 1000)))
+                    self.tables.add_record(record._replace(timestamp=int(self.now * 1000)))
         self.flow_answers()
 
     def at_work(self) -> None:
@@ -301,14 +301,14 @@ class Scene(Installation):
         offset = self.read[place]
         self.read[place] = offset + 1
         value = _ledger.encode(record)
-        self.tables.take(Record(*place, offset, int(self.now * 1000), f"grant|{stream}".encode(), value))
+        self.tables.add_record(Record(*place, offset, int(self.now * 1000), f"grant|{stream}".encode(), value))
 
     def add_dead_letter(self, headers: RejectedHeaders) -> None:
         """A dead letter whose headers say whatever one likes."""
         place = (self.driver.topics.rejected, 0)
         offset = self.read.get(place, 0)
         self.read[place] = offset + 1
-        self.tables.take(Record(*place, offset, int(self.now * 1000), b"", b"", headers.to_kafka()))
+        self.tables.add_record(Record(*place, offset, int(self.now * 1000), b"", b"", headers.to_kafka()))
 
     @property
     def a_grant(self) -> GrantRecord:

@@ -14,7 +14,7 @@ from schemas import Amount
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import record_rows
-from stream.cli.manage.record_rows import folded, moment
+from stream.cli.manage.record_rows import folded, short_start
 from stream.cli.run.top_command import Frame, picture
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
 from tests.unit.monitor.frames import frame_of
@@ -102,7 +102,7 @@ def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
 
 def test_what_has_no_periods_is_listed_as_before() -> None:
     assert folded(["b", "a", "b-c"], str) == [("b", "b", ""), ("a", "a", ""), ("b-c", "b-c", "")]
-    assert [moment(f"2013-01-01T{at}Z") for at in ("00:00:00", "05:00:00", "05:30:10")] == [
+    assert [short_start(f"2013-01-01T{at}Z") for at in ("00:00:00", "05:00:00", "05:30:10")] == [
         "2013-01-01",
         "2013-01-01T05:00",
         "2013-01-01T05:30:10",

@@ -202,10 +202,10 @@ def _line(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Lin
     if not periods:
         return Line(name, found[0])
     start, latest = max(periods, key=lambda one: one[0])
-    return Line(name, latest, f"{moment(start)}, of {len(periods):,}")
+    return Line(name, latest, f"{short_start(start)}, of {len(periods):,}")
 
 
-def moment(start: str) -> str:
+def short_start(start: str) -> str:
     """Return a period's start without trailing zeros of minutes and hours."""
     return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
 

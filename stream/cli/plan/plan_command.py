@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.cli.output import AsJson, CommandError, console, say, show_json
-from stream.cli.plan.plan_comparison import Goal, show_choices
+from stream.cli.plan.plan_comparison import show_choices
 from stream.cli.plan.plan_facts import Facts, FormName, in_rows, needs_of, of_windows, print_plainest, print_plan
 from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import charge_of, show_standing
@@ -186,7 +186,14 @@ def plan(
             group_by=tuple(group_by or ()),
             attribute=attribute,
         )
-        goal = Goal(queries, cutoff, epsilon, delta, alpha, beta)
+        goal = {
+            "queries": queries,
+            "cutoff": cutoff or 1,
+            "epsilon": epsilon,
+            "delta": delta,
+            "alpha": alpha,
+            "beta": beta,
+        }
         show_choices(cast("Form | None", form and form.value), facts, goal, fields, table, as_json=as_json)
         return
     _refuse_if(table is not None, "--table: needs --source and the comparison of mechanisms; omit --mechanism")

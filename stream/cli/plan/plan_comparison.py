@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,22 +28,16 @@ _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "w
 """Fields of mechanisms that are options of the same name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """The number of questions, their budget and the requested error."""
-
-    queries: int
-    cutoff: int | None
-    epsilon: float | None
-    delta: float
-    alpha: float | None
-    beta: float
-
-
 def show_choices(
-    form: Form | None, facts: Facts, goal: Goal, fields: Mapping[str, Any], table: Path | None, *, as_json: bool
+    form: Form | None,
+    facts: Facts,
+    goal: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    table: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Compare the mechanisms and recommend one."""
+    """Compare the mechanisms and recommend one; ``goal`` has the fields of ``Wanted`` of the same names."""
     source = source_of(facts)
     form = form_of(form, source)
     people = None if table is None else _people_in(source, table)
@@ -55,16 +49,11 @@ def show_choices(
         fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # another row lowers no count
     wanted = Wanted(
         form=form,
-        queries=goal.queries,
-        epsilon=goal.epsilon,
-        alpha=goal.alpha,
-        beta=goal.beta,
-        delta=goal.delta,
         setting=setting,
         fields=fields,
-        cutoff=goal.cutoff or 1,
         group_by=places_of(facts, source),
         summed=summed_of(form, source, facts.attribute),
+        **goal,
     )
     with Console(stderr=True).status("planning") as progress:
         found = compare(wanted, lambda kind: progress.update(f"planning {kind}"))
@@ -110,10 +99,7 @@ def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, counted: 
             {
                 "mechanism": one.kind,
                 "over": facts.group_by if one.alone else None,
-                "applies": one.applies,
-                "alpha": one.alpha,
-                "epsilon": one.epsilon,
-                "vacuous": one.vacuous,
+                **{name: getattr(one, name) for name in ("applies", "alpha", "epsilon", "vacuous")},
                 "calibration": None if one.calibration is None else one.calibration.method,
                 "why": one.why,
             }

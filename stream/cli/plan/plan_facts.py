@@ -154,7 +154,11 @@ def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
         case RecordsSource():
             return Setting(neighbors=source.neighbors, contributions=source.contributions)
         case EventsSource():
-            return _of_events(source, facts)
+            if source.total is None:
+                raise CommandError(
+                    "--source: a running count needs a bound on a person's events in all windows; declare the source's total"
+                )
+            return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
         case TableSource():
             sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
             # One person changes a count of people by one, however many rows of theirs count.
@@ -179,14 +183,6 @@ def _of_options(form: Form, facts: Facts) -> Setting:
 
 def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
     return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
-
-
-def _of_events(source: EventsSource, facts: Facts) -> Setting:
-    if source.total is None:
-        raise CommandError(
-            "--source: a running count needs a bound on a person's events in all windows; declare the source's total"
-        )
-    return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
 
 
 def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
@@ -222,7 +218,12 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
         case EstimateCalibration():
             return _estimate_in_words(calibration)
         case RunningCountCalibration():
-            return _running_count_in_words(calibration)
+            gaussian = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
+            pure = f"ε {calibration.epsilon / calibration.levels:.4g} per level"
+            return (
+                f"{gaussian if calibration.method == 'gaussian' else pure}; a {calibration.tree} tree of {calibration.levels} "
+                f"levels, up to {calibration.nodes} sums an answer; charged once"
+            )
         case _ if calibration.method == "gaussian":
             per = "answer" if calibration.kind == "answers" else "number"
             return f"Gaussian noise, σ {calibration.deviation:.4g} per {per}"
@@ -230,14 +231,6 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
             return f"ε {calibration.epsilon_answer:.4g} per answer"
         case _:
             return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
-
-
-def _running_count_in_words(calibration: RunningCountCalibration) -> str:
-    if calibration.method == "gaussian":
-        noise = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
-    else:
-        noise = f"ε {calibration.epsilon / calibration.levels:.4g} per level"
-    return f"{noise}; a {calibration.tree} tree of {calibration.levels} levels, up to {calibration.nodes} sums an answer; charged once"
 
 
 def _estimate_in_words(calibration: EstimateCalibration) -> str:
@@ -269,17 +262,14 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
     return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
 
 
-def _lazy_alpha(spec: StreamSpec, setting: Setting) -> float:
-    sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
-    lazy = LazyHistogram(kind="lazy_histogram", **sparse)
-    return choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
-
-
 def print_plainest(spec: StreamSpec, setting: Setting) -> None:
     """Print the error bound of the simplest mechanism for sparse questions."""
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
+        sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
+        lazy = LazyHistogram(kind="lazy_histogram", **sparse)
+        alpha = choose(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), setting).alpha
         console.print(
-            f"a lazy_histogram with the same ε answers such questions within ±{bound(_lazy_alpha(spec, setting), grouped=True)}"
+            f"a lazy_histogram with the same ε answers such questions within ±{bound(alpha, grouped=True)}"
         )
 
 

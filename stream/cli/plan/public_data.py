@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -66,7 +67,6 @@ class RegisteredSources:
     def __init__(self) -> None:
         self._settings = settings_here()
         self._named = "bootstrap" in Settings().model_fields_set
-        self._sources: list[Source] | None = None
 
     def tables(self) -> list[TableSource] | None:
         """Return all registered tables, or None if no deployment is configured or reachable.
@@ -76,7 +76,7 @@ class RegisteredSources:
         if not self._named and not _reachable(self._settings.bootstrap):
             return None
         try:
-            return [one for one in self._read() if isinstance(one, TableSource)]
+            return [one for one in self._sources if isinstance(one, TableSource)]
         except (TopicsError, KafkaError) as error:
             if not self._named and isinstance(error, TopicsError):
                 return None  # a Kafka without Sotto
@@ -85,10 +85,10 @@ class RegisteredSources:
                 f"--synthetic, or {'correct or unset' if self._named else 'set'} SOTTO_BOOTSTRAP ({_message(error)})"
             ) from None
 
-    def find(self, name: str) -> Source:
+    def find_source(self, name: str) -> Source:
         """Return a registered source's definition."""
         try:
-            found = [one for one in self._read() if one.source == name]
+            found = [one for one in self._sources if one.source == name]
         except (TopicsError, KafkaError) as error:
             raise CommandError(
                 f"source '{name}': the ledger with its definition cannot be read; give --source ({_message(error)})"
@@ -97,10 +97,9 @@ class RegisteredSources:
             raise CommandError(f"source '{name}' is not registered; give its definition with --source")
         return found[0]
 
-    def _read(self) -> list[Source]:
-        if self._sources is None:
-            self._sources = asyncio.run(_sources_of(self._settings))
-        return self._sources
+    @cached_property
+    def _sources(self) -> list[Source]:
+        return asyncio.run(_sources_of(self._settings))
 
 
 def _message(error: TopicsError | KafkaError) -> str:

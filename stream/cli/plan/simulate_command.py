@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,7 @@ def simulate(
     if plot is not None:
         new_figure(plot, width=1, height=1)  # fails early
     registered = RegisteredSources()
-    definition = registered.find(wanted.source) if source is None else read_as(_sources, source)
+    definition = registered.find_source(wanted.source) if source is None else read_as(_sources, source)
     seed = secrets.randbits(31) if seed is None else seed
     frame, data = public_data(definition, registered, table, rows, seed)
     with Console(stderr=True).status(
@@ -118,17 +119,11 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
                 "charged": run.charged,
                 "spent": run.spent,
                 "broken": run.broken,
-                "ended": None if run.ended is None else {"line": run.ended.line, "reason": run.ended.reason},
+                "ended": None if run.ended is None else asdict(run.ended),
                 "rejections": [{"line": line, "reason": reason} for line, reason in run.rejections.items()],
                 "figures": [_figures(one) for one in run.figures],
                 "errors": [
-                    {
-                        "line": one.line,
-                        "what": one.what,
-                        "largest": one.largest,
-                        "alpha": one.alpha,
-                        "broken": one.broken,
-                    }
+                    {name: getattr(one, name) for name in ("line", "what", "largest", "alpha", "broken")}
                     for one in run.measurements
                 ],
             }
@@ -138,16 +133,8 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
 
 
 def _figures(one: Figures) -> dict[str, Any]:
-    return {
-        "what": one.what,
-        "answers": one.answers,
-        "numbers": one.numbers,
-        "largest": one.largest,
-        "mean": one.mean,
-        "alpha": None if one.alpha is None else {"least": one.alpha[0], "largest": one.alpha[1]},
-        "unpromised": one.unpromised,
-        "broken": one.broken,
-    }
+    alpha = None if one.alpha is None else dict(zip(("least", "largest"), one.alpha, strict=True))
+    return {**asdict(one), "alpha": alpha}
 
 
 def _print(report: SimulationReport, data: str) -> None:
@@ -185,13 +172,16 @@ def _print(report: SimulationReport, data: str) -> None:
                 _figure(one.largest),
                 _figure(one.mean),
                 _promised(one),
-                _broken(one),
+                f"{one.broken:,} of {one.answers - one.unpromised:,}",
             ]
             for run, listed in [*several, ("all", report.figures)]
             for one in listed
         ],
     )
-    say(_verdict(report))
+    say(
+        f"{report.broken_runs:,} of {len(report.runs):,} runs had an error above the promised α; "
+        f"the promised probability is at most {grant.calibration.beta:g} for each run"
+    )
     if max(run.answered for run in report.runs) > spec.expected_queries:
         say(
             f"the promise covers the first {spec.expected_queries:,} answers, and there were more: raise expected_queries"
@@ -203,15 +193,6 @@ def _print(report: SimulationReport, data: str) -> None:
         say(f"line {line} rejected: {reason}")
     if len(rejections) > _SHOWN_REJECTIONS:
         say(f"and {len(rejections) - _SHOWN_REJECTIONS:,} more; --json has them all")
-
-
-def _verdict(report: SimulationReport) -> str:
-    beta = report.grant.calibration.beta
-    runs = len(report.runs)
-    return (
-        f"{report.broken_runs:,} of {runs:,} runs had an error above the promised α; "
-        f"the promised probability is at most {beta:g} for each run"
-    )
 
 
 def _share(rows: int | None, counted: int | None) -> str:
@@ -231,7 +212,3 @@ def _promised(one: Figures) -> str:
     least, largest = one.alpha
     shown = bound(largest, grouped=True)
     return f"{bound(least, grouped=True)} … {shown}" if least < 0.99 * largest else shown
-
-
-def _broken(one: Figures) -> str:
-    return f"{one.broken:,} of {one.answers - one.unpromised:,}"

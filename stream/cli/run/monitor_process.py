@@ -48,7 +48,7 @@ class FolderLock:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[FolderLock]:
+def lock_folder(folder: Path) -> Iterator[FolderLock]:
     """Lock a folder; create it for its owner only if it is missing.
 
     Raises:
@@ -199,7 +199,7 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
     for role, path in files.items():
         text = new_text()
         (replace_secret if path.exists() else write_secret)(path, text)
-        tokens.append(Token.of(text, role, role, created=now))
+        tokens.append(Token.from_text(text, role, role, created=now))
     # Written last: after a crash before this line the next start creates the tokens again.
     change_names(names, lambda before: (TokenFile(tokens=(*before.tokens, *tokens)), None))
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas import Amount, registered_as
-from stream.cli.manage.record_rows import moment
+from stream.cli.manage.record_rows import short_start
 from stream.cli.output import CommandError, console, visible
 from stream.cli.run.monitor_process import monitor_of
 from stream.formatting import bound
@@ -269,7 +269,7 @@ def _name(name: str, period: str | None) -> Text:
     return (
         _text(name)
         if period is None
-        else Text.assemble(_text(registered_as(name)), (f" {moment(period)}", "bright_black"))
+        else Text.assemble(_text(registered_as(name)), (f" {short_start(period)}", "bright_black"))
     )
 
 

@@ -15,7 +15,7 @@ import typer
 
 from stream.cli.output import CommandError, say
 from stream.cli.run import monitor_process
-from stream.cli.run.monitor_process import check_targets, held
+from stream.cli.run.monitor_process import check_targets, lock_folder
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
@@ -49,7 +49,7 @@ def up(
         ports = iter(metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None)))
     except ReplicaError as error:
         raise CommandError(str(error)) from None
-    with held(folder) as holder, ExitStack() as stack:
+    with lock_folder(folder) as holder, ExitStack() as stack:
         key_file = key_file or folder / "noise.key"
         if not key_file.exists():
             key_file.parent.mkdir(parents=True, exist_ok=True)

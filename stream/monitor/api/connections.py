@@ -138,7 +138,7 @@ class HttpConnection(web.RequestHandler):
         if self._wire is not None:
             self._wire.abort()
 
-    def works(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting: a whole request is being processed."""
         self._waiting.discard(self)
 
@@ -191,7 +191,7 @@ class _Server(web.Server):
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         async def work(request: web.BaseRequest) -> web.StreamResponse:
             if isinstance(request.protocol, HttpConnection):
-                request.protocol.works()
+                request.protocol.stop_waiting()
             return await server.request_handler(request)
 
         super().__init__(work, request_factory=server.request_factory, loop=loop)

@@ -65,7 +65,7 @@ class LiveViews:
         view.failure = None
         return view
 
-    def leave(self, view: LiveView) -> None:
+    def stop_watching(self, view: LiveView) -> None:
         """Remove a watcher of a view."""
         view.watchers -= 1
         if not view.watchers:
@@ -135,7 +135,7 @@ class _Subscription:
     view: LiveView
     sent: int = 0
 
-    def news(self) -> str | None:
+    def next_event(self) -> str | None:
         """Return the event to send, or None if the view is unchanged."""
         if self.sent == self.view.edition:
             return None
@@ -178,7 +178,7 @@ class EventStreams:
         finally:
             self._open[bearer.name] -= 1
             for one in subscriptions:
-                self._live.leave(one.view)
+                self._live.stop_watching(one.view)
         return response
 
     async def _send(
@@ -195,7 +195,7 @@ class EventStreams:
             if self._monitor.complete():
                 await self._live.refresh([one.view for one in subscriptions], bearer.name)
             for one in subscriptions:
-                if (text := one.news()) is not None:
+                if (text := one.next_event()) is not None:
                     number, spoken = number + 1, loop.time()
                     await write(response, f"id: {number}\n{text}\n\n")
             if loop.time() - spoken >= KEEPALIVE:

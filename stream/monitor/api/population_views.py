@@ -28,7 +28,7 @@ from stream.monitor.api.problems import unknown
 from stream.monitor.api.views import left_share, points_of, source_row
 from stream.monitor.state.budget_history import PeriodEnd, merged
 from stream.monitor.state.digests import GrantRecordShape
-from stream.monitor.state.entries import SourceEntry, StreamEntry, meaning_of, whole
+from stream.monitor.state.entries import SourceEntry, StreamEntry, meaning_of, total_amount
 from stream.monitor.state.monitor_tables import Tables
 
 
@@ -96,7 +96,7 @@ def _allotments(tables: Tables, query: AllotmentQuery) -> Iterable[AllotmentReco
 
 def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
     declared = record.population
-    total = whole(declared.epsilon, declared.delta, declared.accountant)
+    total = total_amount(declared.epsilon, declared.delta, declared.accountant)
     return PopulationRow.from_record(
         record,
         population=declared.population,
@@ -111,7 +111,7 @@ def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
 
 
 def _allotment_row(tables: Tables, record: AllotmentRecord) -> AllotmentRow:
-    total = whole(record.epsilon, record.delta, _accountant_of(tables, record))
+    total = total_amount(record.epsilon, record.delta, _accountant_of(tables, record))
     return AllotmentRow.from_record(
         record,
         total=total,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from schemas import Answer, GrantRecord, Query, Source, SourceRecord, StreamState
+from schemas import Answer, GrantRecord, Query, SourceRecord
 from stream import sql
 from stream.client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
@@ -141,17 +141,17 @@ class OnDemand:
             self._waiting -= 1
             self._last = time.monotonic()
 
-    async def rest(self) -> None:
+    async def disconnect_when_idle(self) -> None:
         """Disconnect after idle periods, until cancelled; then disconnect for good."""
         try:
             while True:
                 await asyncio.sleep(_IDLE_SECONDS / 4)
                 if not self._waiting and time.monotonic() - self._last > _IDLE_SECONDS:
-                    await self._leave()
+                    await self._disconnect()
         finally:
-            await self._leave()
+            await self._disconnect()
 
-    async def _leave(self) -> None:
+    async def _disconnect(self) -> None:
         async with self._changing:
             client, self._client = self._client, None
             if client is not None:
@@ -177,7 +177,11 @@ _OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=true, and le
 
 async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> QuestionAnswered:
     """Ask one question and return its answer and cost."""
-    grant, source = _subject(tables, query.stream)
+    entry = tables.streams.get(query.stream)
+    if entry is None or entry.grant is None:
+        raise unknown("stream", query.stream)
+    grant = views.grant_record(entry)
+    source = views.definition(tables, tables.sources[grant.spec.source])
     [result] = await _answers(asker, [query])
     result = result.of(query, source)
     return QuestionAnswered(
@@ -241,14 +245,6 @@ async def _answers(asker: Asker | None, queries: Sequence[Query]) -> list[Result
         raise ProblemError(503, "unavailable", f"{error}; send the same again"[:1024]) from None
 
 
-def _subject(tables: Tables, stream: str) -> tuple[GrantRecord, Source]:
-    entry = tables.streams.get(stream)
-    if entry is None or entry.grant is None:
-        raise unknown("stream", stream)
-    record = views.grant_record(entry)
-    return record, views.definition(tables, tables.sources[record.spec.source])
-
-
 def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
     """Return the sources and streams that a name after FROM may refer to."""
     if name not in tables.sources and name not in tables.streams:
@@ -256,9 +252,5 @@ def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[Gra
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
     named = {name, *(one.grant.spec.source for one in streams if one.grant)}
     sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]
-    return sources, [_current(views.grant_record(one), one.state) for one in streams]
-
-
-def _current(record: GrantRecord, state: StreamState) -> GrantRecord:
-    """Mark a stream as exhausted before the ledger does."""
-    return record.model_copy(update={"state": state})
+    # A stream is shown as exhausted before the ledger marks it.
+    return sources, [views.grant_record(one).model_copy(update={"state": one.state}) for one in streams]

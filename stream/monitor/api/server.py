@@ -31,8 +31,7 @@ from stream.monitor.state.monitor_metrics import CONTENT_TYPE, exposition
 from stream.version import SERVER_NAME
 
 FOLDER = Path(__file__).parents[1] / "static"
-START = "index.html"
-ICON = "icon.svg"
+_PAGES = {"/": "index.html", "/favicon.ico": "icon.svg"}
 
 _POLICY = (
     "default-src 'none'",
@@ -93,21 +92,14 @@ def add_pages(application: web.Application) -> None:
     """Serve the page at ``/`` and its files below ``/static/``; unknown ones are 404."""
     assets = load_assets()
 
-    async def start(request: web.Request) -> web.Response:
-        return assets[START].answer(request)
-
-    async def icon(request: web.Request) -> web.Response:
-        return assets[ICON].answer(request)
-
-    async def file(request: web.Request) -> web.Response:
-        asset = assets.get(request.match_info["name"])
+    async def send_file(request: web.Request) -> web.Response:
+        asset = assets.get(request.match_info.get("name") or _PAGES[request.path])
         if asset is None:
             raise web.HTTPNotFound
         return asset.answer(request)
 
-    application.router.add_get("/", start)
-    application.router.add_get("/favicon.ico", icon)
-    application.router.add_get("/static/{name:.+}", file)
+    for path in (*_PAGES, "/static/{name:.+}"):
+        application.router.add_get(path, send_file)
 
 
 log = get_logger("monitor")
@@ -131,7 +123,7 @@ _CODES: dict[int, ProblemCode] = {
 }
 _UNLIMITED = frozenset({"/healthz", "/readyz"})
 """Not rate-limited; the page's files are not either, as a browser loads thirty at once."""
-_PUBLIC = frozenset({*_UNLIMITED, "/", "/favicon.ico"})
+_PUBLIC = frozenset({*_UNLIMITED, *_PAGES})
 """Served without a token: health, and the page that asks for the token."""
 _PUBLIC_PREFIX = "/static/"
 
@@ -211,7 +203,11 @@ def _guard(monitor: Monitor) -> Any:
         _refuse_encoded(request)
         if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
             return await handler(request)
-        bearer, trouble = _bearer(monitor, request)
+        unreadable = False
+        try:
+            bearer = monitor.bearer(_token(request))
+        except TokenError:
+            bearer, unreadable = None, True
         # Requests without a valid token share their address's bucket, so that guessing is slow.
         if wait := limiter.wait((bearer and bearer.name, request.remote)):
             raise too_many(
@@ -221,7 +217,7 @@ def _guard(monitor: Monitor) -> Any:
         public = request.path in _PUBLIC or request.path.startswith(_PUBLIC_PREFIX)
         if bearer is not None:
             request[_BEARER] = bearer
-        elif trouble and not public:
+        elif unreadable and not public:
             raise ProblemError(503, "unavailable", "the token file cannot be read; see the monitor's log")
         elif not public:
             raise ProblemError(
@@ -240,14 +236,6 @@ def _refuse_encoded(request: web.Request) -> None:
         raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it unencoded")
 
 
-def _bearer(monitor: Monitor, request: web.Request) -> tuple[Bearer | None, bool]:
-    """Return the user, and True if the token file is unreadable."""
-    try:
-        return monitor.bearer(_token(request)), False
-    except TokenError:
-        return None, True
-
-
 def _token(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
@@ -257,10 +245,11 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         bearer = request.get(_BEARER)
         if route.access is not None and (bearer is None or not may(bearer.role, route.access)):
-            raise ProblemError(
-                403, "forbidden", f"this is for {article(route.access)}; the token is {_whose(bearer)}"
-            )
-        query = _query(request, route)
+            whose = "nobody's" if bearer is None else f"{article(bearer.role)}'s"
+            raise ProblemError(403, "forbidden", f"this is for {article(route.access)}; the token is {whose}")
+        if route.query is None and request.query:
+            raise ProblemError(400, "malformed", "parameter: this route has none; remove them")
+        query = None if route.query is None else checked(request, route.query)
         body = await _body(request, route) if route.body is not None else None
         gone = _gone(request)
         call = Call(bearer, dict(request.match_info), query, body, gone)
@@ -280,19 +269,6 @@ def _handler(monitor: Monitor, route: Route) -> Handler:
 def _gone(request: web.Request) -> Callable[[], bool]:
     """Return a function that is True once the client has disconnected."""
     return lambda: request.transport is None or request.transport.is_closing()
-
-
-def _whose(bearer: Bearer | None) -> str:
-    return "nobody's" if bearer is None else f"{article(bearer.role)}'s"
-
-
-def _query(request: web.Request, route: Route) -> Any:
-    if route.query is not None:
-        return checked(request, route.query)
-    refuse_repeated(request.query)
-    if request.query:
-        raise ProblemError(400, "malformed", "parameter: this route has none; remove them")
-    return None
 
 
 def checked(request: web.Request, model: type[_Parameters]) -> _Parameters:

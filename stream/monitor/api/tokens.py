@@ -66,7 +66,9 @@ class Token(BaseModel):
     revoked: Seconds | None = None
 
     @classmethod
-    def of(cls, text: str, name: str, role: AccessRole, *, created: int, expires: int | None = None) -> Self:
+    def from_text(
+        cls, text: str, name: str, role: AccessRole, *, created: int, expires: int | None = None
+    ) -> Self:
         """Return the entry of a token's text."""
         return cls(
             id=text.split("_")[1],
@@ -127,7 +129,7 @@ class TokenFile(BaseModel):
         if len(self.tokens) >= MAX_TOKENS:
             raise TokenError(f"there are {MAX_TOKENS} tokens already; start a new file")
         text = new_text()
-        fresh = Token.of(text, name, role, created=now, expires=expires)
+        fresh = Token.from_text(text, name, role, created=now, expires=expires)
         return self._with((*self.tokens, fresh)), fresh, text
 
     def without(self, which: str, now: int) -> tuple[Self, tuple[Token, ...]]:

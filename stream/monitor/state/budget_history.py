@@ -206,7 +206,7 @@ class TrailState:
         """Return an account's history; an empty one if the trail has no entry of it."""
         return self._histories.get((kind, name)) or History()
 
-    def take(self, value: bytes) -> None:
+    def add_entry(self, value: bytes) -> None:
         """Add the next entry. An unreadable entry breaks the chain."""
         entry = None
         try:
@@ -216,7 +216,7 @@ class TrailState:
         if entry.totals is not None:
             self._note(entry, entry.totals)
         if entry.kind != "point":
-            self._latest.append(held(entry, value))
+            self._latest.append(hold_entry(entry, value))
 
     def _follow(self, entry: TrailShape | None, value: bytes) -> None:
         if self.broken is None:
@@ -236,7 +236,7 @@ class TrailState:
             self._histories[kind, name].add(entry.time / 1000, totals)
 
 
-def held(entry: TrailShape, value: bytes) -> HeldEntry:
+def hold_entry(entry: TrailShape, value: bytes) -> HeldEntry:
     """Return an entry as it is kept in memory."""
     action = entry.action or entry.event or entry.kind
     names = (entry.outcome, entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request)

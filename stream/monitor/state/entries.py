@@ -278,12 +278,12 @@ class SharedBudgets:
         self.populations: dict[str, tuple[PopulationRecord, float]] = {}
         self.allotments: dict[tuple[Owner, str], AllotmentRecord] = {}
 
-    def take_population(self, value: bytes, time: float) -> None:
+    def add_population(self, value: bytes, time: float) -> None:
         """Add a population's record."""
         record = read(PopulationRecord, value)
         self.populations[record.population.population] = (record, time)
 
-    def take_allotment(self, value: bytes) -> None:
+    def add_allotment(self, value: bytes) -> None:
         """Add an allotment's record."""
         record = read(AllotmentRecord, value)
         self.allotments[Owner(record.source, record.population), record.allotment] = record
@@ -296,7 +296,7 @@ class SharedBudgets:
         )
 
 
-def whole(epsilon: float, delta: float, accountant: str, renews: str | None = None) -> Amount:
+def total_amount(epsilon: float, delta: float, accountant: str, renews: str | None = None) -> Amount:
     """Return the total of a declared budget."""
     terms = AllottedTerms(epsilon, delta, accountant, renews)
     return to_amount(total_budget(terms), terms)

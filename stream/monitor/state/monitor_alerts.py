@@ -45,7 +45,7 @@ class Alerts:
         """A heap, as partitions are read in turn; the earliest alert is dropped first."""
         self._number = 0
 
-    def take(self, record: RecordLike) -> None:
+    def add_answer(self, record: RecordLike) -> None:
         """Add one committed answer; most are skipped without decoding."""
         value = record.value or b""
         stream = (record.key or b"").decode(errors="replace")

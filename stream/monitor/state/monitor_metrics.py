@@ -28,7 +28,7 @@ from stream.monitor.state.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.state.entries import STATES, SourceEntry
 from stream.settings import Settings
 
-INTERVAL: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 """Seconds between two checks of the topics."""
 
 log = get_logger("monitor")
@@ -46,13 +46,13 @@ class TopicWatch:
         """Check until cancelled; retry after errors."""
         while True:
             try:
-                self.take(await inspect_topics(self._settings))
+                self.add_inspection(await inspect_topics(self._settings))
             except (KafkaError, TopicsError, OSError, TimeoutError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("cannot inspect the topics", reason=reason)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(CHECK_SECONDS)
 
-    def take(self, found: Inspection) -> None:
+    def add_inspection(self, found: Inspection) -> None:
         """Show an inspection and log new differences."""
         for one in found.differences:
             if one not in self._told:

@@ -32,7 +32,7 @@ from stream.monitor.state.entries import (
     SourceEntry,
     StreamEntry,
     StreamTotals,
-    whole,
+    total_amount,
 )
 from stream.privacy.composition.costs import shown_state, whole_left
 from stream.processing.dead_letters import says_exhausted
@@ -84,13 +84,13 @@ class Tables:
         self._seen: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
-        self._takes = {
-            topics.ledger: self._take_ledger,
-            topics.status: self._take_status,
-            topics.charges: self._take_totals,
-            topics.control: self._take_control,
-            topics.rejected: self._take_rejected,
-            topics.trail: self._take_trail,
+        self._adders = {
+            topics.ledger: self._add_ledger,
+            topics.status: self._add_status,
+            topics.charges: self._add_totals,
+            topics.control: self._add_control,
+            topics.rejected: self._add_rejected,
+            topics.trail: self._add_trail,
         }
         self._public = frozenset(
             (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
@@ -100,7 +100,7 @@ class Tables:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The topics that are read into the tables."""
-        return tuple(self._takes)
+        return tuple(self._adders)
 
     @property
     def shown(self) -> int:
@@ -123,7 +123,7 @@ class Tables:
         """Return the offset after the last record that was read."""
         return self._seen.get((topic, partition), -1) + 1
 
-    def take(self, record: RecordLike) -> None:
+    def add_record(self, record: RecordLike) -> None:
         """Add one record of one of the ``inputs``; unreadable records are counted and skipped."""
         place = (record.topic, record.partition)
         if record.offset <= self._seen.get(place, -1):
@@ -131,30 +131,30 @@ class Tables:
         self._seen[place] = record.offset
         self.records += 1
         try:
-            self._takes[record.topic](record)
+            self._adders[record.topic](record)
         except UnreadableRecordError:
             self.unreadable += 1
 
-    def _take_ledger(self, record: RecordLike) -> None:
+    def _add_ledger(self, record: RecordLike) -> None:
         key, value = record.key or b"", record.value
         if value is None:
             return
         if key.startswith(b"source|"):
-            self._take_source(read(SourceRecordShape, value), value, record.timestamp / 1000)
+            self._add_source(read(SourceRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"grant|"):
-            self._take_grant(read(GrantRecordShape, value), value, record.timestamp / 1000)
+            self._add_grant(read(GrantRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"population|"):
-            self.shared.take_population(value, record.timestamp / 1000)
+            self.shared.add_population(value, record.timestamp / 1000)
             self.changes["sources"] += 1
         elif key.startswith(b"allotment|"):
-            self.shared.take_allotment(value)
+            self.shared.add_allotment(value)
             self.changes["sources"] += 1
 
-    def _take_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
+    def _add_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
         source = record.source
         entry = self.sources.get(source.source)
         if entry is None:
-            total = whole(source.epsilon, source.delta, source.accountant)
+            total = total_amount(source.epsilon, source.delta, source.accountant)
             entry = SourceEntry(record, raw, total, time, self._states[source.source])
             self.sources[source.source] = entry
             self.source_lines.add(source.source, period=source.period_of is not None)
@@ -162,7 +162,7 @@ class Tables:
         entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
 
-    def _take_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
+    def _add_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
         entry = self._entry(record.spec.stream)
         self._count(entry, -1)
         if entry.incarnation != record.identity.incarnation:
@@ -180,13 +180,13 @@ class Tables:
             entry.reason = record.reason
         self._count(entry, 1)
 
-    def _take_status(self, record: RecordLike) -> None:
+    def _add_status(self, record: RecordLike) -> None:
         if record.value is None:
             if (record.key or b"").startswith(MEMBER_PREFIX):
                 self.members.pop((record.key or b"").removeprefix(MEMBER_PREFIX).decode(errors="replace"), None)
             return
         if (record.key or b"").startswith(MEMBER_PREFIX):
-            self._take_member(read(MemberStatus, record.value), record.timestamp / 1000)
+            self._add_member(read(MemberStatus, record.value), record.timestamp / 1000)
         elif (record.key or b"").startswith(b"@"):
             restore = read(PartitionStatus, record.value)
             self.restores[restore.role, restore.partition] = RestoreEntry(restore, record.timestamp / 1000)
@@ -194,7 +194,7 @@ class Tables:
                 self._forget_refusals(record.partition)
             self.changes["workers"] += 1
         else:
-            self._take_totals(record)
+            self._add_totals(record)
 
     def _forget_refusals(self, partition: int) -> None:
         """Clear a partition's missing inputs: its new worker may have them and reports its own."""
@@ -204,14 +204,14 @@ class Tables:
             entry.refused = None
             self._count(entry, 1)
 
-    def _take_member(self, record: MemberStatus, time: float) -> None:
+    def _add_member(self, record: MemberStatus, time: float) -> None:
         self.members.pop(record.member, None)
         self.members[record.member] = MemberEntry(record, time)
         while len(self.members) > MAX_MEMBERS:
             del self.members[next(iter(self.members))]  # the process that has been silent longest
         self.changes["workers"] += 1
 
-    def _take_totals(self, record: RecordLike) -> None:
+    def _add_totals(self, record: RecordLike) -> None:
         if record.value is None:
             return
         totals, time = read(TotalsShape, record.value), record.timestamp / 1000
@@ -234,7 +234,7 @@ class Tables:
             entry.position = totals.position
         self._count(entry, 1)
 
-    def _take_control(self, record: RecordLike) -> None:
+    def _add_control(self, record: RecordLike) -> None:
         if record.value is None:
             return
         control = read(ControlShape, record.value)
@@ -252,7 +252,7 @@ class Tables:
             entry.ending, entry.reason = control.kind, control.reason or entry.reason
             self.changes["streams"] += 1
 
-    def _take_rejected(self, record: RecordLike) -> None:
+    def _add_rejected(self, record: RecordLike) -> None:
         letter = dead_letter(record.headers, record.value)
         if letter.topic not in self._public:
             self.passed_over += 1
@@ -264,9 +264,9 @@ class Tables:
         self.recent_rejected[code].append((time, letter))
         self.changes["rejected"] += 1
 
-    def _take_trail(self, record: RecordLike) -> None:
+    def _add_trail(self, record: RecordLike) -> None:
         self.changes["trail"] += 1
-        self.trail.take(record.value or b"")
+        self.trail.add_entry(record.value or b"")
 
     def _entry(self, stream: str) -> StreamEntry:
         entry = self.streams.get(stream)

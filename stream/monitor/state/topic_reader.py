@@ -150,7 +150,7 @@ class Reader:
 
         async def take(stream: faust.StreamT[bytes]) -> None:
             async for event in stream.events():
-                self._tables.take(_record(event))
+                self._tables.add_record(_record(event))
 
         self.app.agent(raw, name=f"read {topic}")(take)
 
@@ -268,7 +268,7 @@ class AlertReader:
                 fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
                 for partition, records in fetched.items():
                     for record in readable(records):
-                        self._alerts.take(record)
+                        self._alerts.add_answer(record)
                     self._positions[partition] = records[-1].offset + 1
                     await asyncio.sleep(0)
                 if not self._alerts.complete:

@@ -211,7 +211,7 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
         # What the monitor shows of the same answers.
         alerts = Alerts(Tables(client.topics))
         for one in client.records(client.topics.answers):
-            alerts.take(one._replace(timestamp=2_000_000_000_000))  # the driver begins in 1970
+            alerts.add_answer(one._replace(timestamp=2_000_000_000_000))  # the driver begins in 1970
         [firing] = alerts.view(AlertQuery()).firing
         assert (firing.latest.group, firing.since) == ({"origin": "EWR"}, 1362722400.0)
 

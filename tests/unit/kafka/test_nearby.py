@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.run.monitor_process import LOCK, VIEWER_FILE, held, monitor_of
+from stream.cli.run.monitor_process import LOCK, VIEWER_FILE, lock_folder, monitor_of
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
 from stream.kafka.client.local_address import local_address, settings_here, whence
@@ -105,7 +105,7 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
     folder.chmod(0o700)
     (folder / VIEWER_FILE).write_text(TOKEN)
     (folder / VIEWER_FILE).chmod(0o600)
-    with held(folder) as holder:
+    with lock_folder(folder) as holder:
         with pytest.raises(TokenError):
             monitor_of(None, Settings())
         holder.write_addresses("127.0.0.1:1", "http://127.0.0.1:4567/")

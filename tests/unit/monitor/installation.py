@@ -33,9 +33,9 @@ VIEWER = "sotto_00000000000b_" + "1" * 43
 ANALYST = "sotto_00000000000c_" + "2" * 43
 NAMES = TokenFile(
     tokens=(
-        Token.of(ANALYST, "ana", "analyst", created=0),
-        Token.of(OPERATOR, "olga", "operator", created=0),
-        Token.of(VIEWER, "vera", "viewer", created=0),
+        Token.from_text(ANALYST, "ana", "analyst", created=0),
+        Token.from_text(OPERATOR, "olga", "operator", created=0),
+        Token.from_text(VIEWER, "vera", "viewer", created=0),
     )
 )
 FEED = builders.source(neighbors="add-remove")
@@ -118,7 +118,7 @@ class Installation:
 
     def flow(self) -> None:
         for record in self.records():
-            self.tables.take(record)
+            self.tables.add_record(record)
         self.flow_answers()
 
     def flow_answers(self) -> None:
@@ -126,7 +126,7 @@ class Installation:
         for record in self.driver.records(self.driver.topics.answers):
             if record.offset >= self._answers.get(record.partition, 0):
                 self._answers[record.partition] = record.offset + 1
-                self.alerts.take(record._replace(timestamp=int(self.now * 1000)))
+                self.alerts.add_answer(record._replace(timestamp=int(self.now * 1000)))
 
     def answer_window(self, stream: str, start: int, groups: dict[str, str], **fields: Any) -> None:
         """Give the monitor the answers of a standing stream for one hour: an outcome for each group."""
@@ -134,7 +134,7 @@ class Installation:
             window = {"start": written_moment(start * 1000), "end": written_moment((start + 3600) * 1000)}
             answer = {"id": f"{start}/{group}", "stream": stream, "outcome": outcome, "window": window, **fields}
             value = json.dumps({**answer, "group": {"zone": group}}).encode()
-            self.alerts.take(
+            self.alerts.add_answer(
                 Record(self.driver.topics.answers, 0, 0, int(self.now * 1000), stream.encode(), value)
             )
 
@@ -154,13 +154,13 @@ class Installation:
         """Give the monitor a stream's status, as a worker writes it."""
         self._shown += 1
         key, value = status.stream.encode(), status.model_dump_json().encode()
-        self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
+        self.tables.add_record(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
 
     def show_restore(self, restore: PartitionStatus) -> None:
         """Give the monitor a partition's status, as a service writes it while it restores."""
         self._shown += 1
         key, value = f"@{restore.role}|{restore.partition}".encode(), restore.model_dump_json().encode()
-        self.tables.take(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
+        self.tables.add_record(Record(self.driver.topics.status, 0, self._shown, int(self.now * 1000), key, value))
 
     def application(self) -> Application:
         """Return a web application that serves the monitor alone."""

@@ -99,8 +99,8 @@ def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
     made.answer_window("else", 0, {"LGA": "above"})
     assert {row.stream for row in made.alerts.view(AlertQuery(limit=500)).recent} == {"late"}
     alerts = Alerts(made.tables)
-    alerts.take(Record("answers", 0, 0, 0, b"late", b'{"outcome":"above"'))
-    alerts.take(Record("answers", 0, 1, 0, b"late", None))
+    alerts.add_answer(Record("answers", 0, 0, 0, b"late", b'{"outcome":"above"'))
+    alerts.add_answer(Record("answers", 0, 1, 0, b"late", None))
     assert alerts.unreadable == 1
     assert not alerts.view(ALL).complete
 
@@ -178,7 +178,7 @@ def test_what_fires_does_not_hang_on_which_period_is_read_first(answers: list[Re
     for order in permutations({record.partition for record in answers}):
         alerts = Alerts(Installation().tables)
         for record in sorted(answers, key=lambda one: (order.index(one.partition), one.offset)):
-            alerts.take(record)
+            alerts.add_answer(record)
         assert [row.latest.stream for row in alerts.view(ALL).firing] == ([] if latest is None else [latest])
 
 
@@ -205,10 +205,10 @@ def test_a_restart_between_any_two_answers_changes_nothing_that_is_shown(
     while any(waiting.values()):
         # Workers of other partitions may be behind: each partition has its order, and no two have one.
         read.append(waiting[chance.choice([day for day, left in waiting.items() if left])].pop(0))
-        lived.take(read[-1])
+        lived.add_answer(read[-1])
         restarted = Alerts(tables)
         for record in sorted(read, key=lambda one: order.index(one.partition)):
-            restarted.take(record)
+            restarted.add_answer(record)
         assert lived.view(ALL) == restarted.view(ALL)
         assert told(lived) == by_definition(read)
 

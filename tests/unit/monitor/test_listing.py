@@ -42,7 +42,7 @@ def large() -> Installation:
             update={"spec": own, "answered": number, "tops": number % 3, "spent": Amount(epsilon=0.1, delta=0.0)}
         )
         key, value = f"grant|feed|{own.stream}".encode(), grant.model_dump_json().encode()
-        installation.tables.take(Record(topic, 0, 1000 + number, int(installation.now * 1000), key, value))
+        installation.tables.add_record(Record(topic, 0, 1000 + number, int(installation.now * 1000), key, value))
     return installation
 
 

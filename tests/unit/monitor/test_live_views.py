@@ -107,7 +107,7 @@ async def test_what_nobody_watches_any_more_is_not_made() -> None:
             refreshing = asyncio.create_task(watched.live.refresh([left, stays], "vera"))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            watched.live.leave(left)
+            watched.live.stop_watching(left)
         await refreshing
         while not watched.made:
             await watched.live.refresh([stays], "vera")

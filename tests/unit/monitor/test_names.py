@@ -223,7 +223,7 @@ def test_a_file_that_says_something_else_lets_nobody_in_and_is_not_quoted(tmp_pa
 
 def test_two_entries_of_one_id_or_two_roles_of_one_name_are_refused() -> None:
     one = NAMES.tokens[0]
-    for other in (one, Token.of(VIEWER, one.name, "viewer", created=0)):
+    for other in (one, Token.from_text(VIEWER, one.name, "viewer", created=0)):
         with pytest.raises(ValueError, match="two"):
             TokenFile(tokens=(one, other))
 

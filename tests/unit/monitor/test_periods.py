@@ -129,7 +129,7 @@ def test_the_latest_period_alone_is_there_where_nothing_else_is_known() -> None:
     tables = Tables(found.driver.topics)
     for record in found.records():
         if record.key not in {b"source|flights", b"grant|flights|late", b"late"}:
-            tables.take(record)
+            tables.add_record(record)
     assert [row.source for row in list_sources(tables, SourceQuery()).items] == ["feed", f"flights@{DAYS[3]}"]
     assert [row.stream for row in list_streams(tables, StreamQuery(), 0.0).items] == [f"late@{DAYS[3]}"]
 

@@ -103,10 +103,10 @@ def test_the_order_in_which_partitions_are_read_changes_no_figure(seed: int, aga
     random.Random(seed).shuffle(order)
     tables = Tables(installation.driver.topics)
     for place in order:
-        tables.take(queues[place].pop(0))
+        tables.add_record(queues[place].pop(0))
     if again:
         for record in installation.records():
-            tables.take(record)
+            tables.add_record(record)
     assert picture(tables, installation.now) == picture(installation.tables, installation.now)
 
 
@@ -126,7 +126,7 @@ def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -
         else:
             kept = latest[record.topic, record.partition, record.key] is record or generator.random() < 0.5
         if kept:
-            tables.take(record)
+            tables.add_record(record)
     assert picture(tables, installation.now) == picture(installation.tables, installation.now)
 
 
@@ -293,7 +293,7 @@ def letter(installation: Installation, offset: int, code: str) -> Record:
 def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
     installation = Installation()
     for offset in range(RECENT_REJECTED + 20):
-        installation.tables.take(letter(installation, offset, "malformed" if offset % 3 else "too-large"))
+        installation.tables.add_record(letter(installation, offset, "malformed" if offset % 3 else "too-large"))
     view = list_rejected(installation.tables, RejectedQuery())
     assert view.total == RECENT_REJECTED + 20
     assert {one.code: one.count for one in view.reasons} == {"malformed": 80, "too-large": 40}
@@ -312,7 +312,7 @@ def test_of_refused_events_of_live_topics_nothing_is_shown_nor_how_many_they_are
     before = exposition(installation.monitor), dict(installation.tables.changes)
     for offset in range(3):
         key, value, headers = dead_letter(original, Rejection("unknown category", "ward: not in its domain"))
-        installation.tables.take(Record(topic, 1, offset, 7_000, key, value, headers))
+        installation.tables.add_record(Record(topic, 1, offset, 7_000, key, value, headers))
     view = list_rejected(installation.tables, RejectedQuery())
     assert (view.total, view.reasons, view.recent) == (0, [], [])
     assert (exposition(installation.monitor), dict(installation.tables.changes)) == before
@@ -353,9 +353,9 @@ def test_refused_questions_are_named_by_stream_and_id_and_can_be_searched() -> N
 
 def test_a_frequent_reason_leaves_room_for_a_rare_one() -> None:
     installation = Installation()
-    installation.tables.take(letter(installation, 0, "rare"))
+    installation.tables.add_record(letter(installation, 0, "rare"))
     for offset in range(1, 3 * RECENT_REJECTED):
-        installation.tables.take(letter(installation, offset, "frequent"))
+        installation.tables.add_record(letter(installation, offset, "frequent"))
     rare = list_rejected(installation.tables, RejectedQuery(code="rare"))
     assert [one.offset for one in rare.recent] == [0]
 
@@ -364,7 +364,7 @@ def test_a_service_process_is_remembered_by_what_it_says_until_it_leaves() -> No
     installation = Installation()
     status = MemberStatus(role="worker", member="worker-a-1", version="1.2.3", started=900.0, memory=1 << 28)
     key, topic = b"@member|worker-a-1", installation.driver.topics.status
-    installation.tables.take(Record(topic, 0, 0, 5000, key, status.model_dump_json().encode()))
+    installation.tables.add_record(Record(topic, 0, 0, 5000, key, status.model_dump_json().encode()))
     entry = installation.tables.members["worker-a-1"]
     assert (entry.record.version, entry.record.started, entry.record.memory, entry.heard) == (
         "1.2.3",
@@ -373,14 +373,14 @@ def test_a_service_process_is_remembered_by_what_it_says_until_it_leaves() -> No
         5.0,
     )
     assert not installation.tables.restores
-    installation.tables.take(Record(topic, 0, 1, 6000, key, None))
+    installation.tables.add_record(Record(topic, 0, 1, 6000, key, None))
     assert not installation.tables.members
 
 
 def test_however_many_reasons_come_only_so_many_are_told_apart() -> None:
     installation = Installation()
     for offset in range(3 * MAX_CODES):
-        installation.tables.take(letter(installation, offset, f"reason-{offset}"))
+        installation.tables.add_record(letter(installation, offset, f"reason-{offset}"))
     assert len(installation.tables.rejected) == MAX_CODES + 1
     assert installation.tables.rejected["other"] == 2 * MAX_CODES
 
@@ -393,7 +393,7 @@ def test_what_cannot_be_read_is_counted_and_stops_nothing(value: bytes) -> None:
     places = [(topics.ledger, b"grant|feed|x"), (topics.ledger, b"source|x"), (topics.status, b"@worker|0")]
     places += [(topic, b"x") for topic in (topics.charges, topics.control, topics.status, topics.rejected)]
     for offset, (topic, key) in enumerate(places):
-        installation.tables.take(Record(topic, 0, 10_000 + offset, 0, key, value))
+        installation.tables.add_record(Record(topic, 0, 10_000 + offset, 0, key, value))
     assert installation.tables.unreadable == len(places)
     assert picture(installation.tables, installation.now) == before
 
@@ -406,7 +406,7 @@ async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it
     later = grant.value.replace(b'"kind":"above_threshold"', b'"kind":"unheard_of"').replace(
         b'"open"', b'"later"', 1
     )
-    installation.tables.take(Record(topic, 0, 10_000, 0, b"grant|feed|later", later))
+    installation.tables.add_record(Record(topic, 0, 10_000, 0, b"grant|feed|later", later))
     async with installation.web() as client:
         page = await get(client, "/api/streams", mechanism="unheard_of")
         assert [row["stream"] for row in page["items"]] == ["later"]
@@ -419,7 +419,7 @@ def test_a_deleted_key_changes_nothing() -> None:
     installation = lived()
     before = picture(installation.tables, installation.now)
     for topic in installation.tables.inputs[:4]:
-        installation.tables.take(Record(topic, 0, 10_000, 0, b"grant|feed|open", None))
+        installation.tables.add_record(Record(topic, 0, 10_000, 0, b"grant|feed|open", None))
     assert picture(installation.tables, installation.now) == before
 
 
@@ -429,7 +429,7 @@ def test_restores_are_known_by_service_and_partition() -> None:
         role="worker", partition=3, member="worker-a-1", phase="restoring", records=10, total=40, seconds=2.5
     )
     value = report.model_dump_json().encode()
-    installation.tables.take(Record(installation.driver.topics.status, 3, 0, 5000, b"@worker|3", value))
+    installation.tables.add_record(Record(installation.driver.topics.status, 3, 0, 5000, b"@worker|3", value))
     entry = installation.tables.restores["worker", 3]
     assert (entry.record.phase, entry.record.records, entry.record.total, entry.updated) == (
         "restoring",
@@ -444,7 +444,7 @@ def test_a_batch_that_was_not_read_is_passed_over_in_every_topic() -> None:
     tables = Tables(Topics())
     what = Unread(bytes(8) + b"{}", TOO_LARGE, UnreadBatch(0, 5, "zstd", 12_000, "ab" * 32))
     for topic in tables.inputs:
-        tables.take(Record(topic, 0, 5, 0, None, what))
+        tables.add_record(Record(topic, 0, 5, 0, None, what))
         assert tables.position(topic, 0) == 6
     assert (tables.sources, tables.streams, tables.restores) == ({}, {}, {})
     assert not tables.rejected

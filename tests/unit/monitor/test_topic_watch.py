@@ -30,9 +30,9 @@ def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
     installation = Installation()
     watch = TopicWatch(Settings(), installation.monitor.show_topics)
     more = [Difference("s.ledger", "segment.ms", "1", "2"), Difference("s.merges", "segment.ms", "1", "2")]
-    watch.take(Inspection([LOSING, WIDER, SET, *more], [LOSING], ["s.trail"]))
+    watch.add_inspection(Inspection([LOSING, WIDER, SET, *more], [LOSING], ["s.trail"]))
     assert figures(installation) == {"losing": 1, "partitions": 1, "settings": 1, "unchecked": 1}
-    watch.take(Inspection([], [], []))
+    watch.add_inspection(Inspection([], [], []))
     assert figures(installation) == {"losing": 0, "partitions": 0, "settings": 0, "unchecked": 0}
 
 
@@ -41,6 +41,6 @@ def test_what_differs_is_logged_when_it_begins_to_and_not_at_every_look(
 ) -> None:
     watch = TopicWatch(Settings(), lambda _: None)
     for differences in ([WIDER], [WIDER], [], [WIDER]):
-        watch.take(Inspection(differences, [], []))
+        watch.add_inspection(Inspection(differences, [], []))
     logged = "".join(capsys.readouterr())
     assert logged.count("topic differs") == 2

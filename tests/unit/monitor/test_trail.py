@@ -34,7 +34,7 @@ def begun_again(installation: Installation) -> Installation:
         for record in installation.driver.records(topic)
     }
     for record in latest.values():
-        again.tables.take(record._replace(timestamp=int(installation.now * 1000)))
+        again.tables.add_record(record._replace(timestamp=int(installation.now * 1000)))
     again.monitor.tables = again.tables
     return again
 
@@ -200,7 +200,7 @@ def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
         forged[at], forged[at + 1] = forged[at + 1], forged[at]
     tables = Tables(installation.driver.topics)
     for offset, record in enumerate(forged):
-        tables.take(record._replace(offset=offset))
+        tables.add_record(record._replace(offset=offset))
     assert tables.trail.broken is not None
     assert tables.trail.broken.startswith(f"entry {at + 1}" if how != "unreadable" else f"entry {at}")
     assert list_trail(tables.trail, TrailQuery()).broken == tables.trail.broken
@@ -213,7 +213,7 @@ def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
     value = json.loads(installation.driver.records(installation.driver.topics.trail)[-1].value or b"")
     tables = Tables(installation.driver.topics)
     later = {**value, "number": 0, "kind": "later", "more": [1]}
-    tables.take(Record(installation.driver.topics.trail, 0, 0, 0, b"", json.dumps(later).encode()))
+    tables.add_record(Record(installation.driver.topics.trail, 0, 0, 0, b"", json.dumps(later).encode()))
     assert [row.kind for row in list_trail(tables.trail, TrailQuery()).items] == ["later"]
 
 

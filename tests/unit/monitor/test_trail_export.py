@@ -90,7 +90,7 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
     monkeypatch.setattr(trail_views, "_send", held_up)
     installation = long_trail(1)
     tokens = [f"sotto_{number:012x}_{'9' * 43}" for number in range(MAX_EXPORTS // MAX_EXPORTS_EACH)]
-    readers = [Token.of(one, f"reader-{one[6:18]}", "viewer", created=0) for one in tokens]
+    readers = [Token.from_text(one, f"reader-{one[6:18]}", "viewer", created=0) for one in tokens]
     installation.names = TokenFile(tokens=(*NAMES.tokens, *readers))
 
     async def ask(client: WebClient, token: str) -> ClientResponse:

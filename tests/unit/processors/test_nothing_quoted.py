@@ -59,7 +59,7 @@ def tell(driver: Driver, event: bytes) -> list[bytes]:
             told += [b"" if ours else record.key or b"", b"" if ours else record.value or b""]
             told += [value for _, value in record.headers]
             if ours:
-                tables.take(record)
+                tables.add_record(record)
     return [*told, list_rejected(tables, RejectedQuery()).model_dump_json().encode()]
 
 
