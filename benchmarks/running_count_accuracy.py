@@ -22,7 +22,7 @@ from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.plans import candidates
-from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 
 HORIZONS = (24, 168, 365, 1000, 8760)
 TOTAL = 5

@@ -30,12 +30,11 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.standing_streams import complete_spec, setting_of_events
 from stream.log import get_logger, place_of
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, Setting, range_of, reach_of, written
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
-from stream.privacy.mechanisms.ranges import LEAST_REACH, MAX_STEPS, range_of, reach_of, written
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose, sensitivity_steps

@@ -28,9 +28,16 @@ from schemas import (
 from schemas.queries import MAX_CANDIDATES
 from schemas.sources import MAX_PARENT_NAME, named_from
 from stream.formatting import values_of
-from stream.privacy.accuracy.source_facts import Movement, Setting, ends_of, horizon, integers_of, movement
+from stream.privacy.accuracy.source_facts import (
+    LARGEST_NUMBER,
+    Movement,
+    Setting,
+    ends_of,
+    horizon,
+    integers_of,
+    movement,
+)
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
-from stream.privacy.mechanisms.ranges import LARGEST_NUMBER
 from stream.tables import PredicateError, PredicateParser
 
 _DAY_MS: Final = 86_400_000

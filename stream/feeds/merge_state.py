@@ -25,7 +25,7 @@ from schemas import (
 from schemas.wire import UNREADABLE, Codec, struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.counting_trees import CountingTree, following, window_number
-from stream.privacy.planning.running_count_plans import tree_of
+from stream.privacy.planning.release_plans import tree_of
 from stream.processing.control_order import OVER, asked_span
 from stream.processing.protocol import LaterVersionError, Outputs, RecordLike
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of

@@ -10,9 +10,9 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 
 from schemas.json_limits import STRING
+from stream.privacy.accuracy.source_facts import written
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.mechanisms.grid import Written
-from stream.privacy.mechanisms.ranges import written
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
 """Replacements for numbers beyond doubles and all ranges, by sign."""

@@ -21,7 +21,7 @@ from schemas import (
     TableSource,
 )
 from stream.formatting import did_you_mean
-from stream.privacy.noise import scales
+from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
 from stream.sql.statements import Column, Grouped, SelectStatement
@@ -70,7 +70,7 @@ class StreamCheck:
                 )
                 raise StatementError(message) from None
         if not self._is_hidden(query):
-            raise StatementError(f"column '{one_line(column)}': {scales.too_wide('answers')}")
+            raise StatementError(f"column '{one_line(column)}': {samplers.too_wide('answers')}")
         if self._pmw is not None:
             self._on_pmw(column, query, named, self._pmw)
 
@@ -97,7 +97,7 @@ class StreamCheck:
             domain = within(domain, query[form], self._parser.parse(where))
         numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
         width = numbers * max(1, total_sensitivity(self._source, domain, centre))
-        return scales.hides(self._calibration, width, numbers)
+        return samplers.hides(self._calibration, width, numbers)
 
     def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query:

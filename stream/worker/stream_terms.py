@@ -33,10 +33,10 @@ from schemas import (
 )
 from schemas.wire import UNREADABLE, struct
 from stream.formatting import cells_of
+from stream.privacy.accuracy.source_facts import written
 from stream.privacy.composition.costs import grant_cost, realised_cost, spent_amount
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
-from stream.privacy.mechanisms.ranges import written
 from stream.privacy.noise import Sampler, round_words
 from stream.processing.dead_letters import Rejection, without_constants
 

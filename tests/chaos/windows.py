@@ -16,7 +16,7 @@ from aiokafka.partitioner import murmur2
 from schemas import EventsSource, RegisterSource, RunningCount, RunningCountCalibration, StreamSpec
 from schemas.windows import moment_ms, span_ms, written_moment
 from stream.privacy.accuracy.counting_trees import CountingTree
-from stream.privacy.planning.running_count_plans import tree_of
+from stream.privacy.planning.release_plans import tree_of
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from tests.chaos.replay import read_control

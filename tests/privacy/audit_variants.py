@@ -35,7 +35,7 @@ from stream.privacy.noise import (
     stream_subkey,
     stream_subkeys,
 )
-from stream.privacy.noise.geometric import Integers, LowWords, Words
+from stream.privacy.noise.samplers import Integers, LowWords, Words
 from stream.worker import QueryProcessor
 from stream.worker.families import window_families
 from stream.worker.families.estimate_family import _Keyed

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from schemas import SparseVectorCalibration
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.noise import Gaussian, Geometric, Sampler
-from stream.privacy.noise.discrete_gaussian import STRETCH, TABLE_BITS, cumulated
+from stream.privacy.noise.samplers import STRETCH, TABLE_BITS, cumulated
 
 Exact = npt.NDArray[np.object_]
 """Python integers, for arithmetic without rounding."""

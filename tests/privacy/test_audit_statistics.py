@@ -14,7 +14,7 @@ from stream.dev.audit import Case, Side
 from stream.dev.audit.audit_cases import Seen, Transcript
 from stream.dev.audit.auditor import judge
 from stream.dev.audit.event_search import epsilon_at_least
-from stream.privacy.accuracy.binomial import at_least, at_most
+from stream.privacy.accuracy.noise_laws import at_least, at_most
 from tests.privacy.chance import at_most as likely_at_most
 
 ABOVE, BELOW = Seen("above"), Seen("below")

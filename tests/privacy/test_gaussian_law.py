@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from stream.privacy.noise import DELTA_PER_DRAW, Gaussian, NoiseScaleError, gaussian
-from stream.privacy.noise.discrete_gaussian import LARGEST_TABLE_VARIANCE, STRETCH, TABLE_BITS
-from stream.privacy.noise.discrete_gaussian import cumulated as shipped
-from stream.privacy.noise.geometric import LowWords, Words
-from stream.privacy.noise.scales import LARGEST_VARIANCE
+from stream.privacy.noise.samplers import (
+    LARGEST_TABLE_VARIANCE,
+    LARGEST_VARIANCE,
+    STRETCH,
+    TABLE_BITS,
+    LowWords,
+    Words,
+)
+from stream.privacy.noise.samplers import cumulated as shipped
 from tests.privacy.exact import Law, law_of
 
 cumulated = lru_cache(shipped)

@@ -14,7 +14,7 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import Sampler, gaussian
 from stream.privacy.planning.answer_plans import answer_law
-from stream.privacy.planning.measurement_accuracy import marginal_law, opening_law
+from stream.privacy.planning.estimate_plans import marginal_law, opening_law
 from stream.privacy.planning.plans import candidates, choose, name_of
 from tests.builders import parse_spec
 from tests.privacy.exact import law_of

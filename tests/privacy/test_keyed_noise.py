@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from stream.privacy.noise import DrawRole, NoiseKey, Sampler, event_words, round_words, sampler, stream_subkey
-from stream.privacy.noise.geometric import Words
+from stream.privacy.noise.samplers import Words
 from tests.builders import KEY
 from tests.privacy.chance import fits, follows, unrelated
 from tests.privacy.exact import law_of

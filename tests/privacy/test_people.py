@@ -28,8 +28,8 @@ from stream.privacy.mechanisms.releases import matrix_seed, project
 from stream.privacy.mechanisms.selection import score_noise, selection_rate
 from stream.privacy.noise import DELTA_PER_DRAW, Sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
+from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.measurement_accuracy import marginal_law, number_law, opening_law
 from stream.privacy.planning.prices import rate_of
 from stream.tables import PrivateTable, parse
 from stream.worker.families.hypothesis_family import rows_sampler

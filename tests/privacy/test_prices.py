@@ -28,7 +28,7 @@ from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes, OwnMeasurement, own_measurement
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import DrawRole, Symmetric, block_words, sampler, stream_subkey
-from stream.privacy.noise.geometric import TwoSidedGeometric
+from stream.privacy.noise.samplers import TwoSidedGeometric
 from stream.tables import adult
 from tests.builders import installation, source, stream
 from tests.privacy.chance import at_most

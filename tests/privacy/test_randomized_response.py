@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.randomized_response import RESPONSE_WORDS, respond
+from stream.privacy.mechanisms.selection import RESPONSE_WORDS, respond
 from stream.privacy.noise import DrawRole, event_words, stream_subkey
 from stream.privacy.planning.response_plans import RESPONSE_BITS, Response, response
 from tests.builders import KEY, installation, source, stream

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stream.privacy.noise import DELTA_PER_DRAW, MAX_DIGITS, Geometric, NoiseScaleError, TwoSidedGeometric
-from stream.privacy.noise.geometric import Words
+from stream.privacy.noise.samplers import Words
 from tests.privacy.exact import Law, law_of
 
 ENUMERABLE = [

@@ -24,7 +24,7 @@ from stream.privacy.mechanisms.selection import (
     weights,
 )
 from stream.privacy.noise import DELTA_PER_DRAW, DrawRole, event_words, stream_subkey
-from stream.privacy.noise.geometric import LowWords, Words
+from stream.privacy.noise.samplers import LowWords, Words
 from tests.builders import KEY
 from tests.privacy.chance import fits
 from tests.privacy.exact import Law, exponential_below, law_of

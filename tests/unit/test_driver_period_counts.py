@@ -12,7 +12,7 @@ import pytest
 
 from schemas import GrantRecord, RunningCountCalibration, moment_ms, named_at, written_moment
 from sotto import Driver
-from stream.privacy.planning.running_count_plans import tree_of
+from stream.privacy.planning.release_plans import tree_of
 from tests.builders import installation, stream
 from tests.unit.periods import AIRPORTS, DAYS, FLIGHTS, event, findings, grants, sources
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.dev.audit.audit_cases import Transcript
-from stream.privacy.accuracy.binomial import Floats, at_least, at_most
+from stream.privacy.accuracy.noise_laws import at_least, at_most
 
 
 def epsilon_at_least(
@@ -28,7 +28,7 @@ def epsilon_at_least(
     *,
     delta: float,
     alpha: float,
-) -> Floats:
+) -> npt.NDArray[np.float64]:
     """Return a lower bound on ε from the frequencies of an event on two neighboring data sets.
 
     Every (ε, δ)-differentially private mechanism has P(E | D) ≤ e^ε P(E | D′) + δ. With each

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from schemas import Query, Source, TableSource, ValuesSource, form_of
-from stream.privacy.mechanisms.ranges import range_of
+from stream.privacy.accuracy.source_facts import range_of
 from stream.tables import PredicateParser, PrivateTable, cell_codes, rows_are_public
 
 

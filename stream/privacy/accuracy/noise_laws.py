@@ -1,4 +1,4 @@
-"""Tails of integer noise: single draws, sums and noisy selections.
+"""Tails of integer noise: single draws, sums and noisy selections; bounds on a probability.
 
 Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound); those of
 Gaussian noise are bounded by continuous noise (docs/noise.md, "Tails").
@@ -21,9 +21,10 @@ from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
 from stream.privacy.noise import Gaussian, Symmetric
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
 
 _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""
@@ -242,3 +243,27 @@ def normal_reach(failure: float) -> float:
 def deviation_of(law: Gaussian) -> float:
     """Return σ."""
     return math.sqrt(law.variance)
+
+
+def at_least(successes: ArrayLike, trials: int, alpha: float) -> Floats:
+    """Return the lower one-sided Clopper-Pearson bound at error probability ``alpha``.
+
+    Source: Clopper & Pearson, The use of confidence or fiducial limits, Biometrika 1934.
+    """
+    seen = _counts(successes, trials, alpha)
+    return np.where(seen == 0, 0.0, special.betaincinv(np.maximum(seen, 1), trials - seen + 1, alpha))
+
+
+def at_most(successes: ArrayLike, trials: int, alpha: float) -> Floats:
+    """Return the upper one-sided Clopper-Pearson bound at error probability ``alpha``."""
+    seen = _counts(successes, trials, alpha)
+    return np.where(seen == trials, 1.0, special.betainccinv(seen + 1, np.maximum(trials - seen, 1), alpha))
+
+
+def _counts(successes: ArrayLike, trials: int, alpha: float) -> Integers:
+    seen = np.asarray(successes)
+    if trials < 1 or seen.min(initial=0) < 0 or seen.max(initial=0) > trials:
+        raise ValueError(f"successes must lie between 0 and trials, and trials be at least 1; trials is {trials}")
+    if not 0.0 < alpha < 1.0:
+        raise ValueError(f"alpha must lie between 0 and 1, both excluded; it is {alpha}")
+    return seen

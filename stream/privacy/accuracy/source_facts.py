@@ -1,8 +1,9 @@
-"""Public facts of a source that plans depend on."""
+"""Public facts of a source that plans depend on: sensitivities, and the ranges of its values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact
 from typing import Literal
 
 from schemas import EventsSource, Integers, StandingQuery, SumOf
@@ -127,3 +128,31 @@ def integers_of(source: EventsSource, count: SumOf) -> Integers:
             "standing.count.sum: the source has no integer attribute of this name; name one that is, or count events"
         )
     return domain
+
+
+MAX_STEPS = 1 << 50
+"""A feed's values and sums are clamped to ±2⁵⁰ steps, which leaves room for 52-digit noise."""
+
+LARGEST_NUMBER = Decimal(10**15)
+"""Default range ±10¹⁵ of a feed's values, unless the grid's range is smaller."""
+
+LEAST_REACH = Decimal(10**9)
+"""A grid with a smaller range requires a declared range."""
+
+_exact = Context(prec=120, traps=[Inexact])
+
+
+def written(number: float) -> Decimal:
+    """Return the shortest decimal of a double."""
+    return Decimal(repr(float(number)))
+
+
+def reach_of(grid: float) -> Decimal:
+    """Return the largest absolute value on a grid."""
+    return _exact.multiply(written(grid), Decimal(MAX_STEPS))
+
+
+def range_of(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
+    """Return the range to which a feed's values are clamped: declared or default."""
+    end = min(LARGEST_NUMBER, reach_of(grid))
+    return -end if minimum is None else written(minimum), end if maximum is None else written(maximum)

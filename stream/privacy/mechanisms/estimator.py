@@ -36,8 +36,8 @@ from stream.privacy.mechanisms.maximum_entropy import combined, fit
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, own_price
 from stream.privacy.mechanisms.tensor_sums import TensorCells, values
 from stream.privacy.noise import NoiseScaleError
+from stream.privacy.planning.estimate_plans import Bounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.measurement_accuracy import Bounds, marginal_law, number_law
 from stream.privacy.planning.prices import takes_alpha
 
 Integers = npt.NDArray[np.int64]

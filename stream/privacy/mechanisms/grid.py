@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of, written
 from stream.privacy.composition.refusals import LARGEST_TOTAL
-from stream.privacy.mechanisms.ranges import MAX_STEPS, range_of, written
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
 """Thresholds are clamped to ±2⁵¹ steps, beyond all values of a feed."""

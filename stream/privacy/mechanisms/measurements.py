@@ -22,8 +22,7 @@ from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, Re
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, ordered_sum, summed
 from stream.privacy.mechanisms.tensor_sums import TensorCells
 from stream.privacy.noise import Symmetric, sampler
-from stream.privacy.planning.estimate_plans import opening
-from stream.privacy.planning.measurement_accuracy import marginal_law, number_law, opening_law
+from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening, opening_law
 from stream.privacy.planning.prices import Price, estimate_price, numbers_failure, rate_of
 
 

@@ -1,8 +1,10 @@
-"""Selection of a candidate by its private score: noisy maximum and exponential mechanism.
+"""Selection of a candidate by its private score: noisy maximum, exponential mechanism, and
+randomized response.
 
 Scores are whole grid steps with sensitivity Δ; the rate is ε0/2Δ per step, or ε0/Δ if all scores
 of neighbors change in the same direction. Both are ε0-differentially private for any number of
-candidates: docs/proofs/noisy-max.md and docs/proofs/exponential.md.
+candidates: docs/proofs/noisy-max.md and docs/proofs/exponential.md. Randomized response
+selects around a person's category: docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy.typing as npt
 
 from schemas import AnswersCalibration
 from stream.privacy.noise import Sampler, sampler
+from stream.privacy.planning.response_plans import RESPONSE_BITS, Response
 
 Integers = npt.NDArray[np.int64]
 
@@ -101,3 +104,22 @@ def exponential(scores: Sequence[int], law: Weights, uniform: int) -> int:
     cumulated = list(accumulate(law.weight_at(min(best - score, furthest)) for score in scores))
     point = uniform * cumulated[-1] >> UNIFORM_BITS
     return sum(bound <= point for bound in cumulated)
+
+
+RESPONSE_WORDS = RESPONSE_BITS // 64
+"""Number of 64-bit words in ``uniform``, an integer below 2^128."""
+
+
+def respond(own: int | None, law: Response, uniform: int) -> int:
+    """Return the category to publish for a person's category ``own``; both are below k.
+
+    ``uniform`` is an integer below 2^128. Each other category is published for exactly
+    ``law.other`` of its values, ``own`` for the rest. If ``own`` is None (none of the k), the
+    shares of all categories differ by at most one value.
+    """
+    if own is None:
+        return uniform * law.categories >> RESPONSE_BITS
+    other = uniform // law.other
+    if other >= law.categories - 1:
+        return own
+    return other + (other >= own)

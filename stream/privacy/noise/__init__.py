@@ -9,16 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from stream.privacy.noise.cell_noise import cell_noise
-    from stream.privacy.noise.discrete_gaussian import Gaussian
-    from stream.privacy.noise.geometric import DELTA_PER_DRAW, Geometric, NoiseScaleError, TwoSidedGeometric
     from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
-    from stream.privacy.noise.samplers import Sampler, Symmetric, gaussian, sampler
-    from stream.privacy.noise.scales import MAX_DIGITS
+    from stream.privacy.noise.samplers import (
+        DELTA_PER_DRAW,
+        MAX_DIGITS,
+        Gaussian,
+        Geometric,
+        NoiseScaleError,
+        Sampler,
+        Symmetric,
+        TwoSidedGeometric,
+        gaussian,
+        sampler,
+    )
     from stream.privacy.noise.words import (
         SUBKEY_BYTES,
         DrawRole,
         block_words,
+        cell_noise,
         cell_words,
         event_words,
         round_words,
@@ -50,29 +58,13 @@ __all__ = [
     "stream_subkeys",
 ]
 
-_HOMES: Final = {
-    "stream.privacy.noise.cell_noise": ("cell_noise",),
-    "stream.privacy.noise.discrete_gaussian": ("Gaussian",),
-    "stream.privacy.noise.geometric": ("DELTA_PER_DRAW", "Geometric", "NoiseScaleError", "TwoSidedGeometric"),
-    "stream.privacy.noise.keys": ("NoiseKey", "NoiseKeyError"),
-    "stream.privacy.noise.samplers": ("Sampler", "Symmetric", "gaussian", "sampler"),
-    "stream.privacy.noise.words": (
-        "SUBKEY_BYTES",
-        "DrawRole",
-        "block_words",
-        "cell_words",
-        "event_words",
-        "round_words",
-        "stream_subkey",
-        "stream_subkeys",
-    ),
-    "stream.privacy.noise.scales": ("MAX_DIGITS",),
-}
-_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+_KEYS: Final = frozenset({"NoiseKey", "NoiseKeyError"})
+_WORDS: Final = frozenset({"SUBKEY_BYTES", "DrawRole", "cell_noise", "stream_subkey", "stream_subkeys"})
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'stream.privacy.noise' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    home = "keys" if name in _KEYS else "words" if name in _WORDS or name.endswith("_words") else "samplers"
+    value = globals()[name] = getattr(import_module(f"stream.privacy.noise.{home}"), name)
     return value

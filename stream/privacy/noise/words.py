@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 from blake3 import blake3
 
 from stream.kernel import Column, Part, Spans, keyed_output, keyed_words, pack, spans_of
-from stream.privacy.noise.geometric import LowWords, Words
 from stream.privacy.noise.keys import NoiseKey
+from stream.privacy.noise.samplers import Integers, LowWords, Sampler, Words
 
 _VERSION = b"sotto noise v1"
 _WORD_BYTES = 8
 SUBKEY_BYTES = 32
 _LITTLE_ENDIAN_WORD = "<u8"
+_CELLS_AT_ONCE: Final = 1 << 15
 
 
 class DrawRole(StrEnum):
@@ -80,6 +82,16 @@ def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count:
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     """Derive words from the stream and a cell alone, one row per cell."""
     return _derive([subkey] * len(cells), cells, count)
+
+
+def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
+    """Return the noise of named cells, drawn in parts of bounded memory.
+
+    It depends on the stream and the cell alone, never on the question or its time.
+    """
+    some = [cells[start : start + _CELLS_AT_ONCE] for start in range(0, len(cells), _CELLS_AT_ONCE)]
+    drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in some]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
 
 
 def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:

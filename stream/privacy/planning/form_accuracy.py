@@ -30,8 +30,8 @@ from stream.privacy.accuracy.release_accuracy import histogram_alpha
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.planning import estimate_plans, hypothesis_plans
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
+from stream.privacy.planning.estimate_plans import Bounds, marginal_law
 from stream.privacy.planning.inverse_plans import promised_alpha
-from stream.privacy.planning.measurement_accuracy import Bounds, marginal_law
 from stream.privacy.planning.noise_layouts import PlanError
 
 Form = QuestionForm | Literal["alarm", "running"]

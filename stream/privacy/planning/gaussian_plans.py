@@ -24,10 +24,12 @@ from stream.privacy.planning.estimate_plans import (
     THRESHOLD_PART,
     Comparisons,
     largest_pair,
+    marginal_law,
+    number_law,
+    opening_law,
     wide_noises,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.measurement_accuracy import marginal_law, number_law, opening_law
 from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
 
 _PAIRS = 2

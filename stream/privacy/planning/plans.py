@@ -39,7 +39,6 @@ from stream.privacy.planning import (
     hypothesis_plans,
     release_plans,
     response_plans,
-    running_count_plans,
 )
 from stream.privacy.planning.noise_layouts import (
     PlanError,
@@ -206,7 +205,7 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # 
         case Histogram() | LazyHistogram() | SparseProject():
             return release_plans.candidates(spec, setting)
         case RunningCount():
-            return running_count_plans.candidates(spec, setting)
+            return release_plans.running_count_candidates(spec, setting)
         case Pmw(worst_case=True) | SparsePmw():
             return hypothesis_plans.candidates(spec, setting)
         case Pmw():

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from schemas import Answer, GrantRecord, RandomizedResponse, ReleaseCalibration, StreamSpec
-from stream.privacy.accuracy.binomial import at_least, at_most
+from stream.privacy.accuracy.noise_laws import at_least, at_most
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon
 from stream.privacy.planning.answer_plans import stated_epsilon

@@ -15,18 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration, RandomizedResponse, ReleaseCalibration
-from stream.privacy.mechanisms.randomized_response import RESPONSE_WORDS, respond
-from stream.privacy.mechanisms.ranges import written
+from stream.privacy.accuracy.source_facts import written
 from stream.privacy.mechanisms.selection import (
+    RESPONSE_WORDS,
     UNIFORM_WORDS,
     exponential,
     noisy_max,
+    respond,
     score_noise,
     selection_rate,
     weights,
 )
 from stream.privacy.noise import DrawRole, event_words
-from stream.privacy.noise.geometric import LowWords, Words
+from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import Response, response
 from stream.processing.dead_letters import Rejection

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from schemas import Calibration, Integers, TableSource, form_of
 from stream.formatting import in_other_case
 from stream.privacy.composition.costs import PARTS
-from stream.privacy.noise import scales
+from stream.privacy.noise import samplers
 from stream.privacy.planning.prices import (
     epsilon_left,
     epsilon_of,
@@ -260,7 +260,7 @@ def no_alpha_for(form: str) -> Rejection:
 
 def too_wide(field: str, charged: str) -> Rejection:
     """Refuse a number whose sensitivity exceeds the stream's noise, which is public."""
-    return Rejection("malformed", f"{field}: {scales.too_wide(charged)}")
+    return Rejection("malformed", f"{field}: {samplers.too_wide(charged)}")
 
 
 def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:

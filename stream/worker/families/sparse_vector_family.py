@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.kernel import Spans, rows_of
+from stream.privacy.accuracy.source_facts import written
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.privacy.mechanisms.grid import shown
-from stream.privacy.mechanisms.ranges import written
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
 from stream.processing.exact_decimals import value_of
 from stream.worker.families.family import Context, form_for, on_values

@@ -29,7 +29,7 @@ from stream.privacy.accuracy.source_facts import movement
 from stream.privacy.mechanisms.grid import shown
 from stream.privacy.noise import DrawRole, cell_noise, event_words
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
-from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
 from stream.worker.families.family import (

@@ -14,8 +14,7 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
-from stream.privacy.planning.estimate_plans import candidates, opening
-from stream.privacy.planning.measurement_accuracy import Bounds
+from stream.privacy.planning.estimate_plans import Bounds, candidates, opening
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose
 from tests.builders import parse_spec

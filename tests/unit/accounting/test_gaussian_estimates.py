@@ -15,7 +15,7 @@ from stream.privacy.composition.costs import NOTHING, Cost, realised_cost, strea
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.noise import Gaussian, gaussian
-from stream.privacy.planning.measurement_accuracy import Bounds, marginal_law, number_law, opening_law
+from stream.privacy.planning.estimate_plans import Bounds, marginal_law, number_law, opening_law
 from stream.privacy.planning.plans import candidates, choose, name_of
 from tests.builders import parse_spec
 from tests.unit.accounting.domains import FIVE, FOURTEEN

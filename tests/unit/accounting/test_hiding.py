@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
 from stream.privacy.noise import NoiseScaleError
-from stream.privacy.noise.scales import hides
+from stream.privacy.noise.samplers import hides
 from stream.privacy.planning.answer_plans import answer_law
 
 

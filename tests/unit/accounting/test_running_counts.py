@@ -19,7 +19,7 @@ from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates, choose
 from stream.privacy.planning.promises import promises
-from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from tests.builders import parse_spec
 
 spec = partial(parse_spec, "running_count")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of, written
 from stream.privacy.composition.refusals import LARGEST_TOTAL
 from stream.privacy.mechanisms.grid import THRESHOLD_STEPS, Grid, shown
-from stream.privacy.mechanisms.ranges import MAX_STEPS, range_of, written
 from stream.privacy.planning.plans import sensitivity_steps
 
 WIDE = Context(prec=400)

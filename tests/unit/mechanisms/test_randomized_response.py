@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.randomized_response import respond
+from stream.privacy.mechanisms.selection import respond
 from stream.privacy.planning.response_plans import RESPONSE_BITS, response
 
 uniforms = st.integers(0, (1 << RESPONSE_BITS) - 1)

@@ -23,7 +23,8 @@ from schemas import (
 from stream.formatting import cells_of
 from stream.privacy.accuracy.counting_trees import following
 from stream.privacy.accuracy.source_facts import Movement, Setting
-from stream.privacy.planning.running_count_plans import candidates, tree_of
+from stream.privacy.planning.release_plans import running_count_candidates as candidates
+from stream.privacy.planning.release_plans import tree_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.worker import QueryProcessor

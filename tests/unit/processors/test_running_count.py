@@ -10,7 +10,7 @@ from schemas import RunningCountCalibration, written_moment
 from sotto import Driver, Refused
 from stream.privacy.accuracy.counting_trees import Node, node_name
 from stream.privacy.noise import DrawRole, cell_noise
-from stream.privacy.planning.running_count_plans import answer_alpha, node_law, tree_of
+from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of

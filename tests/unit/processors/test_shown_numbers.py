@@ -10,7 +10,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver
-from stream.privacy.mechanisms.ranges import written
+from stream.privacy.accuracy.source_facts import written
 from tests.builders import KEY, installation, source, stream
 
 GRIDS = [0.1, 0.3, 0.7, 0.01, 0.005, 0.001, 1.1, 2.5]

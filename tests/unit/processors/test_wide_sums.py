@@ -9,8 +9,8 @@ import pytest
 from schemas import Answer
 from schemas.sources import MAX_ROWS
 from sotto import Driver, Refused
+from stream.privacy.accuracy.source_facts import MAX_STEPS
 from stream.privacy.composition.refusals import LARGEST_SUMMED, LARGEST_TOTAL
-from stream.privacy.mechanisms.ranges import MAX_STEPS
 from stream.tables import DataError, Predicate, PrivateTable, Rows
 from tests.builders import KEY, parse_source, source, stream
 from tests.unit.processors.live import flights, standing
