@@ -30,8 +30,9 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.standing_streams import complete_spec, setting_of_events
 from stream.log import get_logger, place_of
-from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, Setting, range_of, reach_of, written
+from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, Setting, range_of, reach_of
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
@@ -115,7 +116,7 @@ def require_reach(source: Source) -> None:
     reach = float(exact_reach)
     given = [(name, end) for name in ("minimum", "maximum") if (end := getattr(source, name)) is not None]
     for name, end in given:
-        if abs(written(end)) > exact_reach:
+        if abs(shortest_decimal(end)) > exact_reach:
             raise RefusedError(
                 f"{name}: a grid of {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; use a grid of at "
                 f"least {_at_least(abs(end)):g}, or a narrower range"
@@ -142,7 +143,7 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
     if not isinstance(mechanism, AboveThreshold | NumericSparse):
         return
     low, high = range_of(source.grid, source.minimum, source.maximum)
-    if not low <= written(mechanism.threshold) <= high:
+    if not low <= shortest_decimal(mechanism.threshold) <= high:
         raise RefusedError(
             f"mechanism.threshold: {mechanism.threshold:g} lies outside the feed's range, {float(low):.6g} to {float(high):.6g}, "
             "to which values are clamped; choose one inside, or register a feed with a wider range"

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 import msgspec
 
 from schemas.json_limits import STRING
-from stream.privacy.accuracy.source_facts import written
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.mechanisms.grid import Written
 
@@ -91,7 +91,7 @@ def require_kept_digits(request: bytes) -> None:
     for name in _RawFeed.__struct_fields__:
         text = str(getattr(source, name), "ascii")
         try:
-            kept = text == "null" or Decimal(text) == written(float(text))
+            kept = text == "null" or Decimal(text) == shortest_decimal(float(text))
         except InvalidOperation:
             kept = False
         if not kept:

@@ -33,8 +33,7 @@ from schemas import (
 )
 from schemas.wire import UNREADABLE, struct
 from stream.formatting import cells_of
-from stream.privacy.accuracy.source_facts import written
-from stream.privacy.composition.costs import grant_cost, realised_cost, spent_amount
+from stream.privacy.composition.costs import grant_cost, realised_cost, shortest_decimal, spent_amount
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise import Sampler, round_words
@@ -241,14 +240,8 @@ def _grid_of(source: Source, calibration: Calibration) -> Grid:
     if not isinstance(source, ValuesSource):
         # The sum of a running count's node is published many times with the same noise, so its range
         # must not change.
-        return Grid(written(calibration.grid))
-    return Grid.of_feed(
-        source.grid,
-        sensitivity=source.sensitivity,
-        sensitivity_steps=calibration.sensitivity_steps,
-        minimum=source.minimum,
-        maximum=source.maximum,
-    )
+        return Grid(shortest_decimal(calibration.grid))
+    return Grid.of_feed(source.grid, source.minimum, source.maximum)
 
 
 class TermsTable:

@@ -7,6 +7,7 @@ from decimal import Context, Decimal, Inexact
 from typing import Literal
 
 from schemas import EventsSource, Integers, StandingQuery, SumOf
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
 
 
@@ -142,17 +143,14 @@ LEAST_REACH = Decimal(10**9)
 _exact = Context(prec=120, traps=[Inexact])
 
 
-def written(number: float) -> Decimal:
-    """Return the shortest decimal of a double."""
-    return Decimal(repr(float(number)))
-
-
 def reach_of(grid: float) -> Decimal:
     """Return the largest absolute value on a grid."""
-    return _exact.multiply(written(grid), Decimal(MAX_STEPS))
+    return _exact.multiply(shortest_decimal(grid), Decimal(MAX_STEPS))
 
 
 def range_of(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
     """Return the range to which a feed's values are clamped: declared or default."""
     end = min(LARGEST_NUMBER, reach_of(grid))
-    return -end if minimum is None else written(minimum), end if maximum is None else written(maximum)
+    return -end if minimum is None else shortest_decimal(minimum), end if maximum is None else shortest_decimal(
+        maximum
+    )

@@ -169,9 +169,14 @@ def fits(cost: Cost, left: Cost, accountant: str) -> bool:
     return cost <= left
 
 
+def shortest_decimal(value: float) -> Decimal:
+    """Return the shortest decimal that has a double as its nearest one: 0.1 for 0.1."""
+    return Decimal(repr(float(value)))
+
+
 def exact_decimal(value: float) -> Fraction:
-    """Return the decimal that a double is written as: 1/10 for 0.1."""
-    return Fraction(repr(value))
+    """Return the shortest decimal of a double as a fraction: 1/10 for 0.1."""
+    return Fraction(shortest_decimal(value))
 
 
 @lru_cache(maxsize=4096)
@@ -183,7 +188,7 @@ def affordable_epsilon(value: float) -> float:
 @lru_cache(maxsize=4096)
 def affordable_delta(value: float) -> float:
     """Return the largest double that costs at most ``value``, to 12 digits and whole units."""
-    last = Decimal(repr(value)).adjusted() - (DELTA_DIGITS - 1)
+    last = shortest_decimal(value).adjusted() - (DELTA_DIGITS - 1)
     return rounded_down(_whole_steps(exact_decimal(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
 
 

@@ -14,9 +14,7 @@ from schemas import (
     EdgeTotals,
     Extension,
     Extensions,
-    HypothesisCalibration,
     RunningCountCalibration,
-    SparsePmw,
     SparseVectorCalibration,
     Standing,
     StreamIdentity,
@@ -309,15 +307,6 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
         )
     if len(extensions) >= MOST_EXTENSIONS:
         raise PlanError(f"stream: it was extended {MOST_EXTENSIONS} times already; open another stream")
-    if (
-        isinstance(spec.mechanism, SparsePmw)
-        and isinstance(calibration, HypothesisCalibration)
-        and calibration.places is None
-    ):
-        raise PlanError(
-            "stream: it was opened by an earlier version, whose hypothesis has room for the updates of its opening alone; "
-            "open another stream"
-        )
 
 
 def _longest(one: float, epsilon: float, delta: float, least: int) -> int:

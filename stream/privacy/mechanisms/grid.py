@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Context, Decimal, Inexact
+from decimal import Context, Decimal, Inexact
 from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of, written
+from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import LARGEST_TOTAL
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
@@ -30,7 +31,6 @@ _FEW = MAX_STEPS // 4
 
 _exact = Context(prec=120, traps=[Inexact])
 _multiply = _exact.multiply
-_upwards = Context(prec=40, rounding=ROUND_CEILING)
 
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ def _between(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArr
 
 @lru_cache(maxsize=4096)
 def _ratio(grid: float) -> tuple[int, int]:
-    return written(grid).as_integer_ratio()
+    return shortest_decimal(grid).as_integer_ratio()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,16 @@ class Grid:
         object.__setattr__(self, "half", _exact.divide(self.gamma, Decimal(2)))
 
     @classmethod
-    def of_feed(
-        cls,
-        grid: float,
-        *,
-        sensitivity: float,
-        sensitivity_steps: int,
-        minimum: float | None = None,
-        maximum: float | None = None,
-    ) -> Grid:
-        """Return a grid on which values ``sensitivity`` apart are ``sensitivity_steps`` apart at
-        most.
-
-        This is the declared grid, unless an earlier version counted the steps on the nearest
-        doubles: then the grid is coarser by less than the resolution of doubles.
-        """
-        gamma = max(written(grid), _upwards.divide(written(sensitivity), Decimal(sensitivity_steps)))
+    def of_feed(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
+        """Return the grid of a feed's values, with their declared or default range."""
+        gamma = shortest_decimal(grid)
         low, high = (cls(gamma).step_of(end) for end in range_of(grid, minimum, maximum))
         return cls(gamma, low, high)
 
     @classmethod
     def whole(cls, grid: float) -> Grid:
         """Return the grid of a table's counts and totals, which are multiples of it."""
-        return cls(written(grid), -LARGEST_TOTAL, LARGEST_TOTAL)
+        return cls(shortest_decimal(grid), -LARGEST_TOTAL, LARGEST_TOTAL)
 
     def private(self, doubles: npt.ArrayLike, exactly: Written) -> Steps:
         """Return ⌊v/γ + ½⌋, clamped, for numbers v; ``doubles`` are the nearest doubles.
@@ -105,7 +92,7 @@ class Grid:
         """Return the steps of thresholds; each double stands for its shortest decimal."""
         numbers = np.asarray(doubles, dtype=np.float64)
         return self._steps(
-            numbers, lambda place: written(float(numbers[place])), -THRESHOLD_STEPS, THRESHOLD_STEPS
+            numbers, lambda place: shortest_decimal(float(numbers[place])), -THRESHOLD_STEPS, THRESHOLD_STEPS
         )
 
     def step_of(self, number: Decimal) -> int:

@@ -27,9 +27,10 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.composition.gaussian_losses import Moved, least_multiple
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise import Symmetric, gaussian, sampler
-from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanError
+from stream.privacy.planning.noise_layouts import fits, require_fit
 
-_Method = Literal["basic", "optimal", "textbook", "gaussian"]
+PartsMethod = Literal["textbook", "basic", "optimal"]
+"""Composition of equal parts."""
 
 _TWO_NUMBERS = 2
 """Most numbers of an answer about a table that one row changes: a quotient, or two groups."""
@@ -49,15 +50,8 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
     mechanism = spec.mechanism
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
         raise TypeError(f"{mechanism.kind} does not charge each answer")
-    answers = mechanism.answers
-    stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, answers)
-    found: list[tuple[_Method, float, float]] = [
-        ("textbook", stated, stated_delta),
-        ("basic", optimal_round_epsilon(spec.epsilon, 0.0, answers), 0.0),
-    ]
-    if spec.delta > 0.0:
-        found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, answers), spec.delta))
-    laplace = tuple(_finished(spec, mechanism, setting, *one) for one in found)
+    parts = equal_parts(spec.epsilon, spec.delta, mechanism.answers)
+    laplace = tuple(_finished(spec, mechanism, setting, *one) for one in parts)
     if isinstance(mechanism, NoisyMax | Exponential):
         return laplace
     return (*laplace, *_gaussian(spec, mechanism, setting, laplace[-1]))
@@ -71,12 +65,23 @@ def _gaussian(
     deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
     values = _values(mechanism, setting)
     width = vector_sensitivity(setting.sensitivity_steps, values, setting)
-    if not HEADROOM * deviation * width <= LARGEST_NOISE:
+    if not fits(deviation * width):
         return ()
     gaussian = {"method": "gaussian", "epsilon_answer": 0.0, "deviation": deviation, "moved": moved}
     draft = known.model_copy(update={**gaussian, "delta": spec.delta})
     alpha = alpha_for(draft, width, values, moved=numbers_moved(values, setting))
     return (draft.model_copy(update={"alpha": alpha}),)
+
+
+def equal_parts(epsilon: float, delta: float, parts: int) -> list[tuple[PartsMethod, float, float]]:
+    """Return method, ε0 and δ for each composition of equal parts: textbook, basic, optimal."""
+    found: list[tuple[PartsMethod, float, float]] = [
+        ("textbook", *stated_epsilon(epsilon, delta, parts)),
+        ("basic", optimal_round_epsilon(epsilon, 0.0, parts), 0.0),
+    ]
+    if delta > 0.0:
+        found.append(("optimal", optimal_round_epsilon(epsilon, delta, parts), delta))
+    return found
 
 
 def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
@@ -219,7 +224,7 @@ def _finished(
     spec: StreamSpec,
     mechanism: Laplace | Histogram | NoisyMax | Exponential,
     setting: Setting,
-    method: _Method,
+    method: PartsMethod,
     epsilon_answer: float,
     delta: float,
 ) -> AnswersCalibration:
@@ -242,13 +247,13 @@ def _finished(
         values = _values(mechanism, setting)
         sensitivity = vector_sensitivity(setting.sensitivity_steps, values, setting)
         scale = sensitivity / epsilon_answer
-        _check_scale(scale, setting.grid)
+        require_fit(scale, ", lower answers", setting.grid)
         alpha = alpha_for(draft, sensitivity, values)
         # Wang, lecture 3, Section 3.3.
         theorem = scale * math.log(answers * values / beta)
     else:
         scale = 1.0 / choice_rate(draft)
-        _check_scale(scale, setting.grid)
+        require_fit(scale, ", lower answers", setting.grid)
         alpha = choice_alpha(draft, mechanism.kind, MAX_CANDIDATES)
         # Dwork & Roth 2014, Corollary 3.12; a union bound over all noises for the noisy maximum.
         theorem = scale * math.log(answers * MAX_CANDIDATES / beta)
@@ -257,12 +262,3 @@ def _finished(
         rounded = setting.rounding * (2.0 if isinstance(mechanism, NoisyMax | Exponential) else 1.0)
         alpha = max(alpha, theorem * setting.grid + rounded)
     return draft.model_copy(update={"alpha": alpha})
-
-
-def _check_scale(scale: float, grid: float) -> None:
-    needed = HEADROOM * scale
-    if needed > LARGEST_NOISE:
-        raise PlanError(
-            f"noise of scale {scale:.3g} grid steps does not fit 52 binary digits; raise epsilon, lower answers, "
-            f"or use a grid {needed / LARGEST_NOISE:.2g} times coarser than {grid:g}"
-        )

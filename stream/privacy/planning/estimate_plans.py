@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_UNIVERSE
@@ -22,7 +22,7 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanError
+from stream.privacy.planning.noise_layouts import PlanError, require_fit
 
 THRESHOLD_PART = 0.5
 """The part of β for the error of the threshold."""
@@ -84,8 +84,8 @@ class Comparisons:
         return rest - query, query, error(query)
 
 
-ROWS_PART, NUMBERS_PART, MEASURED_PART = 0.1, 0.3, 0.1
-"""Parts of β for the row count, the numbers on ⊤s and sums of cells; the threshold has the rest."""
+NUMBERS_PART, MEASURED_PART = 0.3, 0.1
+"""Parts of β for the numbers on ⊤s and for sums of cells; the row count has ``ROWS_SHARE``."""
 
 Order = Literal[0, 1, 2]
 
@@ -144,19 +144,12 @@ class _Task:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Division:
-    """Parts of ε, and the error of each kind of answer, in rows."""
+class _Division(NamedTuple):
+    """The larger error of both kinds of answers, in rows, and two parts of ε."""
 
+    error: float
     threshold: float
-    query: float
     answer: float
-    decisions: float
-    numbers: float
-
-    @property
-    def error(self) -> float:
-        return max(self.decisions, self.numbers)
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
@@ -237,13 +230,6 @@ def default_updates(sizes: Sequence[int], order: Order) -> int:
     return max(1, min(fixed + each * count, 2 * unsettled))
 
 
-def rows_reach(calibration: EstimateCalibration) -> int:
-    """Bound the error of the noisy row count; at least 1, as that is never below 1."""
-    if calibration.epsilon_rows == 0.0:
-        return 0
-    return max(1, two_sided_reach(calibration.epsilon_rows, 1, ROWS_PART * calibration.beta))
-
-
 def _finished(
     spec: StreamSpec, task: _Task, order: Order, starts: int, start: float, rows: float
 ) -> EstimateCalibration:
@@ -252,7 +238,8 @@ def _finished(
     answer = division.answer
     query = rounded_down(task.left - Fraction(answer) - Fraction(division.threshold))
     number = task.number_share * answer / task.updates
-    _check_scale(min(division.threshold, query / (2.0 * task.updates), number) / WEIGHT_STEPS)
+    least = min(division.threshold, query / (2.0 * task.updates), number)
+    require_fit(WEIGHT_STEPS / least, " or lower updates")
     threshold = math.ceil(task.comparisons(answer).raised(query) / grid)
     reach = one_sided_reach(division.threshold / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
     numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
@@ -309,14 +296,10 @@ def _best_division(task: _Task) -> _Division:
 def _division(task: _Task, share: float) -> _Division:
     left = float(task.left)
     answer = share * left
-    threshold, query, decisions = task.comparisons(answer).divided(left - answer)
+    threshold, _, decisions = task.comparisons(answer).divided(left - answer)
     number = task.number_share * answer / task.updates
     return _Division(
-        threshold=threshold,
-        query=query,
-        answer=answer,
-        decisions=decisions,
-        numbers=math.log(task.updates / (NUMBERS_PART * task.beta)) / number,
+        max(decisions, math.log(task.updates / (NUMBERS_PART * task.beta)) / number), threshold, answer
     )
 
 
@@ -328,13 +311,6 @@ def wide_noises(sizes: Sequence[int]) -> float:
 def largest_pair(sizes: Sequence[int]) -> int:
     """Return the number of cells of the largest pair that an opening measures."""
     return max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
-
-
-def _check_scale(rate: float) -> None:
-    if HEADROOM / rate > LARGEST_NOISE:
-        raise PlanError(
-            f"noise of scale {1.0 / rate:.3g} grid steps does not fit 52 binary digits; raise epsilon or lower updates"
-        )
 
 
 class Bounds:

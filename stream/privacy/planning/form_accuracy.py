@@ -28,9 +28,9 @@ from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import histogram_alpha
 from stream.privacy.accuracy.source_facts import Setting
-from stream.privacy.planning import estimate_plans, hypothesis_plans
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import Bounds, marginal_law
+from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
 
@@ -199,11 +199,8 @@ def _shared(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> f
         # (t + r)/(b − r) − t/b = r(1 + t/b)/(b − r), and no share is above 1.
         return 2.0 * alpha_for(calibration, _BOTH * setting.contribution, _BOTH, _BOTH)
     error = _counted(calibration, mechanism, wanted)
-    if isinstance(calibration, EstimateCalibration):
-        return error + estimate_plans.rows_reach(calibration)
-    return error + (
-        hypothesis_plans.rows_reach(calibration) if isinstance(calibration, HypothesisCalibration) else 0
-    )
+    noisy_rows = isinstance(calibration, EstimateCalibration | HypothesisCalibration)
+    return error + (rows_reach(calibration) if noisy_rows else 0)
 
 
 def _sum(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:

@@ -30,7 +30,7 @@ from stream.privacy.planning.estimate_plans import (
     wide_noises,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
+from stream.privacy.planning.noise_layouts import fits
 
 _PAIRS = 2
 _MOST_PAIRS = 120
@@ -187,7 +187,7 @@ def _finished(
         }
     )
     calibration = _private(draft)
-    if calibration is None or HEADROOM * calibration.deviation_number * WEIGHT_STEPS > LARGEST_NOISE:
+    if calibration is None or not fits(calibration.deviation_number * WEIGHT_STEPS):
         return ()
     return (_with_errors(calibration, division.comparisons),)
 

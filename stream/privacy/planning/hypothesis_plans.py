@@ -8,19 +8,26 @@ docs/proofs/pmw-weights.md. Errors are counts of rows; steps are 1/1024 row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from schemas import HypothesisCalibration, Pmw, SparsePmw, SparseVectorCalibration, StreamSpec
+from schemas import EstimateCalibration, HypothesisCalibration, Pmw, SparsePmw, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS, MAX_UNIVERSE
 from stream.optional_packages import optimize
 from stream.privacy.accuracy.noise_laws import two_sided_reach
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.pure_rounds import rounded_down
-from stream.privacy.planning.noise_layouts import PlanError, PlanInputs, one_sided, one_sided_rounds, textbook
+from stream.privacy.planning.noise_layouts import (
+    PlanError,
+    PlanInputs,
+    fitting,
+    one_sided,
+    one_sided_rounds,
+    textbook,
+)
 
 WEIGHT_STEPS = 1024
 """Steps that a row's full weight in a question is divided into."""
@@ -44,36 +51,40 @@ _Make = Callable[[PlanInputs], SparseVectorCalibration]
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisTask:
-    epsilon: float
-    delta: float
-    beta: float
-    queries: int
+    """The public parameters of a plan; ``rows`` bounds the table's rows."""
+
+    spec: StreamSpec
+    setting: Setting
+    mechanism: Pmw | SparsePmw
     rows: int
-    rows_public: bool
-    contribution: int
     universe: int
-    sparsity: int | None
-    updates: int | None
-    gap: float | None
+
+    @property
+    def gap(self) -> float | None:
+        """The requested error of the hypothesis, as a share of the rows."""
+        return self.mechanism.gap
 
     def log_universe(self, updates: int) -> float:
         """Return ln of the number of cells that the hypothesis distinguishes."""
-        return math.log(max(2, self.places(updates)))
+        return math.log(max(2, self.places(updates) or self.universe))
 
-    def places(self, updates: int) -> int:
-        """Return the number of cells that the hypothesis distinguishes."""
-        return self.universe if self.sparsity is None else places(self.universe, self.sparsity, updates, self.rows)
+    def places(self, updates: int) -> int | None:
+        """Return the number of cells that a sparse hypothesis distinguishes; None for a tensor."""
+        if isinstance(self.mechanism, Pmw):
+            return None
+        return places(self.universe, self.mechanism.sparsity, updates, self.rows)
 
     def problem(self, updates: int, **parameters: Any) -> PlanInputs:
         """Return the sparse vector's inputs: |f(D) − rows·q(p̂)| against a threshold."""
+        beta = self.spec.beta
         whole: dict[str, Any] = {
             "cutoff": updates,
             "monotone": False,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "expected_queries": self.queries,
-            "beta": self.beta if self.rows_public else self.beta * (1.0 - ROWS_SHARE),
-            "sensitivity_steps": WEIGHT_STEPS * self.contribution,
+            "epsilon": self.spec.epsilon,
+            "delta": self.spec.delta,
+            "expected_queries": self.spec.expected_queries,
+            "beta": beta if self.setting.rows_public else beta * (1.0 - ROWS_SHARE),
+            "sensitivity_steps": WEIGHT_STEPS * self.setting.contribution,
             "grid": 1.0 / WEIGHT_STEPS,
         }
         return PlanInputs(**(whole | parameters))
@@ -88,46 +99,24 @@ class _HypothesisDivision:
     error: float
 
 
-def candidates(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
+def candidates(
+    spec: StreamSpec, setting: Setting, *, textbook_alone: bool = False
+) -> tuple[HypothesisCalibration, ...]:
     """Return every calibration that applies: textbook, one threshold, and rounds if δ > 0.
 
     ``alpha`` is in counts, for tables of at most ``rows`` rows. Cost and noise do not depend on
     the true number.
+
+    Raises:
+        PlanError: none fits; the message names the parameter to change.
     """
-    mechanism = spec.mechanism
-    if not isinstance(mechanism, Pmw | SparsePmw):
-        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
-    task = _task(spec, mechanism, setting)
-    makers: list[Callable[[], HypothesisCalibration]] = [
-        lambda: _textbook(task),
-        lambda: _calibrated(task, one_sided),
-    ]
-    if spec.delta > 0.0:
-        makers.append(lambda: _calibrated(task, one_sided_rounds))
-    return _fitting(makers)
-
-
-def textbook_candidate(spec: StreamSpec, setting: Setting) -> HypothesisCalibration:
-    """Return the textbook's calibration; raise PlanError if there is none."""
-    mechanism = spec.mechanism
-    if not isinstance(mechanism, Pmw | SparsePmw):
-        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
-    task = _task(spec, mechanism, setting)
-    return _fitting([lambda: _textbook(task)])[0]
-
-
-def _fitting(makers: Sequence[Callable[[], HypothesisCalibration]]) -> tuple[HypothesisCalibration, ...]:
-    """Return all calibrations that fit; raise the last error if none does."""
-    found: list[HypothesisCalibration] = []
-    refusal: ValueError | None = None
-    for make in makers:
-        try:
-            found.append(make())
-        except (PlanError, AccuracyError) as error:
-            refusal = error
-    if not found:
-        raise PlanError(str(refusal)) from refusal
-    return tuple(found)
+    task = _task(spec, setting)
+    makers: list[Callable[[], HypothesisCalibration]] = [lambda: _textbook(task)]
+    if not textbook_alone:
+        makers.append(lambda: _calibrated(task, one_sided))
+        if spec.delta > 0.0:
+            makers.append(lambda: _calibrated(task, one_sided_rounds))
+    return fitting(makers)
 
 
 def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
@@ -146,12 +135,15 @@ def guaranteed_gap(log_universe: float, updates: int) -> float:
     return math.sqrt(log_universe / (2.0 * updates))
 
 
-def updates_for(log_universe: float, gap: float) -> int:
-    """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with η = 4γ."""
-    return max(1, math.ceil(log_universe / (2.0 * gap * gap)))
+def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
+    """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with η = 4γ.
+
+    ``factor`` 4 instead of ½ is the textbook's.
+    """
+    return max(1, math.ceil(factor * log_universe / (gap * gap)))
 
 
-def rows_reach(calibration: HypothesisCalibration) -> int:
+def rows_reach(calibration: HypothesisCalibration | EstimateCalibration) -> int:
     """Bound the error of the noisy row count at its part of β.
 
     At least 1 with noise, because the noisy number is never below 1.
@@ -161,7 +153,7 @@ def rows_reach(calibration: HypothesisCalibration) -> int:
     return max(1, two_sided_reach(float(rows_rate(calibration)), 1, ROWS_SHARE * calibration.beta))
 
 
-def rows_rate(calibration: HypothesisCalibration) -> Fraction:
+def rows_rate(calibration: HypothesisCalibration | EstimateCalibration) -> Fraction:
     """Return the rate of the noise on the row count; its sensitivity is the contribution bound."""
     return Fraction(calibration.epsilon_rows) / (calibration.sensitivity_steps // WEIGHT_STEPS)
 
@@ -174,7 +166,10 @@ def hypothesis_reach(calibration: HypothesisCalibration) -> float:
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
 
-def _task(spec: StreamSpec, mechanism: Pmw | SparsePmw, setting: Setting) -> _HypothesisTask:
+def _task(spec: StreamSpec, setting: Setting) -> _HypothesisTask:
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, Pmw | SparsePmw):
+        raise TypeError(f"{mechanism.kind} keeps no hypothesis")
     if setting.rows is None:
         raise PlanError(
             "mechanism.rows: give a public number that the table's rows do not exceed; the true number is private"
@@ -186,37 +181,25 @@ def _task(spec: StreamSpec, mechanism: Pmw | SparsePmw, setting: Setting) -> _Hy
             f"mechanism.attributes: they have more than {MAX_UNIVERSE} cells together; name fewer or smaller "
             "attributes, or use sparse_pmw"
         )
-    return _HypothesisTask(
-        epsilon=spec.epsilon,
-        delta=spec.delta,
-        beta=spec.beta,
-        queries=spec.expected_queries,
-        rows=max(1, setting.rows),
-        rows_public=setting.rows_public,
-        contribution=setting.contribution,
-        universe=setting.universe,
-        sparsity=mechanism.sparsity if isinstance(mechanism, SparsePmw) else None,
-        updates=mechanism.updates,
-        gap=mechanism.gap,
-    )
+    return _HypothesisTask(spec, setting, mechanism, max(1, setting.rows), setting.universe)
 
 
 def _calibrated(task: _HypothesisTask, make: _Make) -> HypothesisCalibration:
-    updates = task.updates
+    updates = task.mechanism.updates
     if updates is None:
-        updates = _best_updates(task, make) if task.gap is None else _affordable(updates_for, task)
+        updates = _best_updates(task, make) if task.gap is None else _sufficient(task, task.gap)
     division = _best_division(task, updates, make)
     epsilon_rows, rest = _without_rows(task, division.rows)
     vector = make(task.problem(updates, epsilon=rest, numbers="fresh", answer_ratio=division.answer_ratio))
     gap = task.gap or guaranteed_gap(task.log_universe(updates), updates)
-    return _finished(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows, updates)
+    return _finished(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
 
 
-def _affordable(updates_of: Callable[[float, float], int], task: _HypothesisTask) -> int:
-    gap = task.gap or 1.0
-    updates = updates_of(math.log(max(2, task.universe)), gap)
+def _sufficient(task: _HypothesisTask, gap: float, factor: float = 0.5) -> int:
+    """Return the number of updates that a gap requires."""
+    updates = updates_for(math.log(max(2, task.universe)), gap, factor)
     # Fewer updates name fewer cells, which need fewer updates: each step down is still enough.
-    while (fewer := updates_of(task.log_universe(updates), gap)) < updates:
+    while (fewer := updates_for(task.log_universe(updates), gap, factor)) < updates:
         updates = fewer
     if updates > MAX_ANSWERS:
         raise PlanError(
@@ -256,7 +239,7 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _Hypothe
     rate = each / ((1 if vector.fresh_threshold else updates) * vector.sensitivity_steps)
     numbers = max(1, two_sided_reach(rate, updates, vector.beta)) * vector.grid
     gap = (task.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
-    rows = -math.log(ROWS_SHARE * task.beta) * task.contribution / task.epsilon
+    rows = -math.log(ROWS_SHARE * task.spec.beta) * task.setting.contribution / task.spec.epsilon
 
     def divided(part: float) -> _HypothesisDivision:
         slack = gap + (rows / part if part else 0.0)
@@ -266,7 +249,7 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _Hypothe
         number = numbers / ((1.0 - part) * share)
         return _HypothesisDivision(part, number / decisions, 2.0 * decisions + max(slack, number))
 
-    if task.rows_public:
+    if task.setting.rows_public:
         return divided(0.0)
     found = optimize.minimize_scalar(
         lambda log_part: divided(math.exp(log_part)).error,
@@ -282,7 +265,7 @@ def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
     γ is the least for which NumericSparse keeps to γ·rows with its c; the error is then 3γ·rows
     (their Theorem 4.14) plus that of a noisy row count.
     """
-    epsilon_rows, rest = _without_rows(task, 0.0 if task.rows_public else TEXTBOOK_ROWS_SHARE)
+    epsilon_rows, rest = _without_rows(task, 0.0 if task.setting.rows_public else TEXTBOOK_ROWS_SHARE)
 
     def gap_of(updates: int) -> float:
         return math.sqrt(4.0 * math.log(max(2, task.universe)) / updates)
@@ -294,9 +277,9 @@ def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
             return False
         return vector.alpha <= gap_of(updates) * task.rows
 
-    updates = task.updates
+    updates = task.mechanism.updates
     if updates is None and task.gap is not None:
-        updates = _affordable(_stated_updates, task)
+        updates = _sufficient(task, task.gap, 4.0)
     elif updates is None:
         updates, beyond = 1, MAX_ANSWERS
         while beyond - updates > max(1, updates // 1000):
@@ -304,17 +287,13 @@ def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
             updates, beyond = (middle, beyond) if accurate(middle) else (updates, middle)
     vector = textbook(task.problem(updates, epsilon=rest, numbers="fresh"))
     gap = task.gap or gap_of(updates)
-    return _finished(task, "textbook", vector, gap, gap / 2.0, epsilon_rows, updates)
-
-
-def _stated_updates(log_universe: float, gap: float) -> int:
-    return max(1, math.ceil(4.0 * log_universe / (gap * gap)))
+    return _finished(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
 
 
 def _without_rows(task: _HypothesisTask, part: float) -> tuple[float, float]:
     """Return ε of the noisy row count, and the exact rest of ε."""
-    epsilon_rows = task.epsilon * part
-    return epsilon_rows, rounded_down(Fraction(task.epsilon) - Fraction(epsilon_rows))
+    epsilon_rows = task.spec.epsilon * part
+    return epsilon_rows, rounded_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
 
 
 def _finished(
@@ -324,7 +303,6 @@ def _finished(
     gap: float,
     learning_rate: float,
     epsilon_rows: float,
-    updates: int,
 ) -> HypothesisCalibration:
     """Set the threshold, above which a ⊤ shows an error above γ with its sign, and the error."""
     draft = HypothesisCalibration(
@@ -334,14 +312,14 @@ def _finished(
         learning_rate=learning_rate,
         epsilon_rows=epsilon_rows,
         rows=task.rows,
-        places=None if task.sparsity is None else task.places(updates),
-        epsilon=task.epsilon,
+        places=task.places(vector.cutoff),
+        epsilon=task.spec.epsilon,
         delta=vector.delta,
         grid=vector.grid,
         sensitivity_steps=vector.sensitivity_steps,
         cutoff=vector.cutoff,
-        expected_queries=task.queries,
-        beta=task.beta,
+        expected_queries=task.spec.expected_queries,
+        beta=task.spec.beta,
         alpha=0.0,
     )
     slack = max(gap * task.rows + hypothesis_reach(draft), vector.answer_alpha + vector.grid)

@@ -8,14 +8,15 @@ split with ε1 + ε2 + ε3 <= ε, or c rounds of that (less for monotone queries
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from schemas import Method, SparseVectorCalibration
 from stream.optional_packages import np, optimize
 from stream.privacy.accuracy.sparse_vector_accuracy import (
+    AccuracyError,
     RunLayout,
     alpha_of,
     failure_bound,
@@ -162,8 +163,41 @@ LARGEST_NOISE = 2**52
 _COARSE_SCALE = 64.0
 
 
+_Planned = TypeVar("_Planned")
+
+
 class PlanError(ValueError):
     """No calibration fits the parameters; the message names the one to change."""
+
+
+def fitting(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Planned, ...]:
+    """Return all calibrations that fit; raise PlanError if none does."""
+    found: list[_Planned] = []
+    refusal: ValueError | None = None
+    for make in makers:
+        try:
+            found.append(make())
+        except (PlanError, AccuracyError) as error:
+            refusal = error
+    if not found:
+        raise PlanError(str(refusal)) from refusal
+    return tuple(found)
+
+
+def fits(scale: float) -> bool:
+    """Return True if noise of this scale fits 52 binary digits."""
+    return HEADROOM * scale <= LARGEST_NOISE
+
+
+def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
+    """Refuse noise that does not fit; with ``grid`` the refusal names a coarser one."""
+    if not fits(scale):
+        coarser = (
+            f", or use a grid {HEADROOM * scale / LARGEST_NOISE:.2g} times coarser than {grid:g}" if grid else ""
+        )
+        raise PlanError(
+            f"noise of scale {scale:.3g} grid steps does not fit 52 binary digits; raise epsilon{remedy}{coarser}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +305,7 @@ def _start(problem: PlanInputs, layout_for: LayoutFor, threshold: float, refinem
     """Return the start of the split search; refuse at once if no noise could fit."""
     start = Split(threshold)
     decisions = layout_for(start)
-    _check_scale(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
+    _require_fit(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
     return start_split(layout_for, threshold, problem.beta) if problem.numbers == "fresh" else start
 
 
@@ -336,19 +370,14 @@ def _finished(
         epsilon_answer=parts[2],
     )
     rates = (*rates_of(draft), answer_rate(draft)) if problem.numbers == "fresh" else rates_of(draft)
-    _check_scale(problem, min(rates))
+    _require_fit(problem, min(rates))
     error = alpha_of(layout_of(draft, problem.answer_ratio), shift, problem.beta)
     number_error = {"none": 0, "fresh": math.floor(problem.answer_ratio * error), "gap": error}[problem.numbers]
     return draft.model_copy(update={"alpha": error * problem.grid, "answer_alpha": number_error * problem.grid})
 
 
-def _check_scale(problem: PlanInputs, rate: float) -> None:
-    needed = HEADROOM / rate
-    if needed > LARGEST_NOISE:
-        raise PlanError(
-            f"noise of scale {1.0 / rate:.3g} grid steps does not fit 52 binary digits; raise epsilon, lower the cutoff, "
-            f"or use a grid {needed / LARGEST_NOISE:.2g} times coarser than {problem.grid:g}"
-        )
+def _require_fit(problem: PlanInputs, rate: float) -> None:
+    require_fit(1.0 / rate, ", lower the cutoff", problem.grid)
 
 
 def _gain(problem: PlanInputs, split: Split) -> float:

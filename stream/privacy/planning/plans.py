@@ -6,9 +6,8 @@ They depend on public parameters alone: the stream's specification and the sourc
 from __future__ import annotations
 
 import math
-from fractions import Fraction
-from functools import lru_cache
-from typing import NotRequired, TypedDict, Unpack
+from functools import lru_cache, partial
+from typing import Any
 
 from schemas import (
     AboveThreshold,
@@ -30,8 +29,8 @@ from schemas import (
     StreamSpec,
 )
 from stream.privacy.accuracy.source_facts import Setting
-from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, AccuracyError, exact_alpha
-from stream.privacy.composition.costs import affordable_delta, affordable_epsilon
+from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
+from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, exact_decimal
 from stream.privacy.planning import (
     answer_plans,
     estimate_plans,
@@ -43,6 +42,7 @@ from stream.privacy.planning import (
 from stream.privacy.planning.noise_layouts import (
     PlanError,
     PlanInputs,
+    fitting,
     one_sided,
     one_sided_rounds,
     textbook,
@@ -50,21 +50,6 @@ from stream.privacy.planning.noise_layouts import (
     two_sided_shifted,
 )
 from stream.privacy.planning.promises import vacuous
-
-
-class Parameters(TypedDict):
-    """The public parameters of a plan, with the sensitivity in steps of ``grid``.
-
-    The error of fresh numbers is at most ``answer_ratio`` (default 1) times the α of decisions.
-    """
-
-    epsilon: float
-    delta: float
-    expected_queries: int
-    beta: float
-    sensitivity_steps: int
-    grid: float
-    answer_ratio: NotRequired[float]
 
 
 @lru_cache(maxsize=4096)
@@ -76,29 +61,28 @@ def sensitivity_steps(sensitivity: float, grid: float) -> int:
     """
     if not (0.0 < sensitivity < math.inf and 0.0 < grid < math.inf):
         raise PlanError(f"sensitivity ({sensitivity:g}) and grid ({grid:g}) must be positive and finite")
-    steps = math.ceil(Fraction(repr(float(sensitivity))) / Fraction(repr(float(grid))))
+    steps = math.ceil(exact_decimal(sensitivity) / exact_decimal(grid))
     if steps > LARGEST_STEPS:
         raise PlanError(f"a sensitivity of {sensitivity:g} exceeds 2^60 steps of {grid:g}; use a coarser grid")
     return steps
 
 
 def split_candidates(
-    mechanism: AboveThreshold | NumericSparse, **parameters: Unpack[Parameters]
+    mechanism: AboveThreshold | NumericSparse, **parameters: Any
 ) -> tuple[SparseVectorCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    All are pure (δ = 0) except ``one_sided_rounds``, and the textbook's if its constant for δ > 0
-    is better and sound. Calibrations whose noise is too wide for the grid's integers are omitted.
+    ``parameters`` are the other fields of ``PlanInputs``. All are pure (δ = 0) except
+    ``one_sided_rounds``, and the textbook's if its constant for δ > 0 is better and sound.
+    Calibrations whose noise is too wide for the grid's integers are omitted.
 
     Raises:
         PlanError: none fits; the message names the parameter to change.
     """
-    return _split_candidates(_problem(mechanism, parameters))
-
-
-def _problem(mechanism: AboveThreshold | NumericSparse, parameters: Parameters) -> PlanInputs:
     numbers = mechanism.numbers if isinstance(mechanism, NumericSparse) else "none"
-    return PlanInputs(cutoff=mechanism.cutoff, monotone=mechanism.monotone, numbers=numbers, **parameters)
+    return _split_candidates(
+        PlanInputs(cutoff=mechanism.cutoff, monotone=mechanism.monotone, numbers=numbers, **parameters)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -106,16 +90,7 @@ def _split_candidates(problem: PlanInputs) -> tuple[SparseVectorCalibration, ...
     makers = [textbook, two_sided, two_sided_shifted, one_sided]
     if problem.delta > 0.0:
         makers.append(one_sided_rounds)
-    found: list[SparseVectorCalibration] = []
-    refusal: ValueError | None = None
-    for make in makers:
-        try:
-            found.append(make(problem))
-        except (PlanError, AccuracyError) as error:
-            refusal = error
-    if not found:
-        raise PlanError(str(refusal)) from refusal
-    return tuple(found)
+    return fitting([partial(make, problem) for make in makers])
 
 
 TIE = 1.001
@@ -216,7 +191,7 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # 
 
 def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
     try:
-        return (hypothesis_plans.textbook_candidate(spec, setting),)
+        return hypothesis_plans.candidates(spec, setting, textbook_alone=True)
     except PlanError:
         if spec.calibration == "textbook":
             raise

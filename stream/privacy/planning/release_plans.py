@@ -31,16 +31,15 @@ from stream.privacy.accuracy.release_accuracy import cell_alpha, lazy_alpha, noi
 from stream.privacy.accuracy.source_facts import Movement, Setting
 from stream.privacy.composition.gaussian_losses import least_multiple
 from stream.privacy.composition.losses import losses
-from stream.privacy.composition.pure_rounds import optimal_round_epsilon
 from stream.privacy.noise import Symmetric, gaussian, sampler
-from stream.privacy.planning.answer_plans import stated_epsilon
-from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE, PlanError
+from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
+from stream.privacy.planning.noise_layouts import PlanError, fits, require_fit
 
 _LEADING_CONSTANT = 4 * 64**2
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
-    """Return every calibration that applies, the simplest first and the textbook's last.
+    """Return every calibration that applies, the simplest first.
 
     ``alpha`` is the error of every cell of a histogram, or of a question of ``sparsity`` cells.
     The textbook's is its theorem's, or the exact one if that is larger. A projection's covers its
@@ -51,9 +50,19 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
     """
     match spec.mechanism:
         case Histogram():
-            return _histogram(spec, setting)
+            universe = _universe(setting)
+            if universe > MAX_UNIVERSE:
+                raise PlanError(
+                    f"mechanism.attributes: their {universe} cells exceed the {MAX_UNIVERSE} of a histogram; "
+                    "name fewer or smaller ones, or use lazy_histogram"
+                )
+            # Wang, lecture 3, Section 3.3, for all cells at once.
+            return _one_release(spec, setting, lambda draft: cell_alpha(draft, universe), universe, 1)
         case LazyHistogram(sparsity=sparsity):
-            return _lazy_histogram(spec, setting, sparsity)
+            _universe(setting)
+            # The same theorem for all named cells; a question sums up to ``sparsity`` of them.
+            named = sparsity * spec.expected_queries
+            return _one_release(spec, setting, lambda draft: lazy_alpha(draft, sparsity), named, sparsity)
         case SparseProject() as mechanism:
             return _sparse_project(spec, setting, mechanism)
         case _:
@@ -71,39 +80,16 @@ def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> 
     return math.ceil(_LEADING_CONSTANT * math.log(4.0 * queries / beta) * polynomial)
 
 
-def _histogram(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
-    universe = _universe(setting)
-    if universe > MAX_UNIVERSE:
-        raise PlanError(
-            f"mechanism.attributes: their {universe} cells exceed the {MAX_UNIVERSE} of a histogram; "
-            "name fewer or smaller ones, or use lazy_histogram"
-        )
-    # Wang, lecture 3, Section 3.3, for all cells at once.
-    return _one_release(spec, setting, lambda draft: cell_alpha(draft, universe), universe, 1)
-
-
-def _lazy_histogram(spec: StreamSpec, setting: Setting, sparsity: int) -> tuple[ReleaseCalibration, ...]:
-    _universe(setting)
-    # The same theorem for all named cells; a question sums up to ``sparsity`` of them.
-    named = sparsity * spec.expected_queries
-    return _one_release(spec, setting, lambda draft: lazy_alpha(draft, sparsity), named, sparsity)
-
-
 def _sparse_project(
     spec: StreamSpec, setting: Setting, mechanism: SparseProject
 ) -> tuple[ReleaseCalibration, ...]:
     _universe(setting)
-    parts = mechanism.projections
-    found: list[tuple[Literal["basic", "optimal", "textbook"], float, float]] = [
-        ("basic", optimal_round_epsilon(spec.epsilon, 0.0, parts), 0.0)
-    ]
-    if spec.delta > 0.0 and parts > 1:
-        found.append(("optimal", optimal_round_epsilon(spec.epsilon, spec.delta, parts), spec.delta))
     # Scale 1/σ, σ = ε/√(8 ln(1/δ)), for entries ±1/√T equals ε/√(8 T ln(1/δ)) a row for ±1.
-    found.append(("textbook", *stated_epsilon(spec.epsilon, spec.delta, parts)))
+    parts = mechanism.projections
+    stated, *better = equal_parts(spec.epsilon, spec.delta if parts > 1 else 0.0, parts)
     result = []
-    for method, epsilon_part, delta in found:
-        draft = _draft(spec, setting, method, parts, epsilon_part, delta)
+    for part in (*better, stated):
+        draft = _draft(spec, setting, parts, *part)
         if setting.rows is None:
             # The error from other cells depends on the table and is given with each answer.
             known = {"alpha": noise_alpha(draft, mechanism.sparsity), "noise_only": True}
@@ -121,13 +107,13 @@ def _one_release(
     summed: int,
 ) -> tuple[ReleaseCalibration, ...]:
     """Return the calibrations of a release; the theorem's α is for ``summed`` of ``cells``."""
-    basic = _draft(spec, setting, "basic", 1, spec.epsilon, 0.0)
+    basic = _draft(spec, setting, 1, "basic", spec.epsilon, 0.0)
     theorem = summed * math.log(cells / basic.beta) * basic.sensitivity_steps / basic.epsilon
     found = [basic.model_copy(update={"alpha": alpha(basic)})]
     noise = {"moved": basic.sensitivity_steps, "contribution": setting.contribution, "epsilon_part": 0.0}
     wide = basic.model_copy(update={"method": "gaussian", "deviation": 1.0, "delta": spec.delta, **noise})
     deviation = least_multiple(losses(wide).gaussian, Fraction(basic.epsilon), Fraction(spec.delta))
-    if HEADROOM * deviation <= LARGEST_NOISE:
+    if fits(deviation):
         gaussian = wide.model_copy(update={"deviation": deviation})
         found.append(gaussian.model_copy(update={"alpha": alpha(gaussian)}))
     textbook = {"method": "textbook", "alpha": max(found[0].alpha, theorem)}
@@ -137,8 +123,8 @@ def _one_release(
 def _draft(
     spec: StreamSpec,
     setting: Setting,
-    method: Literal["basic", "optimal", "textbook"],
     parts: int,
+    method: PartsMethod,
     epsilon_part: float,
     delta: float,
 ) -> ReleaseCalibration:
@@ -165,7 +151,7 @@ def _universe(setting: Setting) -> int:
 
 
 def running_count_candidates(spec: StreamSpec, setting: Setting) -> tuple[RunningCountCalibration, ...]:
-    """Return every calibration: the papers' dyadic tree, and the best tree per noise law.
+    """Return the papers' dyadic tree, and the best tree for each noise law.
 
     ``alpha`` bounds the errors of all answers together; the textbook's is its theorem's, or the
     exact one if that is larger.
@@ -173,19 +159,18 @@ def running_count_candidates(spec: StreamSpec, setting: Setting) -> tuple[Runnin
     Raises:
         PlanError: the noise does not fit the integers; the message names the parameter to change.
     """
-    mechanism = spec.mechanism
-    if not isinstance(mechanism, RunningCount):
-        raise TypeError(f"{mechanism.kind} is not a running count")
-    trees = _trees(mechanism.steps)
+    if not isinstance(spec.mechanism, RunningCount):
+        raise TypeError(f"{spec.mechanism.kind} is not a running count")
+    steps = spec.mechanism.steps
+    trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
+    trees = [tree for tree in trees if tree.most <= MAX_CANDIDATES]
     drafts = [_tree_draft(spec, setting, "basic", tree) for tree in trees]
-    narrowest = min(_scale(draft) for draft in drafts)
-    if not _fits(narrowest):
-        raise PlanError(
-            f"noise of scale {narrowest:.3g} does not fit 52 binary digits; raise epsilon, or register a source with a smaller "
-            "total or attributes of smaller ranges"
-        )
-    basic = min((_with_alpha(draft) for draft in drafts if _fits(_scale(draft))), key=lambda one: one.alpha)
-    return (*_dyadic(spec, setting, mechanism.steps), basic, *_gaussian_tree(spec, setting, trees))
+    remedy = ", or register a source with a smaller total or attributes of smaller ranges"
+    require_fit(min(_scale(draft) for draft in drafts), remedy)
+    basic = min((_with_alpha(draft) for draft in drafts if fits(_scale(draft))), key=lambda one: one.alpha)
+    textbook = _tree_draft(spec, setting, "textbook", dyadic(steps))
+    stated = (_with_alpha(textbook, least=_theorem(textbook)),) if fits(_scale(textbook)) else ()
+    return (*stated, basic, *_gaussian_tree(spec, setting, trees))
 
 
 def tree_of(calibration: RunningCountCalibration) -> CountingTree:
@@ -246,22 +231,8 @@ def _moved(setting: Setting) -> Movement:
     return Movement(each=setting.sensitivity_steps, together=together, spread=people, numbers=together)
 
 
-def _trees(steps: int) -> list[CountingTree]:
-    """Return the trees with the fewest nodes per answer for each number of levels."""
-    trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
-    return [tree for tree in trees if tree.most <= MAX_CANDIDATES]
-
-
-def _with_alpha(draft: RunningCountCalibration) -> RunningCountCalibration:
-    return draft.model_copy(update={"alpha": answer_alpha(draft, draft.nodes)})
-
-
-def _dyadic(spec: StreamSpec, setting: Setting, steps: int) -> tuple[RunningCountCalibration, ...]:
-    draft = _tree_draft(spec, setting, "textbook", dyadic(steps))
-    if not _fits(_scale(draft)):
-        return ()
-    exact = answer_alpha(draft, draft.nodes)
-    return (draft.model_copy(update={"alpha": max(exact, _theorem(draft))}),)
+def _with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:
+    return draft.model_copy(update={"alpha": max(least, answer_alpha(draft, draft.nodes))})
 
 
 def _gaussian_tree(
@@ -273,7 +244,7 @@ def _gaussian_tree(
     tree = min(trees, key=lambda one: one.levels * one.most)
     draft = _tree_draft(spec, setting, "gaussian", tree).model_copy(update={"delta": spec.delta, "deviation": 1.0})
     deviation = least_multiple(losses(draft).gaussian, Fraction(draft.epsilon), Fraction(spec.delta))
-    if not _fits(deviation):
+    if not fits(deviation):
         return ()
     return (_with_alpha(draft.model_copy(update={"deviation": deviation})),)
 
@@ -292,7 +263,3 @@ def _theorem(calibration: RunningCountCalibration) -> float:
 def _scale(calibration: RunningCountCalibration) -> float:
     """The scale 1/λ of a node's Laplace noise."""
     return calibration.levels * calibration.sensitivity_steps / calibration.epsilon
-
-
-def _fits(scale: float) -> bool:
-    return HEADROOM * scale <= LARGEST_NOISE

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Literal
 
 from schemas import Answer, GrantRecord, RandomizedResponse, ReleaseCalibration, StreamSpec
 from stream.privacy.accuracy.noise_laws import at_least, at_most
 from stream.privacy.accuracy.source_facts import Setting
-from stream.privacy.composition.pure_rounds import optimal_round_epsilon
-from stream.privacy.planning.answer_plans import stated_epsilon
+from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 
 RESPONSE_BITS = 128
 """Probabilities are out of 2^128, as the uniform words."""
@@ -90,15 +88,9 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
     if not isinstance(mechanism, RandomizedResponse):
         raise TypeError(f"{mechanism.kind} is not randomized response")
     parts, categories = setting.contributions, len(mechanism.categories)
-    stated, stated_delta = stated_epsilon(spec.epsilon, spec.delta, parts)
-    found = [
-        _finished(spec, categories, parts, "textbook", stated, stated_delta),
-        _finished(spec, categories, parts, "basic", optimal_round_epsilon(spec.epsilon, 0.0, parts), 0.0),
-    ]
-    if spec.delta > 0.0 and parts > 1:
-        part = optimal_round_epsilon(spec.epsilon, spec.delta, parts)
-        found.append(_finished(spec, categories, parts, "optimal", part, spec.delta))
-    return tuple(found)
+    # With one event per person, δ is not used.
+    found = equal_parts(spec.epsilon, spec.delta if parts > 1 else 0.0, parts)
+    return tuple(_finished(spec, categories, parts, *one) for one in found)
 
 
 def hoeffding_alpha(law: Response, events: int, beta: float) -> float:
@@ -184,7 +176,7 @@ def _finished(
     spec: StreamSpec,
     categories: int,
     parts: int,
-    method: Literal["basic", "optimal", "textbook"],
+    method: PartsMethod,
     epsilon_part: float,
     delta: float,
 ) -> ReleaseCalibration:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration, RandomizedResponse, ReleaseCalibration
-from stream.privacy.accuracy.source_facts import written
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.selection import (
     RESPONSE_WORDS,
     UNIFORM_WORDS,
@@ -84,7 +84,11 @@ class _Selection(Stateless, ABC):
         """Round the scores to steps."""
         terms = self._context.streams.terms_at(one.slot)
         scores = one.content.scores
-        exactly = scores_of(one.payload) if terms.source.kind == "values" else lambda place: written(scores[place])
+        exactly = (
+            scores_of(one.payload)
+            if terms.source.kind == "values"
+            else lambda place: shortest_decimal(scores[place])
+        )
         return terms.grid.private(scores, exactly)
 
     @abstractmethod

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stream.kernel import Spans, rows_of
-from stream.privacy.accuracy.source_facts import written
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.privacy.mechanisms.grid import shown
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
@@ -211,4 +211,4 @@ def _as_written(terms: StreamTerms, rows: QuestionRows, members: Places) -> Call
     """Return the exact number of each row: as written in its event, or a count."""
     if terms.trusts_values:
         return lambda place: value_of(rows.payloads[int(members[place])])
-    return lambda place: written(float(rows.values[members[place]]))
+    return lambda place: shortest_decimal(float(rows.values[members[place]]))

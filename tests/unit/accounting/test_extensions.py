@@ -96,12 +96,6 @@ def test_what_is_charged_once_cannot_be_extended(kind: str) -> None:
         plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
 
 
-def test_a_hypothesis_of_an_earlier_version_has_no_room_for_more() -> None:
-    spec, planned = plan({"kind": "sparse_pmw", "attributes": ["age", "sex"], "updates": 9})
-    with pytest.raises(PlanError, match="earlier version"):
-        plan_extension(spec, planned.model_copy(update={"places": None}), (), ASKED, 1.0, 0.0)
-
-
 def test_a_stream_is_extended_a_hundred_times_at_most_and_to_a_million_answers() -> None:
     spec, planned = plan(LAPLACE)
     one = plan_extension(spec, planned, (), ASKED, 0.1, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of, written
-from stream.privacy.composition.refusals import LARGEST_TOTAL
-from stream.privacy.mechanisms.grid import THRESHOLD_STEPS, Grid, shown
+from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of
+from stream.privacy.composition.costs import shortest_decimal
+from stream.privacy.mechanisms.grid import THRESHOLD_STEPS, Grid
 from stream.privacy.planning.plans import sensitivity_steps
 
 WIDE = Context(prec=400)
@@ -24,8 +24,8 @@ grids = st.one_of(
     st.sampled_from([0.1, 0.2, 0.3, 0.01, 0.001, 1 / 3, 2 / 3, 0.7, 1.0, 5.0, 10.0, 1e-12, 1e12, math.pi]),
 )
 numbers = st.one_of(
-    st.floats(-1e15, 1e15).map(written),
-    st.floats(allow_nan=False, allow_infinity=False).map(written),
+    st.floats(-1e15, 1e15).map(shortest_decimal),
+    st.floats(allow_nan=False, allow_infinity=False).map(shortest_decimal),
     st.integers(-100, 100).map(Decimal),
     st.integers(-(10**9), 10**9).map(lambda number: Decimal(number).scaleb(-3)),
     st.decimals(-(10**15), 10**15, allow_nan=False, places=30),
@@ -38,7 +38,7 @@ def rounded(number: Decimal, grid: Grid) -> int:
 
 
 def steps(number: Decimal, grid: float) -> int:
-    return rounded(number, Grid(written(grid)))
+    return rounded(number, Grid(shortest_decimal(grid)))
 
 
 def exact(number: Decimal, grid: Decimal, end: int = MAX_STEPS) -> int:
@@ -52,11 +52,11 @@ def beside_a_tie(draw: st.DrawFn) -> tuple[Decimal, float]:
     """Decimals at (k + 1/2)γ and beside it, nearer than doubles can tell or as near as they can."""
     grid = draw(grids)
     multiple = draw(st.one_of(st.integers(-1000, 1000), st.integers(-MAX_STEPS, MAX_STEPS)))
-    tie = WIDE.multiply(written(grid), Decimal(2 * multiple + 1) / 2)
+    tie = WIDE.multiply(shortest_decimal(grid), Decimal(2 * multiple + 1) / 2)
     if draw(st.booleans()):
-        return written(float(tie)), grid
+        return shortest_decimal(float(tie)), grid
     digits = draw(st.integers(1, 40))
-    return WIDE.add(tie, (written(grid) * draw(st.integers(-3, 3))).scaleb(-digits, WIDE)), grid
+    return WIDE.add(tie, (shortest_decimal(grid) * draw(st.integers(-3, 3))).scaleb(-digits, WIDE)), grid
 
 
 @given(number=numbers, grid=grids)
@@ -65,7 +65,7 @@ def beside_a_tie(draw: st.DrawFn) -> tuple[Decimal, float]:
 @example(number=Decimal("-0.5"), grid=1.0)
 @example(number=Decimal("1e15"), grid=1e-12)
 def test_rounding_is_exact(number: Decimal, grid: float) -> None:
-    assert steps(number, grid) == exact(number, written(grid))
+    assert steps(number, grid) == exact(number, shortest_decimal(grid))
 
 
 @given(case=beside_a_tie())
@@ -75,15 +75,15 @@ def test_rounding_is_exact(number: Decimal, grid: float) -> None:
 @example(case=(Decimal("562949953421312.4999999999999999999"), 1.0))
 def test_rounding_is_exact_beside_ties(case: tuple[Decimal, float]) -> None:
     number, grid = case
-    assert steps(number, grid) == exact(number, written(grid))
+    assert steps(number, grid) == exact(number, shortest_decimal(grid))
 
 
 @given(case=st.one_of(beside_a_tie(), st.tuples(numbers, grids)))
 @settings(deadline=None, max_examples=300)
 def test_thresholds_are_rounded_alike_by_their_shortest_decimal(case: tuple[Decimal, float]) -> None:
     threshold, grid = float(case[0]), case[1]
-    assert int(Grid(written(grid)).public([threshold])[0]) == exact(
-        written(threshold), written(grid), THRESHOLD_STEPS
+    assert int(Grid(shortest_decimal(grid)).public([threshold])[0]) == exact(
+        shortest_decimal(threshold), shortest_decimal(grid), THRESHOLD_STEPS
     )
 
 
@@ -111,8 +111,8 @@ def test_neighbours_stay_within_the_sensitivity_in_steps(
 ) -> None:
     number, grid = case
     assume(abs(number) < Decimal(10) ** 30)
-    other = WIDE.add(number, WIDE.multiply(Decimal(part), written(sensitivity)))
-    limit = math.ceil(Fraction(written(sensitivity)) / Fraction(written(grid)))
+    other = WIDE.add(number, WIDE.multiply(Decimal(part), shortest_decimal(sensitivity)))
+    limit = math.ceil(Fraction(shortest_decimal(sensitivity)) / Fraction(shortest_decimal(grid)))
     assert abs(steps(number, grid) - steps(other, grid)) <= limit
 
 
@@ -126,36 +126,10 @@ def test_a_sensitivity_of_whole_steps_moves_every_tie_by_just_as_many(
     multiple: int, digits: int, leading: int, half: int
 ) -> None:
     grid = float(f"{leading}e-{digits}")
-    sensitivity = WIDE.multiply(written(grid), Decimal(multiple))
+    sensitivity = WIDE.multiply(shortest_decimal(grid), Decimal(multiple))
     assert sensitivity_steps(float(sensitivity), grid) == multiple
-    tie = WIDE.multiply(written(grid), Decimal(2 * (half % 10**6) + 1) / 2)
+    tie = WIDE.multiply(shortest_decimal(grid), Decimal(2 * (half % 10**6) + 1) / 2)
     assert steps(WIDE.add(tie, sensitivity), grid) - steps(tie, grid) == multiple
-
-
-@given(
-    case=beside_a_tie(),
-    sensitivity=st.one_of(st.floats(1e-12, 1e12), st.sampled_from([0.05, 0.3, 1.0])),
-    whole=st.none() | st.integers(1, 2000),
-)
-@settings(deadline=None, max_examples=600)
-@example(case=(WIDE.multiply(written(2.0**-40), Decimal(2**41 + 1) / 2), 2.0**-40), sensitivity=1.0, whole=None)
-def test_steps_counted_on_doubles_still_bound_what_neighbours_move(
-    case: tuple[Decimal, float], sensitivity: float, whole: int | None
-) -> None:
-    """Streams that an earlier version opened: ⌈Δ/γ⌉ of the two doubles is sometimes one less than of the decimals."""
-    number, grid = case
-    sensitivity = sensitivity if whole is None else whole * grid
-    counted = math.ceil(Fraction(sensitivity) / Fraction(grid))
-    assume(counted <= MAX_STEPS)
-    feed = Grid.of_feed(grid, sensitivity=sensitivity, sensitivity_steps=counted)
-    assert feed.gamma == written(grid) or abs(feed.gamma / written(grid) - 1) < Decimal("1e-15")
-    for sign in (-1, 1):
-        other = WIDE.add(number, sign * written(sensitivity))
-        assert abs(rounded(number, feed) - rounded(other, feed)) <= counted
-
-
-def test_a_stream_whose_steps_were_counted_generously_keeps_its_grid() -> None:
-    assert Grid.of_feed(0.01, sensitivity=0.05, sensitivity_steps=6).gamma == Decimal("0.01")
 
 
 @given(first=numbers, second=numbers, grid=grids)
@@ -168,7 +142,7 @@ def test_order_is_kept(first: Decimal, second: Decimal, grid: float) -> None:
 @given(many=st.lists(numbers, max_size=8), grid=grids)
 @settings(deadline=None)
 def test_each_number_of_an_array_is_rounded_as_if_alone(many: list[Decimal], grid: float) -> None:
-    together = Grid(written(grid)).private(np.array([float(one) for one in many]), many.__getitem__)
+    together = Grid(shortest_decimal(grid)).private(np.array([float(one) for one in many]), many.__getitem__)
     assert together.dtype == np.int64
     assert together.tolist() == [steps(number, grid) for number in many]
 
@@ -178,7 +152,7 @@ def test_what_is_written_is_looked_at_beside_ties_alone() -> None:
 
     def exactly(place: int) -> Decimal:
         asked.append(place)
-        return written(doubles[place])
+        return shortest_decimal(doubles[place])
 
     doubles = [0.0, 1.0, -7.0, 1e6, 1e14, 0.1, 0.49, 12.3, 99.99, 1e300, -1e300, 0.5, 17.5]
     Grid(Decimal(1)).private(doubles, exactly)
@@ -190,13 +164,17 @@ def test_what_is_written_is_looked_at_beside_ties_alone() -> None:
 
 @pytest.mark.parametrize("grid", [1e-12, 0.1, 1.0, 1e12])
 def test_what_lies_beyond_the_last_step_is_clamped(grid: float) -> None:
-    for number in (Decimal("1e300"), Decimal(10) ** 29, WIDE.multiply(written(grid), Decimal(MAX_STEPS + 1))):
+    for number in (
+        Decimal("1e300"),
+        Decimal(10) ** 29,
+        WIDE.multiply(shortest_decimal(grid), Decimal(MAX_STEPS + 1)),
+    ):
         assert steps(number, grid) == MAX_STEPS
         assert steps(-number, grid) == -MAX_STEPS
 
 
 def test_values_are_clamped_to_the_declared_range_and_thresholds_are_not() -> None:
-    feed = Grid.of_feed(0.5, sensitivity=1.0, sensitivity_steps=2, minimum=-1.0, maximum=100.0)
+    feed = Grid.of_feed(0.5, -1.0, 100.0)
     assert [rounded(Decimal(number), feed) for number in ("-1.3", "-1", "99.9", "100.2", "1e300")] == [
         *(-2, -2, 200, 200, 200)
     ]
@@ -208,43 +186,5 @@ def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_r
     reach = Decimal("0.1") * MAX_STEPS
     assert range_of(0.1, None, None) == (-reach, reach)
     assert range_of(0.1, 0.0, None) == (Decimal(0), reach)
-    whole = Grid.of_feed(1.0, sensitivity=1.0, sensitivity_steps=1)
+    whole = Grid.of_feed(1.0)
     assert [rounded(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3
-
-
-def test_a_coarser_grid_of_an_old_stream_is_rounded_upwards() -> None:
-    upwards = Context(prec=40, rounding=ROUND_CEILING).divide(Decimal(1), Decimal(3))
-    feed = Grid.of_feed(0.3333333333333333, sensitivity=1.0, sensitivity_steps=3)
-    assert feed.gamma == upwards > Decimal(1) / 3
-
-
-def test_three_tenths_are_shown_as_such() -> None:
-    assert shown([3, -3, 7, 0], 0.1) == [0.3, -0.3, 0.7, 0.0]
-    assert shown([1, 2], 1.0, parts=3) == [1 / 3, 2 / 3]
-
-
-@given(steps=st.integers(-THRESHOLD_STEPS * 4, THRESHOLD_STEPS * 4), grid=grids, parts=st.integers(1, 10**6))
-def test_what_is_shown_is_the_double_nearest_to_the_exact_product(steps: int, grid: float, parts: int) -> None:
-    [number] = shown([steps], grid, parts)
-    exactly = steps * Fraction(written(grid)) / parts
-    off = abs(Fraction(number) - exactly)
-    assert all(off <= abs(Fraction(math.nextafter(number, end)) - exactly) for end in (-math.inf, math.inf))
-
-
-totals = st.one_of(
-    st.integers(-(2**53) - 8, 2**53 + 8),
-    st.integers(48, 54).flatmap(lambda digits: st.integers(2**digits - 8, 2**digits + 8)),
-    st.integers(-(2**80), 2**80),
-)
-
-
-@given(one=totals, other=totals)
-@settings(deadline=None)
-def test_totals_of_tables_are_exact_as_far_as_they_reach_and_never_taken_further_apart(
-    one: int, other: int
-) -> None:
-    grid = Grid.whole(1.0)
-    doubles = [float(one), float(other)]
-    found = grid.private(doubles, lambda place: written(doubles[place])).tolist()
-    assert found == [min(max(total, -LARGEST_TOTAL), LARGEST_TOTAL) for total in (one, other)]
-    assert abs(found[0] - found[1]) <= abs(one - other)

@@ -10,7 +10,7 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver
-from stream.privacy.accuracy.source_facts import written
+from stream.privacy.composition.costs import shortest_decimal
 from tests.builders import KEY, installation, source, stream
 
 GRIDS = [0.1, 0.3, 0.7, 0.01, 0.005, 0.001, 1.1, 2.5]
@@ -28,7 +28,7 @@ def told(grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, A
 def assert_on_the_grid(numbers: list[float], grid: float) -> None:
     assert len(numbers) >= ASKED
     for number in numbers:
-        assert (Fraction(written(number)) / Fraction(written(grid))).denominator == 1, number
+        assert (Fraction(shortest_decimal(number)) / Fraction(shortest_decimal(grid))).denominator == 1, number
 
 
 @pytest.mark.parametrize("numbers", ["fresh", "gap"])
