@@ -2,6 +2,13 @@
 
 Each question has one error, which one person changes by at most 1024 steps (one row): for one
 number, in units of its sensitivity; for several numbers, their largest.
+
+- ``axes``: the tensor's axes of the question, in increasing order.
+- ``key``: canonical bytes, equal for equal questions.
+- ``unit``: divisor that turns a number into the requested quantity; ``width``: its sensitivity.
+- ``count``: how many numbers are requested; ``summed``: the most cells that one number sums.
+- ``whole``: True if all summed cells have full and equal weight.
+- ``ranges``: True if each number is that of a range of values on every axis.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,48 +28,6 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 Integers = npt.NDArray[np.int64]
 Numbers = tuple[int, ...]
-
-
-class ResolvedQuestion(Protocol):
-    """A resolved question; its numbers are integers in its own unit."""
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The tensor axes of the question, in increasing order."""
-
-    @property
-    def key(self) -> bytes:
-        """Canonical bytes, equal for equal questions."""
-
-    @property
-    def unit(self) -> int:
-        """Divisor that turns a number into the requested quantity."""
-
-    @property
-    def width(self) -> int:
-        """Sensitivity of each number."""
-
-    @property
-    def count(self) -> int:
-        """Number of requested numbers."""
-
-    @property
-    def summed(self) -> int:
-        """Largest number of cells that one number sums."""
-
-    @property
-    def whole(self) -> bool:
-        """True if all summed cells have full and equal weight."""
-
-    @property
-    def ranges(self) -> bool:
-        """True if each number is that of a range of values on every axis."""
-
-    def numbers(self, cells: TensorCells) -> Numbers:
-        """Return the exact numbers of a tensor on the question's axes."""
-
-    def error(self, private: Numbers, estimates: Numbers) -> int:
-        """Return the largest error of the estimates, in steps; private."""
 
 
 def rounded(masses: Sequence[int], total: int, rows: int) -> Numbers:
@@ -256,6 +221,10 @@ class Mean:
     def mean(self, estimates: Numbers) -> float:
         """Return the estimate of the mean."""
         return self.minimum + _mean_steps(estimates, self.range) / WEIGHT_STEPS
+
+
+ResolvedQuestion = Linear | Box | CellGroups | Mean
+"""A resolved question; its numbers are integers in its unit."""
 
 
 def _mean_steps(estimates: Numbers, most: int) -> int:

@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 TOTAL_BITS: Final = 42
-"""Estimates are integers with total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
+"""Distributions are integers with total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
 
 _WEIGHT_BITS: Final = 32
 """The heaviest cell weighs 2³² during a fit: sums over at most 2²⁰ cells stay below 2⁵³."""
@@ -49,7 +49,7 @@ _OVERLAP: Final = 1.5
 _RESOLUTION_BITS: Final = 16
 _LOW_BITS: Final = 10
 _NEGLIGIBLE: Final = 32
-"""Cells lighter than the heaviest by a factor e⁻³² get weight 0."""
+"""Cells lighter than the heaviest by a factor e⁻³² get weight 0: 2⁴²·e⁻³² rounds to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,10 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
 
 def _weights(base: Floats, log: Floats) -> Floats:
     """Return p₀·exp(Σ θ) in integers, the heaviest 2³²."""
-    weights = base * _exponentials(log - log.max())
+    # Exponents have 16 binary digits.
+    tables = exponentials(1.0, 1 << _RESOLUTION_BITS)
+    down = np.minimum((log - log.max()) * -float(1 << _RESOLUTION_BITS), float(tables.most)).astype(np.int64)
+    weights = base * tables.evaluate(down)
     weights *= float(1 << _WEIGHT_BITS) / float(weights.max())
     return np.rint(weights, out=weights)
 
@@ -221,24 +224,39 @@ def _whole(weights: Floats) -> Integers:
     return np.rint(scaled * (float(1 << TOTAL_BITS) / float(scaled.sum()))).astype(np.int64)
 
 
-def _exponentials(log: Floats) -> Floats:
-    """Return exp of numbers ≤ 0, to 16 binary digits; 0 below −32."""
-    low, high = _tables()
-    down = np.minimum(log * -float(1 << _RESOLUTION_BITS), float((len(high) << _LOW_BITS) - 1)).astype(np.int64)
-    values: Floats = low[down & ((1 << _LOW_BITS) - 1)]
-    down >>= _LOW_BITS
-    values *= high[down]
-    return values
+@dataclass(frozen=True, slots=True)
+class Exponentials:
+    """exp(−unit·k) for whole k ≥ 0 by two tables, equal to the last bit on every machine.
+
+    It is a product of two correctly rounded entries, with relative error below 2⁻⁵¹; 0 beyond
+    exp(−32).
+    """
+
+    low: Floats
+    high: Floats
+
+    @property
+    def most(self) -> int:
+        """The largest k of the tables."""
+        return (len(self.high) << _LOW_BITS) - 1
+
+    def evaluate(self, steps: Integers) -> Floats:
+        """Return the exponentials of an array of whole k from 0 to ``most``, which it overwrites."""
+        values: Floats = self.low[steps & ((1 << _LOW_BITS) - 1)]
+        steps >>= _LOW_BITS
+        values *= self.high[steps]
+        return values
 
 
-@cache
-def _tables() -> tuple[Floats, Floats]:
+@lru_cache(maxsize=64)
+def exponentials(rate: float, resolution: int) -> Exponentials:
+    """Return the tables for the unit ``rate``/``resolution``."""
     with localcontext(prec=30):
-        unit = Decimal(1) / (1 << _RESOLUTION_BITS)
+        unit = Decimal(rate) / resolution
+        reach = math.ceil(_NEGLIGIBLE / (rate / resolution * (1 << _LOW_BITS)))
         low = [float((-unit * step).exp()) for step in range(1 << _LOW_BITS)]
-        steps = _NEGLIGIBLE << (_RESOLUTION_BITS - _LOW_BITS)
-        high = [float((-unit * (step << _LOW_BITS)).exp()) for step in range(steps)]
-    return np.array(low), np.array([*high, 0.0])
+        high = [float((-unit * (step << _LOW_BITS)).exp()) for step in range(reach)]
+    return Exponentials(np.array(low), np.array([*high, 0.0]))
 
 
 def _view(shape: Sequence[int], axes: tuple[int, ...]) -> tuple[int, ...]:

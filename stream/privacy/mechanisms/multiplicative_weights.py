@@ -15,21 +15,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
-from functools import lru_cache
 from itertools import groupby
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from stream.privacy.mechanisms.maximum_entropy import TOTAL_BITS, exponentials
+from stream.privacy.mechanisms.sparse_weights import SparseHypothesis
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-
-Asked_contra = TypeVar("Asked_contra", contravariant=True)
-Question = TypeVar("Question")
-
-TOTAL_BITS: Final = 42
-"""p̂ has integers with total near 2⁴²: with 10-bit weights all partial sums stay below 2⁵³."""
 
 _FIRST_BLOCK: Final = 32
 _BLOCK_CELLS: Final = 1 << 13
@@ -41,27 +37,6 @@ _STEP: Final = 1
 """Shares stay at least one step of a count away from 0 and 1."""
 _LOG_ODDS: Final = Context(prec=40)
 """Decimal arithmetic is the same on every machine."""
-_NEGLIGIBLE: Final = 32
-"""Cells lighter than the heaviest by a factor e⁻³² get weight 0: 2⁴²·e⁻³² rounds to 0."""
-_LOW_BITS: Final = 10
-
-
-class Hypothesis(Protocol[Asked_contra]):
-    """A public distribution over a universe, determined by its updates alone."""
-
-    def estimates(self, questions: Sequence[Asked_contra], rows: int) -> Integers:
-        """Return rows·q(p̂) of each question in steps, rounded to the nearest.
-
-        It depends on the updates, the question and ``rows`` alone, never on the rest of the
-        batch.
-        """
-
-    def update(self, question: Asked_contra, *, up: bool, times: int = 1) -> None:
-        """Move weight towards the question's cells, or away from them, by ``times``·η."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
 
 
 class Noise(Protocol):
@@ -75,13 +50,6 @@ class Noise(Protocol):
 
     def answer(self, tops: int, place: int) -> int:
         """Return the noise of the number on the ⊤ at this place."""
-
-
-class Correction(Protocol):
-    """The strength with which a noisy answer corrects the hypothesis."""
-
-    def times(self, shown: int, estimate: int) -> int:
-        """Return the multiple of η for the observed error and the hypothesis's answer, in steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +123,8 @@ class Aim:
 
 
 def run(
-    hypothesis: Hypothesis[Question],
-    questions: Sequence[Question],
+    hypothesis: Hypothesis,
+    questions: Sequence[Any],
     private: Integers,
     noise: Noise,
     *,
@@ -164,7 +132,7 @@ def run(
     threshold: int,
     tops: int,
     cutoff: int,
-    strength: Correction,
+    strength: Strength | Aim,
 ) -> list[HypothesisAnswer]:
     """Answer questions in order until the cutoff; the rest get no answer.
 
@@ -271,41 +239,12 @@ class TensorHypothesis:
 
     def _normalised(self) -> Floats:
         heaviest = 2.0**TOTAL_BITS
-        weights = np.rint(heaviest * self._exponentials.evaluate(self._log_weights - self._log_weights.max()))
+        down = np.minimum(self._log_weights.max() - self._log_weights, self._exponentials.most)
+        weights = np.rint(heaviest * self._exponentials.evaluate(down))
         # At most 2²⁰ cells of at most 2⁴²: the total fits 63 bits.
         total = int(weights.astype(np.int64).sum())
         weights *= heaviest / float(total)
         return np.rint(weights, out=weights)
-
-
-@dataclass(frozen=True, slots=True)
-class Exponentials:
-    """exp(η/resolution·k) for whole k ≤ 0, equal to the last bit on every machine.
-
-    It is a product of two correctly rounded table entries, with relative error below 2⁻⁵¹; 0
-    below exp(−32).
-    """
-
-    low: Floats
-    high: Floats
-
-    def evaluate(self, steps: Integers) -> Floats:
-        """Return the exponentials of an array of whole steps ≤ 0."""
-        down = np.minimum(-steps, (len(self.high) << _LOW_BITS) - 1)
-        values: Floats = self.low[down & ((1 << _LOW_BITS) - 1)]
-        values *= self.high[down >> _LOW_BITS]
-        return values
-
-
-@lru_cache(maxsize=64)
-def exponentials(learning_rate: float, resolution: int) -> Exponentials:
-    """Return the table for the rate η; ``resolution`` steps are a weight of 1."""
-    with localcontext(prec=30):
-        rate = Decimal(learning_rate) / resolution
-        reach = math.ceil(_NEGLIGIBLE / (learning_rate / resolution * (1 << _LOW_BITS)))
-        low = [float((-rate * step).exp()) for step in range(1 << _LOW_BITS)]
-        high = [float((-rate * (step << _LOW_BITS)).exp()) for step in range(reach)]
-    return Exponentials(np.array(low), np.array([*high, 0.0]))
 
 
 def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
@@ -335,3 +274,10 @@ def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Flo
 
 def _broadcast(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(length if axis in axes else 1 for axis, length in enumerate(shape))
+
+
+Hypothesis = TensorHypothesis | SparseHypothesis
+"""A public distribution over a universe, determined by its updates alone.
+
+A question's estimate depends on the updates, the question and the rows, never on the batch.
+"""
