@@ -115,6 +115,8 @@ WireAmount: Any = struct(Amount)
 
 STANDING_HISTOGRAM: Final = "standing_histogram"
 """The family that releases a histogram of each window of a live topic."""
+HYPOTHESIS: Final = "hypothesis"
+"""The family of multiplicative weights: textbook and worst-case ``pmw``, and ``sparse_pmw``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,9 +159,10 @@ class StreamTerms:
 
     @property
     def family(self) -> str:
-        """The family's name: the mechanism's kind, or ``STANDING_HISTOGRAM``."""
-        standing_histogram = self.standing is not None and isinstance(self.mechanism, Histogram)
-        return STANDING_HISTOGRAM if standing_histogram else self.mechanism.kind
+        """The family's name: the mechanism's kind, ``STANDING_HISTOGRAM`` or ``HYPOTHESIS``."""
+        if self.standing is not None and isinstance(self.mechanism, Histogram):
+            return STANDING_HISTOGRAM
+        return HYPOTHESIS if self.calibration.kind == "hypothesis" else self.mechanism.kind
 
     @property
     def ends_at_cutoff(self) -> bool:

@@ -26,13 +26,12 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.privacy.mechanisms.releases import matrix_seed, project
 from stream.privacy.mechanisms.selection import score_noise, selection_rate
-from stream.privacy.noise import DELTA_PER_DRAW, Sampler
+from stream.privacy.noise import DELTA_PER_DRAW, Sampler, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from stream.privacy.planning.prices import rate_of
 from stream.tables import PrivateTable, parse
-from stream.worker.families.hypothesis_family import rows_sampler
 from tests import builders
 from tests.privacy import people_variants as variants
 from tests.privacy.audit_variants import Variant, broken
@@ -287,7 +286,7 @@ def test_hypotheses_fit_whole_people_in_every_part(kind: str, neighbors: str) ->
     assert isinstance(calibration, HypothesisCalibration)
     seen = moves() if neighbors == "add-remove" else {name: replaced(name) for name in moves()}
     assert calibration.epsilon_rows > 0.0, "how many rows there are is private, whatever neighbours are"
-    rows = worst(rows_sampler(calibration), seen["rows"])
+    rows = worst(sampler("two_sided", rows_rate(calibration)), seen["rows"])
     assert rows == pytest.approx(calibration.epsilon_rows, rel=1e-6)
     _fits(calibration.sparse_vector, max(abs(step) for (step,) in seen["count"]) * WEIGHT_STEPS)
     assert losses(calibration).total <= Fraction(1)

@@ -16,9 +16,8 @@ from schemas import HypothesisCalibration, SparseVectorCalibration
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.multiplicative_weights import HypothesisAnswer, Strength, TensorHypothesis, run
-from stream.privacy.noise import DELTA_PER_DRAW
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.worker.families.hypothesis_family import rows_sampler
+from stream.privacy.noise import DELTA_PER_DRAW, sampler
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from tests.privacy.exact import BITS, Exact, Law, Machine, Outcome, exponential_below, law_of
 
 Integers = npt.NDArray[np.int64]
@@ -265,7 +264,7 @@ def calibrated(rows_epsilon: float) -> HypothesisCalibration:
 def test_the_noisy_number_of_rows_loses_its_share_of_epsilon_and_is_charged_for_it(epsilon: float) -> None:
     calibration = calibrated(epsilon).model_copy(update={"sensitivity_steps": WEIGHT_STEPS})
     assert losses(calibration).first == Fraction(epsilon) + losses(calibration.sparse_vector).first
-    law = law_of(rows_sampler(calibration))
+    law = law_of(sampler("two_sided", rows_rate(calibration)))
     factor = exponential_below(Fraction(epsilon))
     for step in (-1, 1):
         excess = sum(

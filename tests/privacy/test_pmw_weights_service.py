@@ -14,8 +14,9 @@ from schemas import Answer, Control, HypothesisCalibration
 from sotto import Driver
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
-from stream.privacy.noise import DrawRole, Sampler, cell_words, round_words, stream_subkey
-from stream.worker.families.hypothesis_family import rows_sampler, strength_of
+from stream.privacy.noise import DrawRole, Sampler, cell_words, round_words, sampler, stream_subkey
+from stream.privacy.planning.hypothesis_plans import rows_rate
+from stream.worker.families.hypothesis_family import strength_of
 from tests.builders import installation, source, stream
 from tests.privacy.service import KEY, definition_of
 
@@ -68,7 +69,7 @@ class Told:
         self._identity = definition.identity
         self.tops = 0
         self.hypothesis = TensorHypothesis((VALUES,), calibration.learning_rate, FULL)
-        noise = self._round(DrawRole.ROWS, rows_sampler(calibration), 0)
+        noise = self._round(DrawRole.ROWS, sampler("two_sided", rows_rate(calibration)), 0)
         self.rows = len(ROWS) + noise
 
     def answer(self, question: AtMost) -> tuple[str, float]:

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stream.privacy.mechanisms.releases import cell_names
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 Cell = tuple[int, ...]
@@ -34,6 +35,11 @@ class CellQuestion:
 
     cells: tuple[Cell, ...]
     steps: tuple[int, ...]
+
+    @property
+    def key(self) -> bytes:
+        """Canonical bytes, equal for equivalent questions."""
+        return b"".join(cell_names(self.cells)) + np.array(self.steps, dtype=">u4").tobytes()
 
 
 class SparseHypothesis:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stream.worker.families.answer_families import ExponentialFamily, NoisyMaxFamily, RandomizedResponseFamily
-from stream.worker.families.estimate_family import PmwFamily
+from stream.worker.families.estimate_family import EstimateFamily
 from stream.worker.families.family import Context, Family
-from stream.worker.families.hypothesis_family import SparsePmwFamily
+from stream.worker.families.hypothesis_family import HypothesisFamily
 from stream.worker.families.laplace_family import LaplaceFamily
 from stream.worker.families.question_columns import ColumnFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.families.window_families import RunningCountFamily, StandingHistogramFamily
-from stream.worker.stream_terms import STANDING_HISTOGRAM
+from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def families(context: Context) -> Families:
             "lazy_histogram": LazyHistogramFamily(context),
             "sparse_project": SparseProjectFamily(context),
             "running_count": RunningCountFamily(context),
-            "pmw": PmwFamily(context),
-            "sparse_pmw": SparsePmwFamily(context),
+            "pmw": EstimateFamily(context),
+            HYPOTHESIS: HypothesisFamily(context),
         },
         in_columns=SparseVectorFamily(context),
     )

@@ -26,8 +26,6 @@ from stream.privacy.mechanisms.selection import (
     selection_rate,
     weights,
 )
-from stream.privacy.noise import DrawRole, event_words
-from stream.privacy.noise.samplers import LowWords, Words
 from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import Response, response
 from stream.processing.dead_letters import Rejection
@@ -70,11 +68,10 @@ class _Selection(Stateless, ABC):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each question with a draw from the words of its event."""
-        paid = within_grants(self._context.streams, questions)
-        return [self._reply(one) if pays else None for one, pays in zip(questions, paid, strict=True)]
+        return within_grants(self._context.streams, questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
-        calibration = self._calibration(one.slot)
+        calibration = self._context.calibration(one.slot, AnswersCalibration)
         choice: _Choice = one.content
         chosen = self._choose(one, self._steps(one), calibration)
         alpha = choice_alpha(calibration, self.kind, len(choice.names))
@@ -96,17 +93,6 @@ class _Selection(Stateless, ABC):
         self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
     ) -> int:
         """Return the index of the candidate to publish."""
-
-    def _words(self, one: AdmittedQuestion, count: int) -> tuple[Words, LowWords]:
-        subkey = self._context.streams.noise.subkey(one.slot, DrawRole.ANSWER)
-        context = self._context
-        return event_words([subkey], context.topic, context.partition, [one.offset], [one.payload], count)
-
-    def _calibration(self, slot: int) -> AnswersCalibration:
-        calibration = self._context.streams.terms_at(slot).calibration
-        if not isinstance(calibration, AnswersCalibration):
-            raise TypeError(f"a {self.kind} stream has a calibration of kind 'answers'")
-        return calibration
 
     def _trusted(self, slot: int, candidate: Any) -> float:
         del slot
@@ -143,7 +129,7 @@ class NoisyMaxFamily(_Selection):
         self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
     ) -> int:
         law = score_noise(calibration)
-        words, low = self._words(one, len(scores) * law.words)
+        words, low = self._context.answer_words([one], len(scores) * law.words)
         shape = (len(scores), law.words)
         return noisy_max(scores, law.draw(words.reshape(shape), lambda row: low(0).reshape(shape)[row]))
 
@@ -156,7 +142,7 @@ class ExponentialFamily(_Selection):
     def _choose(
         self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
     ) -> int:
-        words, _ = self._words(one, UNIFORM_WORDS)
+        words, _ = self._context.answer_words([one], UNIFORM_WORDS)
         uniform = int.from_bytes(words.tobytes(), "little")
         return exponential(scores.tolist(), weights(selection_rate(calibration)), uniform)
 
@@ -175,17 +161,7 @@ class RandomizedResponseFamily(Stateless):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each event with a draw; answers are unlimited."""
-        if not questions:
-            return []
-        streams = self._context.streams
-        words, _ = event_words(
-            [streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
-            self._context.topic,
-            self._context.partition,
-            [one.offset for one in questions],
-            [one.payload for one in questions],
-            RESPONSE_WORDS,
-        )
+        words, _ = self._context.answer_words(questions, RESPONSE_WORDS)
         replies: list[Reply | None] = []
         for one, row in zip(questions, words, strict=True):
             names, law = self._law(one.slot)
@@ -201,9 +177,7 @@ class RandomizedResponseFamily(Stateless):
         return numbers
 
     def _law(self, slot: int) -> tuple[tuple[str, ...], Response]:
-        terms = self._context.streams.terms_at(slot)
-        mechanism, calibration = terms.mechanism, terms.calibration
-        if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):
-            raise TypeError("a randomized_response stream has a calibration of kind 'release'")
-        names = mechanism.categories
-        return names, response(Fraction(calibration.epsilon_part), len(names))
+        names = self._context.mechanism(slot, RandomizedResponse).categories
+        return names, response(
+            Fraction(self._context.calibration(slot, ReleaseCalibration).epsilon_part), len(names)
+        )

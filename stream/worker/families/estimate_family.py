@@ -20,9 +20,9 @@ from stream.privacy.mechanisms.estimate_questions import CellGroups, Mean, Resol
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import DrawRole, Symmetric, block_words, cell_words, round_words, sampler
+from stream.privacy.noise import DrawRole, Symmetric, block_words, cell_words
 from stream.privacy.planning.answer_plans import ratio_interval
-from stream.privacy.planning.estimate_plans import rows_reach
+from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.prices import shown_price
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables.cache import BoundedCache, RecentCache
@@ -30,17 +30,15 @@ from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
-    Family,
     Reply,
+    Restored,
     above_limit,
     form_for,
     most_parts,
     no_alpha_for,
-    stream_by_stream,
     too_dear,
     too_wide,
 )
-from stream.worker.families.hypothesis_family import TensorFamily
 
 MEMORY_BYTES: Final = 256 << 20
 """Cache of noisy counts and estimates per partition; evicted ones are recomputed."""
@@ -74,7 +72,7 @@ class _Wanted(NamedTuple):
     most: int | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _EstimateState:
     """The state of a stream."""
 
@@ -84,14 +82,11 @@ class _EstimateState:
     rows: int
 
 
-class EstimateFamily:
-    """Streams of kind ``pmw`` with an estimate; ``TensorFamily`` answers the others."""
+class EstimateFamily(Restored[_EstimateState]):
+    """Streams of kind ``pmw`` with an estimate."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._streams = context.streams
-        self._updates: dict[int, tuple[str, list[Any]]] = {}
-        self._runs: dict[int, _EstimateState] = {}
+        super().__init__(context)
         self._memory: BoundedCache[Any, Any] = BoundedCache(MEMORY_BYTES, lambda kept: int(kept.nbytes))
         self._private: BoundedCache[tuple[int, Axes], TensorCells] = BoundedCache(
             PRIVATE_BYTES, lambda kept: kept.nbytes
@@ -107,7 +102,7 @@ class EstimateFamily:
             raise no_alpha_for(form)
         key = (self._streams.incarnations[slot], form, _asked(query))
         if (known := self._read.get(key)) is None:
-            current = self._run(slot)
+            current = self._state(slot)
             known = current.reader.read(form, query)
             known.hidden = current.estimator.hides(known.question)
             self._read.put(key, known)
@@ -115,12 +110,9 @@ class EstimateFamily:
             raise too_wide(form, "updates")
         return _Wanted(known, query.alpha, most_parts(self._calibration(slot), query))
 
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+    def _answer(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions of one stream in order."""
-        if not questions:
-            return []
-        slot = questions[0].slot
-        current = self._run(slot)
+        current = self._state(slot)
         asked: list[_Wanted] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
         number, left = current.estimator.tops, current.estimator.left
@@ -156,33 +148,17 @@ class EstimateFamily:
             replies[place] = reply if alpha is None else _priced(calibration, reply, step, alpha)
         return replies
 
-    def resume(self, slot: int, updates: Sequence[Any]) -> None:
-        """Restore a stream's measurements in order."""
-        self._runs.pop(slot, None)
-        self._updates[slot] = (self._streams.incarnations[slot], list(updates))
-
     def _may_be_told(self, slot: int, read: ReadQuestion, alpha: float | None) -> bool:
         """Return whether a ⊤ may publish the question's numbers with the stream's noise."""
-        current = self._run(slot)
+        current = self._state(slot)
         return alpha is None or current.estimator.is_tested(read.question, _limit(current, read, alpha))
 
-    def _run(self, slot: int) -> _EstimateState:
-        incarnation = self._streams.incarnations[slot]
-        current = self._runs.get(slot)
-        if current is None or current.incarnation != incarnation:
-            of, updates = self._updates.pop(slot, (incarnation, []))
-            current = self._begin(slot, incarnation)
-            for update in updates if of == incarnation else []:
-                _take(current, update)
-            self._runs[slot] = current
-        return current
-
-    def _begin(self, slot: int, incarnation: str) -> _EstimateState:
-        mechanism, calibration = self._streams.terms_at(slot).mechanism, self._calibration(slot)
-        if not isinstance(mechanism, Pmw):
-            raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
-        reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
-        rows = self._rows(slot, calibration)
+    def _begin(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
+        calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]
+        attributes = self._context.mechanism(slot, Pmw).attributes
+        reader = QuestionReader(self._context.source_table(slot), self._context.tables, attributes)
+        public = self._context.public_rows(slot)
+        rows = self._context.noisy_rows(slot, calibration) if public is None else max(1, public)
         estimator = Estimator(
             tuple(reader.sizes.values()),
             calibration,
@@ -191,16 +167,10 @@ class EstimateFamily:
             _Keyed(self._context, slot),
             _Own(self._memory, incarnation),
         )
-        return _EstimateState(incarnation, reader, estimator, rows)
-
-    def _rows(self, slot: int, calibration: EstimateCalibration) -> int:
-        """Return the number of rows, with noise drawn once per stream if it is private."""
-        public = self._context.public_rows(slot)
-        if public is not None:
-            return max(1, public)
-        law = sampler("two_sided", Fraction(calibration.epsilon_rows))
-        words, low = round_words([self._streams.noise.subkey(slot, DrawRole.ROWS)], [0], law.words)
-        return max(1, self._context.table(slot).private_row_count + int(law.draw(words, low)[0]))
+        current = _EstimateState(incarnation, reader, estimator, rows)
+        for update in updates:
+            _take(current, update)
+        return current
 
     def _true(self, slot: int, reader: QuestionReader, axes: Axes) -> TensorCells:
         """Return the exact counts on some axes: private."""
@@ -213,10 +183,7 @@ class EstimateFamily:
         return known
 
     def _calibration(self, slot: int) -> EstimateCalibration:
-        calibration = self._streams.terms_at(slot).calibration
-        if not isinstance(calibration, EstimateCalibration):
-            raise TypeError(f"stream '{self._streams.names[slot]}' keeps no estimate")
-        return calibration
+        return self._context.calibration(slot, EstimateCalibration)
 
 
 class _Own:
@@ -388,29 +355,3 @@ def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
     worst = max(above, question.range - above)
     sure = count - step.reach[0]
     return estimate, min(worst, question.range * step.reach[0] / sure) if sure > 0.0 else worst
-
-
-class PmwFamily:
-    """Streams of kind ``pmw``: estimates, or multiplicative weights."""
-
-    def __init__(self, context: Context) -> None:
-        self._streams = context.streams
-        self._by_calibration: dict[str, Family] = {
-            "estimate": EstimateFamily(context),
-            "hypothesis": TensorFamily(context),
-        }
-
-    def admit(self, slot: int, query: Any) -> Any:
-        """Resolve a question, or raise Rejection."""
-        return self._of(slot).admit(slot, query)
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions in order, grouped by stream."""
-        return stream_by_stream(questions, lambda slot, own: self._of(slot).answer(own))
-
-    def resume(self, slot: int, updates: Sequence[Any]) -> None:
-        """Restore a stream's updates in order."""
-        self._of(slot).resume(slot, updates)
-
-    def _of(self, slot: int) -> Family:
-        return self._by_calibration[self._streams.terms_at(slot).calibration.kind]

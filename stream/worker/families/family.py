@@ -6,14 +6,19 @@ them in order. Positions, indices, charges, cutoffs and checkpoints belong to th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from schemas import Calibration, Integers, TableSource, form_of
+import numpy as np
+
+from schemas import Calibration, EstimateCalibration, HypothesisCalibration, Integers, TableSource, form_of
 from stream.formatting import in_other_case
 from stream.privacy.composition.costs import PARTS
-from stream.privacy.noise import samplers
+from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
+from stream.privacy.noise.samplers import LowWords, Words
+from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.prices import (
     epsilon_left,
     epsilon_of,
@@ -97,8 +102,62 @@ def stream_by_stream(
     return replies
 
 
+def within_grants(
+    streams: HostedStreams,
+    questions: Sequence[AdmittedQuestion],
+    answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply | None]],
+) -> list[Reply | None]:
+    """Answer the questions that their streams can pay for, if every answer is charged."""
+
+    def paid(slot: int, own: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        bought = own[: max(0, streams.left(slot))]
+        return [*(answer(slot, bought) if bought else ()), *[None] * (len(own) - len(bought))]
+
+    return stream_by_stream(questions, paid)
+
+
 class TableLetGoError(Exception):
     """The table of an ended stream was released."""
+
+
+State = TypeVar("State")
+
+
+class Restored(ABC, Generic[State]):
+    """A family whose streams have a state, which their updates determine."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams = context.streams
+        self._updates: dict[int, tuple[str, Sequence[Any]]] = {}
+        self._states: dict[int, tuple[str, State]] = {}
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer questions in order, grouped by stream."""
+        return stream_by_stream(questions, self._answer)
+
+    def resume(self, slot: int, updates: Sequence[Any]) -> None:
+        """Restore a stream's updates in order."""
+        self._states.pop(slot, None)
+        self._updates[slot] = (self._streams.incarnations[slot], list(updates))
+
+    @abstractmethod
+    def _answer(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer the questions of one stream."""
+
+    @abstractmethod
+    def _begin(self, slot: int, updates: Sequence[Any]) -> State:
+        """Build a stream's state."""
+
+    def _state(self, slot: int) -> State:
+        incarnation = self._streams.incarnations[slot]
+        known = self._states.get(slot)
+        if known is None or known[0] != incarnation:
+            of, updates = self._updates.get(slot, (incarnation, ()))
+            known = (incarnation, self._begin(slot, updates if of == incarnation else ()))
+            self._states[slot] = known
+            self._updates.pop(slot, None)
+        return known[1]
 
 
 class Stateless:
@@ -109,6 +168,10 @@ class Stateless:
         del slot, updates
 
 
+Terms = TypeVar("Terms")
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """The streams, tables and queries partition that families work with."""
@@ -117,6 +180,48 @@ class Context:
     tables: TableStore
     topic: str
     partition: int
+
+    def mechanism(self, slot: int, kind: type[Terms]) -> Terms:
+        """Return a stream's mechanism, which is of this kind."""
+        return _of_kind(self.streams.terms_at(slot).mechanism, kind)
+
+    def calibration(self, slot: int, kind: type[Terms]) -> Terms:
+        """Return a stream's calibration, which is of this kind."""
+        return _of_kind(self.streams.terms_at(slot).calibration, kind)
+
+    def source(self, slot: int, kind: type[Terms]) -> Terms:
+        """Return a stream's source, which is of this kind."""
+        return _of_kind(self.streams.terms_at(slot).source, kind)
+
+    def answer_words(self, questions: Sequence[AdmittedQuestion], count: int) -> tuple[Words, LowWords]:
+        """Derive the words of questions' answers from their events."""
+        return event_words(
+            [self.streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
+            self.topic,
+            self.partition,
+            [one.offset for one in questions],
+            [one.payload for one in questions],
+            count,
+        )
+
+    def answer_noise(self, questions: Sequence[AdmittedQuestion], laws: Sequence[Sampler]) -> list[list[int]]:
+        """Draw noise of these laws for each question."""
+        words, low = self.answer_words(questions, sum(law.words for law in laws))
+        columns = []
+        start = 0
+        for law in laws:
+            end = start + law.words
+            columns.append(
+                law.draw(words[:, start:end], lambda row, start=start, end=end: low(row)[start:end])  # type: ignore[misc]
+            )
+            start = end
+        return np.stack(columns, axis=1).tolist()  # type: ignore[no-any-return]
+
+    def noisy_rows(self, slot: int, calibration: HypothesisCalibration | EstimateCalibration) -> int:
+        """Return the private number of rows, with noise drawn once per stream."""
+        law = sampler("two_sided", rows_rate(calibration))
+        words, low = round_words([self.streams.noise.subkey(slot, DrawRole.ROWS)], [0], law.words)
+        return max(1, self.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
     def source_table(self, slot: int) -> TableSource:
         """Return a stream's table source; Rejection if its source has no table."""
@@ -139,31 +244,20 @@ class Context:
 
     def predicate(self, slot: int, where: str | None, field: str = "where") -> Predicate:
         """Parse a predicate; None means all rows."""
-        try:
-            return self.tables.predicate(self.source_table(slot), "TRUE" if where is None else where)
-        except ValueError as error:
-            raise Rejection("predicate", f"{field}: {error}") from None
+        text = "TRUE" if where is None else where
+        return _refusing(field, lambda: self.tables.predicate(self.source_table(slot), text))
 
     def count(self, slot: int, where: str | None, field: str = "where") -> int:
         """Return the true count of a predicate: private."""
-        try:
-            return self.table(slot).count(self.predicate(slot, where, field))
-        except ValueError as error:
-            raise Rejection("predicate", f"{field}: {error}") from None
+        return _refusing(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
 
     def people(self, slot: int, where: str | None, field: str = "where") -> int:
         """Return the true number of people with a row that satisfies a predicate: private."""
-        try:
-            return self.table(slot).people_count(self.predicate(slot, where, field))
-        except ValueError as error:
-            raise Rejection("predicate", f"{field}: {error}") from None
+        return _refusing(field, lambda: self.table(slot).people_count(self.predicate(slot, where, field)))
 
     def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
         """Return the true sum of an attribute minus ``centre`` per row: private."""
-        try:
-            return self.table(slot).total(attribute, self.predicate(slot, where), centre)
-        except ValueError as error:
-            raise Rejection("predicate", f"{field}: {error}") from None
+        return _refusing(field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), centre))
 
     def allow_rows(self, slot: int, field: str) -> None:
         """Refuse counts and sums of rows on a stream that was planned for people alone."""
@@ -203,6 +297,20 @@ class Context:
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
+
+
+def _of_kind(terms: Any, kind: type[Terms]) -> Terms:
+    if not isinstance(terms, kind):
+        raise TypeError(f"a stream of {kind.__name__} has terms of kind {terms.kind}")
+    return terms
+
+
+def _refusing(field: str, read: Callable[[], Result]) -> Result:
+    """Read a predicate's result; refuse the field if the predicate has an error."""
+    try:
+        return read()
+    except ValueError as error:
+        raise Rejection("predicate", f"{field}: {error}") from None
 
 
 def named(attribute: str, attributes: Container[str]) -> str:
@@ -305,16 +413,3 @@ def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: boo
 def on_values(streams: HostedStreams, slot: int) -> bool:
     """Return whether a stream's queries carry trusted values."""
     return streams.terms_at(slot).trusts_values
-
-
-def within_grants(streams: HostedStreams, questions: Sequence[AdmittedQuestion]) -> list[bool]:
-    """Return which questions their streams can pay for, if every answer is charged."""
-    left: dict[int, int] = {}
-    paid = []
-    for one in questions:
-        rest = left.get(one.slot)
-        if rest is None:
-            rest = streams.left(one.slot)
-        paid.append(rest > 0)
-        left[one.slot] = rest - 1
-    return paid

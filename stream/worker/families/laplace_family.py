@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-import numpy as np
-
 from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.grid import shown
-from stream.privacy.noise import DrawRole, NoiseScaleError, Sampler, event_words, sampler
+from stream.privacy.noise import NoiseScaleError, Sampler, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, ratio_interval
 from stream.privacy.planning.prices import Price, answer_price, shown_price, takes_alpha
 from stream.processing.dead_letters import Rejection
@@ -127,12 +125,14 @@ class LaplaceFamily(Stateless):
                 replies[number] = too_dear(self._calibration(one.slot), parts, rest, alpha=asked)
             left[one.slot] = rest
         for laws, members in by_laws.items():
-            for number, noise in zip(members, self._noise([questions[m] for m in members], laws), strict=True):
+            for number, noise in zip(
+                members, self._context.answer_noise([questions[m] for m in members], laws), strict=True
+            ):
                 replies[number] = self._reply(questions[number], noise)
         return replies
 
     def _calibration(self, slot: int) -> AnswersCalibration:
-        return _calibration(self._context.streams.terms_at(slot).calibration)
+        return self._context.calibration(slot, AnswersCalibration)
 
     def _private_rows(self, slot: int) -> bool:
         return not rows_are_public(self._context.source_table(slot))
@@ -164,7 +164,7 @@ class LaplaceFamily(Stateless):
                 "malformed",
                 f"values: {len(values)} of them, the stream takes {mechanism.dimensions}; open it with more dimensions",
             )
-        calibration = _calibration(terms.calibration)
+        calibration = self._calibration(slot)
         width = len(values) * calibration.sensitivity_steps
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
         return _LaplaceQuestion((), (width,) * len(values), shape, trusted=values, moved=len(values))
@@ -226,30 +226,9 @@ class LaplaceFamily(Stateless):
         rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS)
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
-    def _noise(self, questions: Sequence[AdmittedQuestion], laws: tuple[Sampler, ...]) -> list[list[int]]:
-        """Draw the noise of each question's numbers from the words of its event."""
-        streams = self._context.streams
-        words, low = event_words(
-            [streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
-            self._context.topic,
-            self._context.partition,
-            [one.offset for one in questions],
-            [one.payload for one in questions],
-            sum(law.words for law in laws),
-        )
-        columns = []
-        start = 0
-        for law in laws:
-            end = start + law.words
-            columns.append(
-                law.draw(words[:, start:end], lambda row, start=start, end=end: low(row)[start:end])  # type: ignore[misc]
-            )
-            start = end
-        return np.stack(columns, axis=1).tolist()  # type: ignore[no-any-return]
-
     def _reply(self, one: AdmittedQuestion, noise: Sequence[int]) -> Reply:
         question: _LaplaceQuestion = one.content
-        calibration = _calibration(self._context.streams.terms_at(one.slot).calibration)
+        calibration = self._calibration(one.slot)
         numbers = self._rounded(one) if question.trusted else question.numbers
         noisy = [number + drawn for number, drawn in zip(numbers, noise, strict=True)]
         if question.shape == "quotient":
@@ -286,9 +265,3 @@ def _kept(calibration: AnswersCalibration, question: _LaplaceQuestion) -> float:
         width, values = question.widths[0], len(question.widths)
         return alpha_for(calibration, width, values, question.moved) / question.parts
     return min(question.alpha, question.price.reach / question.parts)
-
-
-def _calibration(calibration: Any) -> AnswersCalibration:
-    if not isinstance(calibration, AnswersCalibration):
-        raise TypeError("a laplace stream has a calibration of kind 'answers'")
-    return calibration

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,6 @@ RELEASE_CACHE_BYTES: Final = 128 << 20
 BASIS: Final = "release"
 
 Integers = npt.NDArray[np.int64]
-MechanismKind = TypeVar("MechanismKind", Histogram, LazyHistogram, SparseProject)
 
 
 class _Release(Stateless):
@@ -64,17 +63,17 @@ class _Release(Stateless):
         self._kept: BoundedCache[str, Integers] = BoundedCache(RELEASE_CACHE_BYTES, lambda release: release.nbytes)
         self._cells_of: dict[int, NamedCells] = {}
 
-    def _mechanism(self, slot: int, kind: type[MechanismKind]) -> MechanismKind:
-        mechanism = self._context.streams.terms_at(slot).mechanism
-        if not isinstance(mechanism, kind):
-            raise TypeError(f"stream in slot {slot} is a {mechanism.kind}")
-        return mechanism
-
     def _calibration(self, slot: int) -> ReleaseCalibration:
-        calibration = self._context.streams.terms_at(slot).calibration
-        if not isinstance(calibration, ReleaseCalibration):
-            raise TypeError(f"stream in slot {slot} has a {calibration.kind} calibration")
-        return calibration
+        return self._context.calibration(slot, ReleaseCalibration)
+
+    def _cells_asked(
+        self, slot: int, query: Any, kind: type[LazyHistogram | SparseProject]
+    ) -> tuple[PrivateTable, CellQuestion]:
+        """Resolve a question to at most ``sparsity`` single cells."""
+        form_for(query, "cells")
+        mechanism = self._context.mechanism(slot, kind)
+        question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
+        return self._context.table(slot), question
 
     def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
         """Return the stream's cells, which streams of equal terms share."""
@@ -104,7 +103,7 @@ class HistogramFamily(_Release):
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | CellQuestion]:
         """Resolve a question to cells of the release."""
         form = form_for(query, "count", "fraction", "groups", "cells")
-        mechanism = self._mechanism(slot, Histogram)
+        mechanism = self._context.mechanism(slot, Histogram)
         space = self._cells(slot, mechanism.attributes)
         table = self._context.table(slot)
         if form == "cells":
@@ -166,7 +165,7 @@ class HistogramFamily(_Release):
         """Compute the noisy histogram over the attributes' axes."""
         incarnation = self._context.streams.incarnations[slot]
         if (known := self._kept.get(incarnation)) is None:
-            space = self._cells(slot, self._mechanism(slot, Histogram).attributes)
+            space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
             everyone = self._context.predicate(slot, None)
             counts = table.group_counts(space.attributes, everyone)
             names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
@@ -180,10 +179,7 @@ class LazyHistogramFamily(_Release):
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
         """Resolve a question to single cells."""
-        form_for(query, "cells")
-        mechanism = self._mechanism(slot, LazyHistogram)
-        question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
-        return self._context.table(slot), question
+        return self._cells_asked(slot, query, LazyHistogram)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions, drawing the noise of each stream's cells at once."""
@@ -192,7 +188,7 @@ class LazyHistogramFamily(_Release):
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         table: PrivateTable = asked[0].content[0]
         questions: list[CellQuestion] = [one.content[1] for one in asked]
-        space = self._cells(slot, self._mechanism(slot, LazyHistogram).attributes)
+        space = self._cells(slot, self._context.mechanism(slot, LazyHistogram).attributes)
         calibration = self._calibration(slot)
         named = [cell for question in questions for cell in question.cells]
         noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_names(named))).tolist())
@@ -210,10 +206,7 @@ class SparseProjectFamily(_Release):
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, CellQuestion]:
         """Resolve a question to single cells."""
-        form_for(query, "cells")
-        mechanism = self._mechanism(slot, SparseProject)
-        question = self._cells(slot, mechanism.attributes).question(query.cells, mechanism.sparsity)
-        return self._context.table(slot), question
+        return self._cells_asked(slot, query, SparseProject)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer with inner products; their error bound follows from the noisy projection."""
@@ -238,7 +231,7 @@ class SparseProjectFamily(_Release):
         """Compute the noisy projection u + v."""
         incarnation = self._context.streams.incarnations[slot]
         if (known := self._kept.get(incarnation)) is None:
-            mechanism = self._mechanism(slot, SparseProject)
+            mechanism = self._context.mechanism(slot, SparseProject)
             codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
             exact = project(matrix_seed(incarnation), codes, mechanism.projections)
             rows = cell_names(np.arange(mechanism.projections)[:, None])

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import SparsePmw, TableSource
-from stream.privacy.mechanisms.releases import cell_names
 from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis, weight_steps
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -88,11 +87,6 @@ class CellSpace:
                 "malformed", "where, terms: a predicate may hold for too many cells; name single ones in cells"
             )
         return self._cells.question(cells, self._sparsity)
-
-    def key(self, question: CellQuestion) -> bytes:
-        """Return canonical bytes, equal for equivalent questions."""
-        steps = np.array(question.steps, dtype=">u4")
-        return b"".join(cell_names(question.cells)) + steps.tobytes()
 
     def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:
         """Return the exact value of each question in steps: private."""

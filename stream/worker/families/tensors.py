@@ -150,10 +150,6 @@ class TensorSpace:
         )
         return HypothesisQuestion(self._tensor, weights)
 
-    def key(self, question: HypothesisQuestion) -> bytes:
-        """Return canonical bytes, equal for equivalent questions."""
-        return question.key
-
     def private(self, questions: Sequence[HypothesisQuestion]) -> npt.NDArray[np.int64]:
         """Return the exact value of each question in steps: private."""
         table = self._table()

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from schemas import (
     AnswersCalibration,
     EventsSource,
     Histogram,
     RunningCountCalibration,
-    StandingQuery,
     Window,
     moment_ms,
     written_moment,
@@ -27,7 +24,7 @@ from schemas import (
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
 from stream.privacy.accuracy.source_facts import movement
 from stream.privacy.mechanisms.grid import shown
-from stream.privacy.noise import DrawRole, cell_noise, event_words
+from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.processing.dead_letters import Rejection
@@ -38,10 +35,8 @@ from stream.worker.families.family import (
     Reply,
     Stateless,
     form_for,
-    stream_by_stream,
     within_grants,
 )
-from stream.worker.stream_terms import StreamTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +83,7 @@ class RunningCountFamily(Stateless):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions, drawing the noise of each stream's nodes at once."""
-        paid = within_grants(self._context.streams, questions)
-        replies = iter(
-            stream_by_stream([one for one, pays in zip(questions, paid, strict=True) if pays], self._replies)
-        )
-        return [next(replies) if pays else None for pays in paid]
+        return within_grants(self._context.streams, questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         horizon = self._horizon(slot)
@@ -118,27 +109,15 @@ class RunningCountFamily(Stateless):
     def _horizon(self, slot: int) -> _Horizon:
         number = int(self._context.streams.columns.terms_of[slot])
         if (known := self._horizons.get(number)) is None:
-            known = self._horizons[number] = _horizon_of(self._context.streams.terms[number])
+            calibration = self._context.calibration(slot, RunningCountCalibration)
+            standing = self._context.streams.terms_at(slot).standing
+            if standing is None or standing.begins is None:
+                raise TypeError("a stream of running_count is standing, and its first window is known")
+            window = standing.window
+            first = window.first_from(moment_ms(standing.begins))
+            known = _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms)
+            self._horizons[number] = known
         return known
-
-
-def _horizon_of(terms: StreamTerms) -> _Horizon:
-    calibration, standing, source = terms.calibration, terms.standing, terms.source
-    if not isinstance(calibration, RunningCountCalibration) or not isinstance(source, EventsSource):
-        raise TypeError("a running_count stream needs its own kind of calibration and a live topic")
-    if standing is None or standing.begins is None:
-        raise TypeError("a stream of running_count is standing, and its first window is known")
-    return _Horizon(
-        calibration,
-        tree_of(calibration),
-        _first(standing, standing.begins),
-        standing.window.every_ms,
-        standing.window.size_ms,
-    )
-
-
-def _first(standing: StandingQuery, begins: str) -> int:
-    return standing.window.first_from(moment_ms(begins))
 
 
 def _windows(horizon: _Horizon, window: Window | None) -> int:
@@ -181,52 +160,29 @@ class StandingHistogramFamily(Stateless):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions, drawing the noise of each stream's windows at once."""
-        return stream_by_stream(questions, self._replies)
+        return within_grants(self._context.streams, questions, self._replies)
 
-    def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        paid = asked[: self._context.streams.left(slot)]
-        replies: list[Reply | None] = [None] * len(asked)
-        if not paid:
-            return replies
-        terms = self._context.streams.terms_at(slot)
-        calibration, groups = terms.calibration, self._groups(slot)
-        if not isinstance(calibration, AnswersCalibration):
-            raise TypeError("a standing histogram has a calibration of kind 'answers'")
+    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
         width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
-        law = answer_law(calibration, width, spread)
-        words, low = event_words(
-            [self._context.streams.noise.subkey(slot, DrawRole.ANSWER)] * len(paid),
-            self._context.topic,
-            self._context.partition,
-            [one.offset for one in paid],
-            [one.payload for one in paid],
-            groups * law.words,
-        )
-        alpha = alpha_for(calibration, width, groups, spread)
-        columns = [
-            law.draw(
-                words[:, group * law.words : (group + 1) * law.words],
-                lambda row, start=group * law.words: low(row)[start : start + law.words],  # type: ignore[misc]
-            )
-            for group in range(groups)
-        ]
-        for place, (one, noise) in enumerate(zip(paid, np.stack(columns, axis=1).tolist(), strict=True)):
-            exact = terms.grid.private(one.content, values_of(one.payload)).tolist()
+        laws = (answer_law(calibration, width, spread),) * groups
+        alpha, grid = alpha_for(calibration, width, groups, spread), self._context.streams.terms_at(slot).grid
+        replies: list[Reply | None] = []
+        for one, noise in zip(paid, self._context.answer_noise(paid, laws), strict=True):
+            exact = grid.private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
             estimates = tuple(shown(noisy, calibration.grid))
-            replies[place] = Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha)
+            replies.append(Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha))
         return replies
 
     def _groups(self, slot: int) -> int:
         """Return the number of groups of a window: the cells of the mechanism's attributes."""
-        terms = self._context.streams.terms_at(slot)
-        if not isinstance(terms.source, EventsSource) or not isinstance(terms.mechanism, Histogram):
-            raise TypeError(f"stream in slot {slot} is no histogram of a live topic")
-        return math.prod(terms.source.attributes[name].size for name in terms.mechanism.attributes)
+        attributes = self._context.source(slot, EventsSource).attributes
+        return math.prod(attributes[name].size for name in self._context.mechanism(slot, Histogram).attributes)
 
     def _spread(self, slot: int, groups: int) -> int:
         """Return how many numbers a person changes if the ℓ₂ norm is largest."""
-        terms = self._context.streams.terms_at(slot)
-        if not isinstance(terms.source, EventsSource) or terms.standing is None:
+        standing = self._context.streams.terms_at(slot).standing
+        if standing is None:
             raise TypeError(f"stream in slot {slot} is no standing one")
-        return movement(terms.source, terms.standing, groups).spread
+        return movement(self._context.source(slot, EventsSource), standing, groups).spread
