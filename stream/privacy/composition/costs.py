@@ -10,6 +10,8 @@ docs/proofs/composition.md, "Equal parts").
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -101,38 +103,24 @@ class Cost:
             return self
         if self is NOTHING:
             return other
-        return Cost(
-            self.loss + other.loss,
-            self.delta + other.delta,
-            self.rho + other.rho,
-            self.unbounded + other.unbounded,
-        )
+        return self._combined(other, operator.add)
 
     def __sub__(self, other: Cost) -> Cost:
-        if other is NOTHING:
-            return self
-        return Cost(
-            self.loss - other.loss,
-            self.delta - other.delta,
-            self.rho - other.rho,
-            self.unbounded - other.unbounded,
-        )
+        return self if other is NOTHING else self._combined(other, operator.sub)
 
     def __le__(self, other: Cost) -> bool:
-        return (
-            self.loss <= other.loss
-            and self.delta <= other.delta
-            and self.rho <= other.rho
-            and self.unbounded <= other.unbounded
-        )
+        return self._combined(other, max) == other
 
     def least(self, other: Cost) -> Cost:
         """Return the minimum of each component."""
+        return self._combined(other, min)
+
+    def _combined(self, other: Cost, by: Callable[[int, int], int]) -> Cost:
         return Cost(
-            min(self.loss, other.loss),
-            min(self.delta, other.delta),
-            min(self.rho, other.rho),
-            min(self.unbounded, other.unbounded),
+            by(self.loss, other.loss),
+            by(self.delta, other.delta),
+            by(self.rho, other.rho),
+            by(self.unbounded, other.unbounded),
         )
 
     def at_least_nothing(self) -> Cost:
@@ -197,14 +185,6 @@ def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
     return value // step * step or value
 
 
-def _units_up(value: Fraction, per_unit: int) -> int:
-    return math.ceil(value * per_unit)
-
-
-def _units_down(value: Fraction, per_unit: int) -> int:
-    return math.floor(value * per_unit)
-
-
 @lru_cache(maxsize=4096)
 def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = False) -> Cost:
     """Return the most that a stream may spend.
@@ -216,12 +196,12 @@ def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = Fal
     parts = losses(calibration)
     if accountant == "zcdp":
         return Cost(
-            _units_up(parts.total, EPSILON_UNITS),
-            rho=_units_up(parts.total**2 / 2 if uneven else parts.rho, EPSILON_UNITS),
+            math.ceil(parts.total * EPSILON_UNITS),
+            rho=math.ceil((parts.total**2 / 2 if uneven else parts.rho) * EPSILON_UNITS),
             unbounded=1 if parts.gaussian else 0,
         )
-    delta = 0 if is_pure(calibration) else _units_up(Fraction(calibration.delta), DELTA_UNITS)
-    return Cost(_units_up(Fraction(calibration.epsilon), EPSILON_UNITS), delta)
+    delta = 0 if is_pure(calibration) else math.ceil(Fraction(calibration.delta) * DELTA_UNITS)
+    return Cost(math.ceil(Fraction(calibration.epsilon) * EPSILON_UNITS), delta)
 
 
 @lru_cache(maxsize=65536)
@@ -253,7 +233,7 @@ def realised_cost(
         if tops < calibration.cutoff:
             loss += parts.under_way
         drawn = parts.gaussian_first or (tops > 0 and parts.gaussian_charged)
-        spent = Cost(_units_up(loss, EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
+        spent = Cost(math.ceil(loss * EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).least(full)
     start = calibration.cutoff
     for extension in extensions:
         spent += _realised_extension(calibration, accountant, extension, start, charges, uneven=uneven)
@@ -279,11 +259,11 @@ def extension_cost(
             rho = extension.answers * parts.further**2 / 2
         else:
             rho = (2 * summed_loss(calibration, Fraction(start)) + loss) ** 2 / 2
-        return Cost(_units_up(loss, EPSILON_UNITS), rho=_units_up(rho, EPSILON_UNITS))
+        return Cost(math.ceil(loss * EPSILON_UNITS), rho=math.ceil(rho * EPSILON_UNITS))
     composed = Fraction(extension.epsilon)
     if loss <= composed:
-        return Cost(_units_up(loss, EPSILON_UNITS))
-    return Cost(_units_up(composed, EPSILON_UNITS), _units_up(Fraction(extension.delta), DELTA_UNITS))
+        return Cost(math.ceil(loss * EPSILON_UNITS))
+    return Cost(math.ceil(composed * EPSILON_UNITS), math.ceil(Fraction(extension.delta) * DELTA_UNITS))
 
 
 @lru_cache(maxsize=4096)
@@ -320,16 +300,16 @@ def _realised_extension(
     loss = max(used, Fraction(0)) * parts.further
     if used < extension.answers:
         loss += parts.under_way
-    return Cost(_units_up(loss, EPSILON_UNITS), rho=full.rho).least(full)
+    return Cost(math.ceil(loss * EPSILON_UNITS), rho=full.rho).least(full)
 
 
 def total_budget(terms: BudgetTerms) -> Cost:
     """Return a whole budget: ε, with δ or with the largest ρ that implies (ε, δ)."""
     epsilon, delta = exact_decimal(terms.epsilon), exact_decimal(terms.delta)
-    loss = _units_down(epsilon, EPSILON_UNITS)
+    loss = math.floor(epsilon * EPSILON_UNITS)
     if terms.accountant == "zcdp":
-        return Cost(loss, rho=_units_down(largest_rho(epsilon, delta), EPSILON_UNITS))
-    return Cost(loss, _units_down(delta, DELTA_UNITS))
+        return Cost(loss, rho=math.floor(largest_rho(epsilon, delta) * EPSILON_UNITS))
+    return Cost(loss, math.floor(delta * DELTA_UNITS))
 
 
 def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:

@@ -37,7 +37,7 @@ _MARGIN: Final = 1 + Decimal("1e-25")
 """Raises δ by more than the rounding errors of all steps."""
 _FARTHEST: Final = 60.0
 """Number of deviations beyond which Φ(−z) ≤ e^{−z²/2} is used."""
-_TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
+TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
 _NEARLY: Final = 1e-10
 _INDISTINCT: Final = 1e-16
 """Largest relative difference of two numbers that doubles cannot separate."""
@@ -157,7 +157,7 @@ def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, f
 def _tail(z: Decimal) -> Decimal:
     if z < 0:
         return 1 - _tail(-z)
-    density = (-z * z / 2).exp() / _TWO_PI.sqrt()
+    density = (-z * z / 2).exp() / TWO_PI.sqrt()
     if z < 1:
         return Decimal("0.5") - density * _series(z)
     digits = getcontext().prec

@@ -1,22 +1,20 @@
-"""Composition of c equal pure rounds, by each theorem in use.
+"""Optimal composition of c equal pure rounds (Kairouz, Oh & Viswanath 2015, Theorem 3.3).
 
-Basic, advanced (Dwork, Rothblum & Vadhan 2010), zCDP (Bun & Steinke 2016; Canonne, Kamath &
-Steinke 2020) and optimal (Kairouz, Oh & Viswanath 2015, Theorem 3.3) composition. All hold for
-adaptively chosen rounds. Streams are planned with the optimal one; ``docs/proofs/composition.md``
-compares all of them.
+It holds for adaptively chosen rounds; ``docs/proofs/composition.md`` compares it with the other
+theorems.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
 from stream.optional_packages import optimize
-from stream.privacy.composition.gaussian_losses import least_epsilon, round_up
+from stream.privacy.composition.gaussian_losses import TWO_PI, round_up
 
 _DIGITS: Final = 50
 _MARGIN: Final = 1 + Decimal("1e-25")
@@ -27,13 +25,14 @@ _LOG_SIZE_DIGITS: Final = 20
 """Digits that the logarithm of a term may have before its decimal point."""
 _STIRLING_FROM: Final = 64
 _STIRLING_TERMS: Final = 24
-_TWO_PI: Final = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281257241799726")
 
 
-def excess(epsilon_round: float, rounds: int, epsilon: float) -> float:
-    """Return δ(ε) of ``rounds`` rounds, within 10⁻¹² and then rounded up to a double.
+def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
+    """Return the least δ at which adaptive pure rounds are (``epsilon``, δ)-DP together.
 
-    It is 0 only if δ is: smaller positive values become the least positive double.
+    δ(ε) = Σ_l C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c (Kairouz, Oh & Viswanath
+    2015). The result is within one part in 10^12 above the exact value, then rounded up to a
+    double; it is 0 only if the exact value is.
     """
     one = Fraction(epsilon_round)
     over = one * rounds - Fraction(epsilon)
@@ -51,47 +50,32 @@ def excess(epsilon_round: float, rounds: int, epsilon: float) -> float:
         growth = Decimal(epsilon_round).exp()
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         total = weight * (1 - kept)
-        total = _downwards(total, weight, kept, growth, rounds, start)
-        if start < last:
-            total = _upwards(total, weight, kept, growth, rounds, start, last)
+        smaller = ((place * growth, rounds - place + 1) for place in range(start, 0, -1))
+        total = _added(total, weight, kept, smaller, 1 / (growth * growth))
+        larger = ((rounds - place, (place + 1) * growth) for place in range(start, last))
+        total = _added(total, weight, kept, larger, growth * growth)
         return round_up(min(total * _MARGIN, Decimal(1)))
 
 
-def _downwards(
-    total: Decimal, weight: Decimal, kept: Decimal, growth: Decimal, rounds: int, start: int
+def _added(
+    total: Decimal,
+    weight: Decimal,
+    kept: Decimal,
+    ratios: Iterable[tuple[Decimal | int, Decimal | int]],
+    kept_ratio: Decimal,
 ) -> Decimal:
-    shrinkage = 1 / (growth * growth)
+    """Add the terms on one side of the largest, each weight given by its ratio to the one before."""
     before = weight * (1 - kept)
-    for l in range(start, 0, -1):  # noqa: E741
-        weight = weight * l * growth / (rounds - l + 1)
-        kept *= shrinkage
+    for numerator, denominator in ratios:
+        weight = weight * numerator / denominator
+        kept *= kept_ratio
         term = weight * (1 - kept)
         total += term
         if term < before and term < total * _NEGLIGIBLE:
-            return total + _remainder(term, before)
+            # The rest of the log-concave terms is below a geometric series.
+            return total + term * term / (before - term)
         before = term
     return total
-
-
-def _upwards(
-    total: Decimal, weight: Decimal, kept: Decimal, growth: Decimal, rounds: int, start: int, last: int
-) -> Decimal:
-    squared = growth * growth
-    before = weight * (1 - kept)
-    for l in range(start, last):  # noqa: E741
-        weight = weight * (rounds - l) / ((l + 1) * growth)
-        kept *= squared
-        term = weight * (1 - kept)
-        total += term
-        if term < before and term < total * _NEGLIGIBLE:
-            return total + _remainder(term, before)
-        before = term
-    return total
-
-
-def _remainder(edge: Decimal, inner: Decimal) -> Decimal:
-    """Bound the sum of the log-concave terms beyond the edge by a geometric series."""
-    return edge * edge / (inner - edge)
 
 
 def _weight(rounds: int, l: int, epsilon_round: Decimal) -> Decimal:  # noqa: E741
@@ -106,7 +90,7 @@ def _log_factorial(n: int) -> Decimal:
     if n < _STIRLING_FROM:
         return Decimal(math.factorial(n)).ln()
     size = Decimal(n)
-    total = size * (size.ln() - 1) + (_TWO_PI * size).ln() / 2
+    total = size * (size.ln() - 1) + (TWO_PI * size).ln() / 2
     for order, bernoulli in enumerate(_bernoulli_numbers(), start=1):
         divisor = bernoulli.denominator * 2 * order * (2 * order - 1)
         total += Decimal(bernoulli.numerator) / (divisor * size ** (2 * order - 1))
@@ -125,8 +109,6 @@ def _bernoulli_numbers() -> tuple[Fraction, ...]:
 _TOLERANCE = 3e-11
 """Relative distance from the exact crossing at which a search ends."""
 _LEAST_DOUBLE = 5e-324
-_ROUNDING = 1.0 + 1e-12
-"""Raises a closed formula's value by more than its rounding errors."""
 
 
 def rounded_down(value: Fraction) -> float:
@@ -141,44 +123,6 @@ def rounded_up(value: Fraction) -> float:
     return 0.0 - rounded_down(-value)
 
 
-def basic_epsilon(epsilon_round: float, rounds: int) -> float:
-    """Return c·ε0, basic composition at δ = 0 (Dwork & Roth 2014, Theorem 3.16)."""
-    return rounded_up(Fraction(epsilon_round) * rounds)
-
-
-def advanced_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
-    """Return √(2c ln(1/δ))·ε0 + c·ε0·(e^ε0 − 1), advanced composition for any ε0.
-
-    Dwork, Rothblum & Vadhan 2010; Dwork & Roth 2014, Theorem 3.20. The short form √(8c
-    ln(1/δ))·ε0 drops the second term, which is valid only while the sum stays below 1.
-
-    Raises:
-        ValueError: ``delta`` is not between 0 and 1.
-    """
-    _check_delta(delta)
-    spread = math.sqrt(2.0 * rounds * -math.log(delta)) * epsilon_round
-    drift = rounds * epsilon_round * math.expm1(min(epsilon_round, 700.0))
-    return (spread + drift) * _ROUNDING
-
-
-def zcdp_rho(epsilon_round: float, rounds: int) -> float:
-    """Return ρ = c·ε0²/2 (Bun & Steinke 2016, Proposition 1.4, Lemma 1.7)."""
-    return rounded_up(Fraction(epsilon_round) ** 2 * rounds / 2)
-
-
-def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Return the least ε at which ρ-zCDP is (ε, δ)-DP, rounded up.
-
-    By Corollary 13 of Canonne, Kamath & Steinke 2020; it is below ρ + 2√(ρ ln(1/δ)) (Bun &
-    Steinke 2016, Proposition 1.3).
-
-    Raises:
-        ValueError: ``delta`` is not between 0 and 1.
-    """
-    _check_delta(delta)
-    return rounded_up(least_epsilon(Fraction(rho), Fraction(delta)))
-
-
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     """Return the least ε at which the rounds are (ε, δ)-DP, rounded up.
 
@@ -189,8 +133,9 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     Raises:
         ValueError: ``delta`` is not between 0 and 1.
     """
-    _check_delta(delta)
-    highest = basic_epsilon(epsilon_round, rounds)
+    if not 0.0 < delta < 1.0:
+        raise ValueError(f"delta must be between 0 and 1, got {delta:g}; at δ = 0 only adding up applies")
+    highest = rounded_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:
         return 0.0
     found = _crossing(lambda total: optimal_delta(epsilon_round, rounds, total), delta, 0.0, highest)
@@ -198,21 +143,6 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     while optimal_delta(epsilon_round, rounds, sound := min(highest, found + on)) > delta:
         on *= 2.0
     return sound
-
-
-def _check_delta(delta: float) -> None:
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must be between 0 and 1, got {delta:g}; at δ = 0 only adding up applies")
-
-
-def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
-    """Return the least δ at which adaptive pure rounds are (``epsilon``, δ)-DP together.
-
-    δ(ε) = Σ_l C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c (Kairouz, Oh & Viswanath
-    2015). The result is within one part in 10^12 above the exact value, then rounded up to a
-    double; it is 0 only if the exact value is.
-    """
-    return excess(epsilon_round, rounds, epsilon)
 
 
 @lru_cache(maxsize=4096)

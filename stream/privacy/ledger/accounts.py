@@ -16,7 +16,7 @@ from schemas import (
     Source,
     SourceRecord,
 )
-from stream.privacy.composition.costs import Cost, spent_amount, to_amount
+from stream.privacy.composition.costs import spent_amount, to_amount
 from stream.privacy.ledger.grants import Claim, Grant
 from stream.privacy.ledger.shared_budgets import Allotment, Budget
 
@@ -80,26 +80,6 @@ class Account:
     def name(self) -> str:
         """The registered name."""
         return self.source.source
-
-    @property
-    def granted(self) -> Cost:
-        """Total ever granted to its streams."""
-        return self.budget.granted
-
-    @property
-    def spent(self) -> Cost:
-        """Total known to be spent."""
-        return self.budget.spent
-
-    @property
-    def refunded(self) -> Cost:
-        """Total refunded."""
-        return self.budget.refunded
-
-    @property
-    def left(self) -> Cost:
-        """The rest of the source's own budget; see ``Ceiling``."""
-        return self.budget.left
 
     def claims(self) -> Iterator[tuple[Grant, Claim]]:
         """Yield all its grants with their claims on this budget."""

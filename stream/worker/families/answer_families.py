@@ -54,9 +54,6 @@ class _Selection(Stateless, ABC):
 
     kind: Literal["noisy_max", "exponential"]
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
     def admit(self, slot: int, query: Any) -> _Choice:
         """Resolve the candidates to private scores."""
         form_for(query, "candidates")
@@ -151,7 +148,7 @@ class RandomizedResponseFamily(Stateless):
     """Streams of kind ``randomized_response``."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._numbers: dict[int, dict[str, int]] = {}
 
     def admit(self, slot: int, query: Any) -> int | None:

@@ -163,6 +163,9 @@ class Restored(ABC, Generic[State]):
 class Stateless:
     """A family without updates: a stream's only state is its number of charged answers."""
 
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
     def resume(self, slot: int, updates: Sequence[Update]) -> None:
         """Do nothing, as there are no updates."""
         del slot, updates

@@ -22,7 +22,6 @@ from stream.processing.exact_decimals import value_of, values_of
 from stream.tables import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity, within
 from stream.worker.families.family import (
     AdmittedQuestion,
-    Context,
     Reply,
     Stateless,
     above_limit,
@@ -63,9 +62,6 @@ class _LaplaceQuestion:
 
 class LaplaceFamily(Stateless):
     """Streams of kind ``laplace``."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def admit(self, slot: int, query: Any) -> _LaplaceQuestion:
         """Resolve a question to private integers and their sensitivity."""

@@ -59,7 +59,7 @@ class _Release(Stateless):
     """Base of the families with one release."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._kept: BoundedCache[str, Integers] = BoundedCache(RELEASE_CACHE_BYTES, lambda release: release.nbytes)
         self._cells_of: dict[int, NamedCells] = {}
 

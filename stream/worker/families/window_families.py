@@ -63,7 +63,7 @@ class RunningCountFamily(Stateless):
     """Streams of kind ``running_count``."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._horizons: dict[int, _Horizon] = {}
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
@@ -144,9 +144,6 @@ def _windows(horizon: _Horizon, window: Window | None) -> int:
 
 class StandingHistogramFamily(Stateless):
     """Streams of kind ``histogram`` on live topics."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
         """Return the numbers of all groups of a window, in row-major order."""

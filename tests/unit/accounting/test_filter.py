@@ -133,7 +133,7 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
             ledger.charge("feed", name, identity(number).incarnation, answered=answered, tops=0, state="closed")
             assert grant.refunded.rho == (0 if answered else grant.cost.rho)
     account = ledger.account("feed")
-    net = account.granted - account.refunded
+    net = account.budget.granted - account.budget.refunded
     assert fits(net, account.budget.total, "zcdp")
     if net.rho <= account.budget.total.rho:
         assert exact_delta(granted_rounds(ledger, "feed"), epsilon) <= delta * (1 + 1e-9)
@@ -254,7 +254,7 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     assert calibration.noise == "gaussian"
     grant = ledger.reserve(asked, calibration, identity(0))
     account = ledger.account("feed")
-    assert account.left.unbounded == -1
+    assert account.budget.left.unbounded == -1
     record = account.record()
     # Its ε and δ say what ρ implies; nothing adds up.
     assert record.left.delta == record.granted.delta == 1e-6
@@ -267,7 +267,7 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     reserve(ledger, spec("small", epsilon=0.1), 1)
     ledger.end("feed", "gaussian", "closed", "")
     ledger.charge("feed", "gaussian", grant.identity.incarnation, answered=0, tops=0, state="closed")
-    assert account.left.unbounded == 0
+    assert account.budget.left.unbounded == 0
     assert account.record().left.delta == 0.0
     reserve(ledger, spec("pure", epsilon=0.6), 2)
 
@@ -279,6 +279,10 @@ def test_a_stream_that_was_closed_after_gaussian_noise_is_counted_by_rho_for_goo
     ledger.end("feed", "gaussian", "closed", "")
     ledger.charge("feed", "gaussian", grant.identity.incarnation, answered=1, tops=0, state="closed")
     account = ledger.account("feed")
-    assert (account.left.unbounded, account.spent.rho, account.refunded.rho) == (-1, grant.cost.rho, 0)
+    assert (account.budget.left.unbounded, account.budget.spent.rho, account.budget.refunded.rho) == (
+        -1,
+        grant.cost.rho,
+        0,
+    )
     with pytest.raises(RefusedError):
         reserve(ledger, spec("pure", epsilon=0.6), 1)

@@ -17,11 +17,11 @@ from stream.privacy.composition.gaussian_losses import (
     Moved,
     gaussian_delta,
     gaussian_rho,
+    least_epsilon,
     least_multiple,
     rough_epsilon,
     widened,
 )
-from stream.privacy.composition.pure_rounds import zcdp_epsilon
 from stream.privacy.noise import gaussian, sampler
 
 Floats = npt.NDArray[np.float64]
@@ -99,7 +99,7 @@ def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: floa
     assert gaussian_delta(narrower, Fraction(epsilon)) > delta or smallest < 3
     if smallest >= 3:
         # What zCDP tells of the same noise is more.
-        assert zcdp_epsilon(float(gaussian_rho(widened(shape, factor))), delta) > epsilon
+        assert least_epsilon(gaussian_rho(widened(shape, factor)), Fraction(delta)) > epsilon
 
 
 def test_doubles_tell_epsilon_to_plan_by() -> None:

@@ -56,7 +56,7 @@ class LedgerMachine(RuleBasedStateMachine):
         asked = spec(f"stream-{self.opened}", where.source, **kind)
         account = self.ledger.account(where.source)
         cost = stream_cost(calibration(asked), where.accountant)
-        if account.state == "open" and fits(cost, account.left, where.accountant):
+        if account.state == "open" and fits(cost, account.budget.left, where.accountant):
             assert reserve(self.ledger, asked, self.opened).cost == cost
         else:
             self.refused(asked)
@@ -88,7 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert earlier.state in {"open", "exhausted"}
         assert fits(cost, old.left, account.source.accountant)
         assert grant.extensions == (*earlier.extensions, extension)
-        assert (grant.cost, account.granted) == (earlier.cost + cost, old.granted + cost)
+        assert (grant.cost, account.budget.granted) == (earlier.cost + cost, old.granted + cost)
         # Under zcdp the answers that an optimal composition pays for count by what they add up to, or by ρ.
         assert cost.loss <= exact_decimal(epsilon) * EPSILON_UNITS or (
             account.source.accountant == "zcdp" and delta > 0.0
@@ -172,13 +172,15 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def no_source_grants_more_than_it_has(self) -> None:
         for account in self.ledger.accounts.values():
-            assert fits(account.granted - account.refunded, account.budget.total, account.source.accountant)
-            assert fits(NOTHING, account.left, account.source.accountant)
+            assert fits(
+                account.budget.granted - account.budget.refunded, account.budget.total, account.source.accountant
+            )
+            assert fits(NOTHING, account.budget.left, account.source.accountant)
 
     @invariant()
     def no_stream_spends_more_than_its_grant(self) -> None:
         for account in self.ledger.accounts.values():
-            assert account.spent <= account.granted - account.refunded
+            assert account.budget.spent <= account.budget.granted - account.budget.refunded
             for grant in account.grants.values():
                 assert NOTHING <= grant.spent <= grant.cost - grant.refunded
                 assert grant.refunded >= NOTHING
@@ -187,9 +189,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_sources_totals_are_the_sums_over_its_streams(self) -> None:
         for account in self.ledger.accounts.values():
             grants = list(account.grants.values())
-            assert account.granted == sum((grant.cost for grant in grants), NOTHING)
-            assert account.spent == sum((grant.spent for grant in grants), NOTHING)
-            assert account.refunded == sum((grant.refunded for grant in grants), NOTHING)
+            assert account.budget.granted == sum((grant.cost for grant in grants), NOTHING)
+            assert account.budget.spent == sum((grant.spent for grant in grants), NOTHING)
+            assert account.budget.refunded == sum((grant.refunded for grant in grants), NOTHING)
             assert all(grant.refunded == NOTHING for grant in grants if grant.state != "closed")
 
     @invariant()

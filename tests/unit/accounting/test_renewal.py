@@ -64,7 +64,7 @@ def test_many_periods_that_pass_at_once_renew_once() -> None:
     reserve(ledger, spec("alarms"), 1)
     account = turned(ledger, 1000).account("feed")
     assert (account.budget.number, account.budget.starts) == (1001, 1000 * HOUR)
-    assert account.left.loss == 9 * 10**11
+    assert account.budget.left.loss == 9 * 10**11
 
 
 def test_an_extension_that_is_refused_for_the_streams_own_sake_begins_no_period() -> None:
