@@ -49,7 +49,7 @@ def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") ->
     """Refuse monotone counts if neighbors replace a row: one count rises, another falls."""
     if monotone and neighbors == "replace":
         raise RefusedError(
-            f"mechanism.monotone: counts are not monotone when neighbours replace a {one}; leave it false, or register the source with "
+            f"mechanism.monotone: counts are not monotone when neighbors replace a {one}; leave it false, or register the source with "
             "neighbors 'add-remove'"
         )
 

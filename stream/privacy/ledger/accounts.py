@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from schemas import (
@@ -55,10 +56,6 @@ class PopulationAccount:
             period=self.budget.period(self.budget),
         )
 
-    def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
-        """Build the ledger record of an allotment."""
-        return _allotment_record(self.budget, allotment, None, self.name)
-
 
 @dataclass(slots=True)
 class Account:
@@ -108,10 +105,6 @@ class Account:
             version=self.version,
         )
 
-    def allotment_record(self, allotment: Allotment) -> AllotmentRecord:
-        """Build the ledger record of an allotment."""
-        return _allotment_record(self.budget, allotment, self.name, None)
-
     def grant_record(self, grant: Grant) -> GrantRecord:
         """Build a grant's ledger record."""
         return GrantRecord(
@@ -136,19 +129,18 @@ class Account:
         )
 
 
-def _allotment_record(
-    budget: Budget, allotment: Allotment, source: str | None, population: str | None
-) -> AllotmentRecord:
+def _allotment_record(owner: Account | PopulationAccount, allotment: Allotment) -> AllotmentRecord:
+    is_source = isinstance(owner, Account)
     return AllotmentRecord(
         allotment=allotment.name,
-        source=source,
-        population=population,
+        source=owner.name if is_source else None,
+        population=None if is_source else owner.name,
         analysts=allotment.analysts,
         epsilon=allotment.terms.epsilon,
         delta=allotment.terms.delta,
         **allotment.amounts(),
         streams=allotment.streams,
-        period=budget.period(allotment),
+        period=owner.budget.period(allotment),
     )
 
 
@@ -157,40 +149,29 @@ Change = tuple[str, bytes, LedgerRecord]
 
 
 class Changes:
-    """Collects each changed account, population, allotment and grant once."""
+    """Collects each changed account, population, allotment and grant once; records follow in this order."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
-        self._people: dict[str, PopulationAccount] = {}
-        self._allotments: dict[bytes, tuple[Account | PopulationAccount, Allotment]] = {}
-        self._grants: dict[str, tuple[Account, Grant]] = {}
+        self._noted: dict[str, tuple[int, str, Callable[[], LedgerRecord]]] = {}
 
     def note_grant(self, account: Account, grant: Grant) -> None:
         """Mark a grant, its account, its population and its allotments as changed."""
-        self._grants[grant.spec.stream] = (account, grant)
+        record = partial(account.grant_record, grant)
+        self._noted[f"grant|{account.name}|{grant.spec.stream}"] = (3, account.name, record)
         for owner in (account, account.people):
             if owner is not None:
                 self.note(owner, owner.budget.allotted(grant.analyst))
 
     def note(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
         """Mark a source or population as changed, with the given allotments (default: all)."""
-        if isinstance(owner, Account):
-            kind = "source"
-            self._accounts[owner.name] = owner
-        else:
-            kind = "population"
-            self._people[owner.name] = owner
+        place, kind = (0, "source") if isinstance(owner, Account) else (1, "population")
+        self._noted[f"{kind}|{owner.name}"] = (place, owner.name, owner.record)
         for allotment in owner.budget.allotments.values() if allotments is None else allotments:
-            self._allotments[f"allotment|{kind}|{owner.name}|{allotment.name}".encode()] = (owner, allotment)
+            record = partial(_allotment_record, owner, allotment)
+            self._noted[f"allotment|{kind}|{owner.name}|{allotment.name}"] = (2, owner.name, record)
 
     def drain(self) -> Iterator[Change]:
         """Yield the records of all changes and forget them."""
-        for account in self._accounts.values():
-            yield account.name, f"source|{account.name}".encode(), account.record()
-        for people in self._people.values():
-            yield people.name, f"population|{people.name}".encode(), people.record()
-        for key, (owner, allotment) in self._allotments.items():
-            yield owner.name, key, owner.allotment_record(allotment)
-        for stream, (account, grant) in self._grants.items():
-            yield account.name, f"grant|{account.name}|{stream}".encode(), account.grant_record(grant)
-        self.__init__()  # type: ignore[misc]
+        noted, self._noted = self._noted, {}
+        for key, (_, name, record) in sorted(noted.items(), key=lambda change: change[1][0]):
+            yield name, key.encode(), record()

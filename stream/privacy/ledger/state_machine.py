@@ -354,6 +354,6 @@ def _require_neighbors(account: Account, people: PopulationAccount) -> None:
     if other is not None:
         raise RefusedError(
             f"neighbors: source '{other.name}' of population '{people.name}' has '{other.source.neighbors}' and source "
-            f"'{account.name}' has '{account.source.neighbors}': losses do not add up across different neighbour relations; "
+            f"'{account.name}' has '{account.source.neighbors}': losses do not add up across different neighbor relations; "
             "put it into another population"
         )

@@ -59,8 +59,9 @@ def stream_subkeys(key: NoiseKey, *, incarnations: Spans, definitions: Spans, ro
     count = len(incarnations)
     parts: list[Part] = [_prefixed(_VERSION, key.key_id.encode()), _length(incarnations), incarnations]
     contexts = pack(count, [*parts, _length(definitions), definitions, _prefixed(role.encode())])
-    secret = spans_of([key.secret]).picked(np.zeros(count, dtype=np.int64))
-    found = keyed_words(secret, b"", None, contexts, SUBKEY_BYTES // _WORD_BYTES).view(np.uint8)
+    found = keyed_words(_repeated(key.secret, count), b"", None, contexts, SUBKEY_BYTES // _WORD_BYTES).view(
+        np.uint8
+    )
     at: Column = SUBKEY_BYTES * np.arange(count, dtype=np.int64)
     return Spans(found.reshape(-1), at, np.full(count, SUBKEY_BYTES, dtype=np.int32))
 
@@ -73,15 +74,12 @@ def _length(texts: Spans) -> bytes:
 
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
     """Derive words from the stream and the round alone, one row per subkey."""
-    if isinstance(subkeys, Spans):
-        nothing = Spans(subkeys.data, subkeys.at, np.zeros(len(subkeys), dtype=np.int32))
-        return _derive_at_once(subkeys, b"", np.asarray(rounds, dtype=np.int64), nothing, count)
-    return _derive(subkeys, [int(number).to_bytes(8, "big") for number in rounds], count)
+    return _derive(subkeys, b"", np.asarray(rounds, dtype=np.int64), _repeated(b"", len(subkeys)), count)
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     """Derive words from the stream and a cell alone, one row per cell."""
-    return _derive([subkey] * len(cells), cells, count)
+    return _derive(_repeated(subkey, len(cells)), b"", None, cells, count)
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
@@ -116,38 +114,25 @@ def event_words(
 ) -> tuple[Words, LowWords]:
     """Derive words for events of one partition, each under its stream's subkey.
 
-    The kernel derives them if keys and events are given in columns.
-
     Returns:
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
     """
     place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
-    if isinstance(subkeys, Spans) and isinstance(payloads, Spans):
-        return _derive_at_once(subkeys, place, np.asarray(offsets, dtype=np.int64), payloads, count)
-    messages = [
-        place + offset.to_bytes(8, "big") + payload for offset, payload in zip(offsets, payloads, strict=True)
-    ]
-    return _derive(subkeys, messages, count)
+    return _derive(subkeys, place, np.asarray(offsets, dtype=np.int64), payloads, count)
 
 
-def _derive_at_once(
-    subkeys: Spans, place: bytes, numbers: Column, texts: Spans, count: int
+def _derive(
+    subkeys: Sequence[bytes], place: bytes, numbers: Column | None, texts: Sequence[bytes], count: int
 ) -> tuple[Words, LowWords]:
-    def low(row: int) -> Words:
-        longer = keyed_output(subkeys, place, numbers, texts, row, 2 * count * _WORD_BYTES)
-        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
-
-    return keyed_words(subkeys, place, numbers, texts, count), low
-
-
-def _derive(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
-    width = count * _WORD_BYTES
-    digests = b"".join(
-        [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)],
-    )
+    keys = subkeys if isinstance(subkeys, Spans) else spans_of(subkeys)
+    spans = texts if isinstance(texts, Spans) else spans_of(texts)
 
     def low(row: int) -> Words:
-        longer = blake3(messages[row], key=subkeys[row]).digest(2 * width)
+        longer = keyed_output(keys, place, numbers, spans, row, 2 * count * _WORD_BYTES)
         return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
 
-    return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(messages), count), low
+    return keyed_words(keys, place, numbers, spans, count), low
+
+
+def _repeated(text: bytes, count: int) -> Spans:
+    return spans_of([text]).picked(np.zeros(count, dtype=np.int64))

@@ -75,11 +75,10 @@ def needed_epsilon(
     """
     require_alpha(alpha)
 
-    def probe(epsilon: float) -> _Probe:
-        error = _error(spec.model_copy(update={"epsilon": epsilon}), setting, measure)
-        return _Probe(past=error <= alpha, distance=_distance(error, alpha))
+    def error_at(epsilon: float) -> float:
+        return _error(spec.model_copy(update={"epsilon": epsilon}), setting, measure)
 
-    found = _boundary(probe, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
+    found = _boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), whole=False)
     if found is None:
         least = measure(plans.choose(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), setting))
         raise PlanError(
@@ -100,11 +99,10 @@ def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
     """
     require_alpha(alpha)
 
-    def probe(cutoff: float) -> _Probe:
-        error = _error(_with_cutoff(spec, int(cutoff)), setting)
-        return _Probe(past=error > alpha, distance=_distance(error, alpha))
+    def error_at(cutoff: float) -> float:
+        return _error(_with_cutoff(spec, int(cutoff)), setting)
 
-    found = _boundary(probe, 1, (1, MAX_ANSWERS), whole=True)
+    found = _boundary(error_at, alpha, 1, (1, MAX_ANSWERS), whole=True, rising=True)
     if found is None:
         return MAX_ANSWERS
     if found[1] == 1:
@@ -127,14 +125,12 @@ def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> in
     """
     require_alpha(alpha_fraction)
 
-    def probe(rows: float) -> _Probe:
+    def error_at(rows: float) -> float:
         if isinstance(spec.mechanism, RandomizedResponse):
-            fraction = _error(spec.model_copy(update={"expected_queries": int(rows)}), setting)
-        else:
-            fraction = _error(spec, replace(setting, rows=int(rows))) / rows
-        return _Probe(past=fraction <= alpha_fraction, distance=_distance(fraction, alpha_fraction))
+            return _error(spec.model_copy(update={"expected_queries": int(rows)}), setting)
+        return _error(spec, replace(setting, rows=int(rows))) / rows
 
-    found = _boundary(probe, _FIRST_ROWS, (1, LARGEST_ROWS), whole=True)
+    found = _boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), whole=True)
     if found is None:
         plans.choose(spec, replace(setting, rows=LARGEST_ROWS))
         raise PlanError(
@@ -167,25 +163,20 @@ def _with_cutoff(spec: StreamSpec, cutoff: int) -> StreamSpec:
     return spec.model_copy(update={"mechanism": mechanism.model_copy(update={field: cutoff})})
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """A point of the search: is it past the boundary, and at which log distance?"""
-
-    past: bool
-    distance: float
-
-
-def _distance(error: float, alpha: float) -> float:
-    return abs(math.log(error / alpha)) if 0.0 < error < math.inf else _FAR
-
-
 def _boundary(
-    probe: Callable[[float], _Probe], start: float, bounds: tuple[float, float], *, whole: bool
+    error_at: Callable[[float], float],
+    alpha: float,
+    start: float,
+    bounds: tuple[float, float],
+    *,
+    whole: bool,
+    rising: bool = False,
 ) -> tuple[float, float] | None:
     """Return two neighboring points, of which only the second is past the boundary.
 
-    None if no point is; the least point twice if all are. Errors are nearly powers of the
-    parameter, so the next point is extrapolated in logarithms; every third one bisects.
+    A point is past it if its error keeps to ``alpha`` or, for ``rising`` errors, does not. None if
+    no point is; the least point twice if all are. Errors are nearly powers of the parameter, so
+    the next point is extrapolated in logarithms; every third one bisects.
     """
     least, largest = bounds
     below: float | None = None
@@ -195,16 +186,18 @@ def _boundary(
     turn = 0
     while True:
         turn += 1
-        found = probe(point)
-        below, above = (below, point) if found.past else (point, above)
+        error = error_at(point)
+        past = error > alpha if rising else error <= alpha
+        distance = abs(math.log(error / alpha)) if 0.0 < error < math.inf else _FAR
+        below, above = (below, point) if past else (point, above)
         if above == least:
             return least, least
         if below == largest:
             return None
         if below is not None and above is not None and above - below <= max(int(whole), TOLERANCE * below):
             return below, above
-        signed = -found.distance if found.past else found.distance
-        if before is not None and before[0] != math.log(point) and found.distance < _FAR:
+        signed = -distance if past else distance
+        if before is not None and before[0] != math.log(point) and distance < _FAR:
             measured = (before[1] - signed) / (math.log(point) - before[0])
             slope = min(max(measured, 0.1), 4.0)
         before = (math.log(point), signed)

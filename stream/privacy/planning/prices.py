@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from schemas import AnswersCalibration, Calibration, EstimateCalibration, Laplace, Mechanism, Source, TableSource
 from stream.privacy.accuracy.noise_laws import two_sided_reach
@@ -124,10 +124,7 @@ def estimate_price(calibration: EstimateCalibration, width: int, values: int, st
     β for numbers is divided among all charges. The whole stream is one pure mechanism, so that
     its ρ is that of its ε for any charges.
     """
-
-    def failure(charges: float) -> float:
-        return numbers_failure(calibration, charges)
-
+    failure = partial(numbers_failure, calibration)
     share, reach = _least(float(rate_of(calibration, PARTS, width)), values, failure, steps)
     return Price(share, share, reach)
 

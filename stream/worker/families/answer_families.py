@@ -36,7 +36,6 @@ from stream.worker.families.family import (
     Reply,
     Stateless,
     form_for,
-    on_values,
     within_grants,
 )
 
@@ -60,7 +59,7 @@ class _Selection(Stateless, ABC):
         names = tuple(one.name for one in query.candidates)
         if len(set(names)) < len(names):
             raise Rejection("malformed", "candidates.name: a name stands there twice; give each its own")
-        score = self._trusted if on_values(self._context.streams, slot) else self._counted
+        score = self._trusted if self._context.trusts_values(slot) else self._counted
         return _Choice(names, tuple(score(slot, one) for one in query.candidates))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:

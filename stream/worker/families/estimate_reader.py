@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
@@ -124,6 +124,7 @@ class QuestionReader:
         self.sizes = {name: source.attributes[name].size for name in attributes}
         self._axis = {name: axis for axis, name in enumerate(attributes)}
         self._boxes = BoxReader(source, tables, self.sizes)
+        self._predicate = partial(predicate_on, self.sizes, tables, source)
         self._smallest = min(self.sizes, key=lambda name: (self.sizes[name], self._axis[name]))
 
     def read(self, form: str, query: Any) -> ReadQuestion:
@@ -150,10 +151,9 @@ class QuestionReader:
         weights = weighted(terms, self._predicate)
         sizes = self._own(weights.attributes, "where" if len(terms) == 1 else "terms")
         check_range(weights, sizes)
-        key = json.dumps([[canonical(predicate), weight] for predicate, weight in weights.parts])
         return Linear(
             axes=self._axes(sizes),
-            key=key.encode(),
+            key=weights.key,
             parts=((1, _weighting(weights, sizes)),) if weights.parts else (),
             weights=lambda: weights.steps(sizes).astype(np.int64).reshape(tuple(sizes.values())),
             extent=lambda: _extent(weights, sizes),
@@ -266,9 +266,6 @@ class QuestionReader:
                 "malformed", f"{field}: attribute {shown(name)} is none of integers; {declared(integers)}"
             )
         return domain
-
-    def _predicate(self, where: str, field: str) -> Predicate:
-        return predicate_on(self.sizes, self._tables, self._source, where, field)
 
 
 def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:

@@ -226,6 +226,10 @@ class Context:
         words, low = round_words([self.streams.noise.subkey(slot, DrawRole.ROWS)], [0], law.words)
         return max(1, self.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
+    def trusts_values(self, slot: int) -> bool:
+        """Return whether a stream's queries carry trusted values."""
+        return self.streams.terms_at(slot).trusts_values
+
     def source_table(self, slot: int) -> TableSource:
         """Return a stream's table source; Rejection if its source has no table."""
         source = self.streams.terms_at(slot).source
@@ -411,8 +415,3 @@ def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: boo
             f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask with a larger alpha or a larger max_price",
         ),
     )
-
-
-def on_values(streams: HostedStreams, slot: int) -> bool:
-    """Return whether a stream's queries carry trusted values."""
-    return streams.terms_at(slot).trusts_values

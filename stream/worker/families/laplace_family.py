@@ -28,7 +28,6 @@ from stream.worker.families.family import (
     form_for,
     most_parts,
     no_alpha_for,
-    on_values,
     too_dear,
     too_wide,
 )
@@ -78,7 +77,7 @@ class LaplaceFamily(Stateless):
         return question if most is None else replace(question, most=most)
 
     def _question(self, slot: int, query: Any) -> _LaplaceQuestion:
-        if on_values(self._context.streams, slot):
+        if self._context.trusts_values(slot):
             return self._trusted(slot, query)
         form = form_for(query, "count", "people", "fraction", "sum", "mean", "groups", takes_alpha=True)
         if query.alpha is not None and (form == "mean" or (form == "fraction" and self._private_rows(slot))):

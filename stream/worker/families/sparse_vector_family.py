@@ -15,7 +15,7 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
 from stream.privacy.mechanisms.grid import shown
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
 from stream.processing.exact_decimals import value_of
-from stream.worker.families.family import Context, form_for, on_values
+from stream.worker.families.family import Context, form_for
 from stream.worker.families.question_columns import Number, Places, QuestionRows, Streams, Verdicts
 from stream.worker.hosted_streams import HostedStreams, answering
 from stream.worker.stream_columns import FigureArrays, StreamColumns
@@ -113,7 +113,7 @@ class SparseVectorFamily:
     def admit(self, slot: int, query: Any) -> float:
         """Return a question's private number: a trusted value, or a table's count or sum."""
         context = self._context
-        if on_values(context.streams, slot):
+        if context.trusts_values(slot):
             form_for(query, "value")
             return float(query.value)
         if (form := form_for(query, "count", "people", "sum")) == "people":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +37,11 @@ class WeightedPredicates:
         """The attributes on which the question depends."""
         return frozenset[str]().union(*(attributes_of(predicate) for predicate, _ in self.parts))
 
+    @property
+    def key(self) -> bytes:
+        """Canonical bytes, equal for equal weights."""
+        return json.dumps([[canonical(predicate), weight] for predicate, weight in self.parts]).encode()
+
     def steps(self, sizes: Mapping[str, int]) -> Steps:
         """Return the weight of each cell of the tensor in steps, in row-major order."""
         total = np.zeros(tuple(sizes.values()), dtype=np.int32)
@@ -66,57 +71,40 @@ class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps
         super().__init__(VECTOR_CACHE_BYTES, lambda steps: steps.nbytes)
 
 
-class Tensor:
-    """The tensor of some attributes' cells."""
-
-    def __init__(self, sizes: Mapping[str, int], written: VectorCache) -> None:
-        self.sizes: Final = dict(sizes)
-        self._written = written
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of values of each attribute."""
-        return tuple(self.sizes.values())
-
-    def axes(self, question: WeightedPredicates) -> tuple[int, ...]:
-        """Return the axes on which a question depends."""
-        named = question.attributes
-        return tuple(axis for axis, name in enumerate(self.sizes) if name in named)
-
-    def steps(self, question: WeightedPredicates) -> Steps:
-        """Return a question's weights over the cells of its axes."""
-        named = question.attributes
-        sizes = {name: size for name, size in self.sizes.items() if name in named}
-        # A predicate knows its attributes' sizes, so that their names in order say it all.
-        key = (tuple(sizes), question)
-        known = self._written.get(key)
-        if known is None:
-            known = question.steps(sizes)
-            known.setflags(write=False)
-            self._written.put(key, known)
-        return known
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HypothesisQuestion:
-    """A question about a tensor."""
+    """A question about a tensor, whose attributes have these sizes."""
 
-    tensor: Tensor
+    sizes: Mapping[str, int]
     weights: WeightedPredicates
+    written: VectorCache
+
+    @cached_property
+    def own_sizes(self) -> dict[str, int]:
+        """The sizes of the attributes on which the question depends."""
+        named = self.weights.attributes
+        return {name: size for name, size in self.sizes.items() if name in named}
 
     @cached_property
     def axes(self) -> tuple[int, ...]:
         """The axes on which the question depends, in increasing order."""
-        return self.tensor.axes(self.weights)
+        return tuple(axis for axis, name in enumerate(self.sizes) if name in self.own_sizes)
 
     @cached_property
     def key(self) -> bytes:
-        """Return canonical bytes, equal for equivalent questions."""
-        return json.dumps([[canonical(predicate), weight] for predicate, weight in self.weights.parts]).encode()
+        """Canonical bytes, equal for equivalent questions."""
+        return self.weights.key
 
     def steps(self) -> Steps:
         """Return q over the cells of these axes in row-major order, in steps."""
-        return self.tensor.steps(self.weights)
+        # A predicate knows its attributes' sizes, so that their names in order say it all.
+        key = (tuple(self.own_sizes), self.weights)
+        known = self.written.get(key)
+        if known is None:
+            known = self.weights.steps(self.own_sizes)
+            known.setflags(write=False)
+            self.written.put(key, known)
+        return known
 
 
 class TensorSpace:
@@ -134,7 +122,8 @@ class TensorSpace:
         self._source = source
         self._table = table
         self._tables = tables
-        self._tensor = Tensor({name: source.attributes[name].size for name in mechanism.attributes}, written)
+        self._sizes = {name: source.attributes[name].size for name in mechanism.attributes}
+        self._written = written
         self._learning_rate = learning_rate
 
     def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> HypothesisQuestion:
@@ -144,11 +133,10 @@ class TensorSpace:
         """
         if cells:
             raise Rejection("malformed", "cells: this stream's mechanism does not take them; send where or terms")
-        weights = weighted(terms, self._predicate)
-        check_range(
-            weights, {name: size for name, size in self._tensor.sizes.items() if name in weights.attributes}
-        )
-        return HypothesisQuestion(self._tensor, weights)
+        weights = weighted(terms, partial(predicate_on, self._sizes, self._tables, self._source))
+        question = HypothesisQuestion(self._sizes, weights, self._written)
+        check_range(weights, question.own_sizes)
+        return question
 
     def private(self, questions: Sequence[HypothesisQuestion]) -> npt.NDArray[np.int64]:
         """Return the exact value of each question in steps: private."""
@@ -161,10 +149,7 @@ class TensorSpace:
 
     def fresh(self) -> TensorHypothesis:
         """Return the uniform hypothesis."""
-        return TensorHypothesis(self._tensor.shape, self._learning_rate, WEIGHT_STEPS)
-
-    def _predicate(self, where: str, field: str) -> Predicate:
-        return predicate_on(self._tensor.sizes, self._tables, self._source, where, field)
+        return TensorHypothesis(tuple(self._sizes.values()), self._learning_rate, WEIGHT_STEPS)
 
 
 def predicate_on(
