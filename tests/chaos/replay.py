@@ -143,11 +143,11 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
     probes: list[Record] = []
     for name in streams:
         if (slot := one.streams.slots.get(name)) is not None:
-            kind, terms = one.streams.kinds[slot], one.streams.terms_at(slot)
+            terms = one.streams.terms_at(slot)
             if isinstance(terms.source, EventsSource) and terms.standing is not None:
-                value = standing_probe(name, kind, terms.source, terms.standing)
+                value = standing_probe(name, one.streams.kinds[slot], terms.source, terms.standing)
             else:
-                value = probe(name, kind, on_table=terms.source.kind == "table")
+                value = probe(name, terms.mechanism.kind, on_table=terms.source.kind == "table")
             probes.append(Record("queries", 0, after + len(probes), 0, name.encode(), value))
     # Only an engine learns the ids of topics.
     topic_ids = one.topic_ids | other.topic_ids

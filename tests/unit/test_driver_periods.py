@@ -373,7 +373,7 @@ def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() 
     assert streams.keys() == grants(driver).keys()
     assert {name for name, one in streams.items() if one.ending == "halted"} == {"late", f"late@{DAYS[1]}"}
     # What a stream opened now may spend in a period, and what the lost one may have spent there, fit one budget.
-    assert kept.accounts["flights"].left == kept.accounts["flights"].budget.total - streams["late"].cost
+    assert kept.accounts["flights"].budget.left == kept.accounts["flights"].budget.total - streams["late"].cost
 
 
 def test_the_receipt_says_what_the_budget_is_for() -> None:

@@ -76,36 +76,30 @@ class _Look:
     below: bool = False
 
 
+@dataclass(eq=False)
 class Estimator:
     """The measurements of one stream, and the estimates that follow from them.
 
-    ``tops`` counts all charged answers; ``left`` is the rest of the grant, in parts of a ⊤'s
-    charge.
+    ``sizes`` are those of the attributes, ``rows`` is the (noisy) row count, and ``private``
+    returns true counts. ``tops`` counts all charged answers; ``left`` is the rest of the grant, in
+    parts of a ⊤'s charge.
     """
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        calibration: EstimateCalibration,
-        rows: int,
-        private: Callable[[Axes], TensorCells],
-        draws: Draws,
-        memory: Memory,
-    ) -> None:
-        """Set the attributes' sizes, the (noisy) row count and the source of true counts."""
+    sizes: tuple[int, ...]
+    calibration: EstimateCalibration
+    rows: int
+    private: Callable[[Axes], TensorCells]
+    draws: Draws
+    memory: Memory
+
+    def __post_init__(self) -> None:
         self.tops = 0
-        self.left = calibration.cutoff * PARTS
-        self._cutoff = calibration.cutoff
-        self._sizes = tuple(sizes)
-        self._calibration = calibration
-        self._rows = rows
-        self._private = private
-        self._draws = draws
-        self._memory = memory
-        self._bounds = Bounds(calibration)
-        self._promise = calibration.sparse_vector.alpha
-        self._measured = Measurements(self._sizes, calibration, private, draws, memory)
-        self._everything = math.prod(self._sizes) <= WHOLE_CELLS
+        self.left = self.calibration.cutoff * PARTS
+        self._cutoff = self.calibration.cutoff
+        self._bounds = Bounds(self.calibration)
+        self._promise = self.calibration.sparse_vector.alpha
+        self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
+        self._everything = math.prod(self.sizes) <= WHOLE_CELLS
         self._looks: dict[bytes, _Look] = {}
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
@@ -184,9 +178,9 @@ class Estimator:
         if self.left >= PARTS and self.is_tested(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
             return self._tested(question, math.floor(slack * WEIGHT_STEPS))
-        if not takes_alpha(self._calibration):
+        if not takes_alpha(self.calibration):
             return EstimateAnswer("refused", (), None)
-        price, marginal = own_price(self._calibration, question, alpha)
+        price, marginal = own_price(self.calibration, question, alpha)
         if price.parts > self.left:
             return EstimateAnswer("refused", (), None, parts=price.parts)
         self.add_measurement(question, question.axes if marginal else (), price.share)
@@ -197,10 +191,10 @@ class Estimator:
     def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
         """Answer by the test with threshold and promise raised by ``slack`` steps."""
         estimate = self._look([question])[0].step.numbers
-        threshold = self._calibration.threshold + slack
+        threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
-        error = int(self._errors([question], [estimate])[0]) + int(self._draws.queries(self.tops, [key])[0])
-        if error >= threshold + self._draws.barrier(self.tops):
+        error = int(self._errors([question], [estimate])[0]) + int(self.draws.queries(self.tops, [key])[0])
+        if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
         reach = self._promise + slack / WEIGHT_STEPS
         return EstimateAnswer("below", estimate, (reach,) * len(estimate))
@@ -213,7 +207,7 @@ class Estimator:
             # Plans cover counts; for several numbers a ⊤ publishes the marginal's cells.
             return True
         try:
-            number_law(self._calibration, question.width)
+            number_law(self.calibration, question.width)
         except NoiseScaleError:
             return not self._on_top(question)[0]
         return True
@@ -233,9 +227,9 @@ class Estimator:
             return 0, False
         if self.left >= PARTS and self.is_tested(question, alpha):
             return PARTS, True
-        if not takes_alpha(self._calibration):
+        if not takes_alpha(self.calibration):
             return 0, False
-        return own_price(self._calibration, question, alpha)[0].parts, False
+        return own_price(self.calibration, question, alpha)[0].parts, False
 
     def _look(self, questions: Sequence[ResolvedQuestion]) -> list[_Look]:
         """Return the answers from measurements; known questions cost one look-up."""
@@ -249,7 +243,7 @@ class Estimator:
         for axes, fresh in by_axes.items():
             shares = self._shares(axes)
             alike = list(fresh.values())
-            estimates = [rounded(masses, shares.total, self._rows) for masses in _numbers(alike, shares)]
+            estimates = [rounded(masses, shares.total, self.rows) for masses in _numbers(alike, shares)]
             told = self._settled(axes, alike, estimates)
             for question, numbers, settled in zip(alike, estimates, told, strict=True):
                 if settled is not None:
@@ -266,17 +260,17 @@ class Estimator:
         return (self._promise,) * numbers
 
     def _shares(self, axes: Axes) -> TensorCells:
-        frame = tuple(range(len(self._sizes))) if self._everything else axes
+        frame = tuple(range(len(self.sizes))) if self._everything else axes
         used = self._measured.used_for(frame)
         key = ("shares", axes, frame, used)
-        if (known := self._memory.get(key)) is None:
+        if (known := self.memory.get(key)) is None:
             if axes == frame:
                 marginals = combined(self._measured.marginals(frame))
-                tensor = fit([self._sizes[axis] for axis in frame], marginals, self._rows)
+                tensor = fit([self.sizes[axis] for axis in frame], marginals, self.rows)
             else:
                 tensor = self._shares(frame).tensor.sum(axis=tuple(axis for axis in frame if axis not in axes))
             known = TensorCells(tensor)
-            self._memory.put(key, known)
+            self.memory.put(key, known)
         return known  # type: ignore[no-any-return]
 
     def _settled(
@@ -346,21 +340,21 @@ class Estimator:
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
-        if (known := self._memory.get(key)) is None:
+        if (known := self.memory.get(key)) is None:
             known = TensorCells(self._measured.counts_on(index, axes))
-            self._memory.put(key, known)
+            self.memory.put(key, known)
         return known  # type: ignore[no-any-return]
 
     def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
         """Return True if a ⊤ publishes a number, and its error in units of the sensitivity."""
         key = (question.summed, question.count, question.whole)
         if (bound := self._on_tops.get(key)) is None:
-            law = marginal_law(self._calibration, numbered=False)
+            law = marginal_law(self.calibration, numbered=False)
             bound = self._on_tops[key] = self._bounds.fresh(
                 law, question.count, question.summed, whole=question.whole
             )
         numbered = isinstance(question, Single) and bound > self._promise
-        return numbered, self._bounds.number() if numbered else bound
+        return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
 
     # Private values from here on, published only with noise:
 
@@ -374,8 +368,8 @@ class Estimator:
             return len(questions)
         compared = [questions[place] for place in asked]
         errors = self._errors(compared, [looks[place].step.numbers for place in asked])
-        noise = self._draws.queries(self.tops, [question.key for question in compared])
-        above = errors + noise >= self._calibration.threshold + self._draws.barrier(self.tops)
+        noise = self.draws.queries(self.tops, [question.key for question in compared])
+        above = errors + noise >= self.calibration.threshold + self.draws.barrier(self.tops)
         first = int(np.argmax(above)) if above.any() else len(asked)
         for place in asked[:first]:
             looks[place].below = True
@@ -391,7 +385,7 @@ class Estimator:
             alike = [questions[place] for place in places]
             errors[places] = [
                 question.error(true, estimates[place])
-                for place, question, true in zip(places, alike, _numbers(alike, self._private(axes)), strict=True)
+                for place, question, true in zip(places, alike, _numbers(alike, self.private(axes)), strict=True)
             ]
         return errors
 

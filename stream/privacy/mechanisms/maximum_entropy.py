@@ -205,7 +205,7 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
         if seen:
             [one] = combined(seen)
             counts = np.maximum(one.counts, _LEAST_SHARE * math.sqrt(one.variance))
-            base *= (counts / ordered_sum(counts)).reshape(_view(shape, (axis,)))
+            base *= (counts / ordered_sum(counts)).reshape(spread_shape(shape, (axis,)))
     return base
 
 
@@ -259,5 +259,6 @@ def exponentials(rate: float, resolution: int) -> Exponentials:
     return Exponentials(np.array(low), np.array([*high, 0.0]))
 
 
-def _view(shape: Sequence[int], axes: tuple[int, ...]) -> tuple[int, ...]:
+def spread_shape(shape: Sequence[int], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that broadcasts an array on some axes to a tensor."""
     return tuple(size if axis in axes else 1 for axis, size in enumerate(shape))

@@ -135,26 +135,24 @@ class Covering:
     more: int
 
 
+@dataclass(eq=False)
 class Measurements:
-    """The measurements of one stream in order; ``listed`` is indexed by number."""
+    """The measurements of one stream in order; ``listed`` is indexed by number.
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        calibration: EstimateCalibration,
-        private: Callable[[Axes], TensorCells],
-        draws: Draws,
-        memory: Memory,
-    ) -> None:
-        """Set the attributes' sizes and the source of true counts."""
-        self._sizes = tuple(sizes)
-        self._calibration = calibration
-        self._private = private
-        self._draws = draws
-        self._memory = memory
+    ``sizes`` are those of the attributes, ``private`` returns true counts.
+    """
+
+    sizes: tuple[int, ...]
+    calibration: EstimateCalibration
+    private: Callable[[Axes], TensorCells]
+    draws: Draws
+    memory: Memory
+
+    def __post_init__(self) -> None:
+        calibration = self.calibration
         self.listed = [
             MeasuredMarginal(axes, opening_law(calibration), None)
-            for axes in (opening(self._sizes, calibration.warm_start) if calibration.starts else ())
+            for axes in (opening(self.sizes, calibration.warm_start) if calibration.starts else ())
         ]
         self._told: dict[bytes, int] = {}
         self._used: dict[Axes, tuple[int, ...]] = {}
@@ -169,11 +167,11 @@ class Measurements:
         ``axes`` mean that only its numbers were measured.
         """
         if share is not None and question is not None:
-            own = own_measurement(self._calibration, question, share, marginal=bool(axes))
+            own = own_measurement(self.calibration, question, share, marginal=bool(axes))
             one = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
         else:
-            law = marginal_law(self._calibration, numbered=question is not None)
-            one = MeasuredMarginal(axes, law, tops, question, self._calibration.sparse_vector.answer_alpha)
+            law = marginal_law(self.calibration, numbered=question is not None)
+            one = MeasuredMarginal(axes, law, tops, question, self.calibration.sparse_vector.answer_alpha)
         if question is not None:
             known = self._told.get(question.key)
             if known is None or one.reach < self.listed[known].reach:
@@ -208,8 +206,8 @@ class Measurements:
                     index,
                     one.law,
                     one.charges,
-                    tuple(self._sizes[axis] for axis in one.axes),
-                    math.prod(self._sizes[axis] for axis in one.axes if axis not in axes),
+                    tuple(self.sizes[axis] for axis in one.axes),
+                    math.prod(self.sizes[axis] for axis in one.axes if axis not in axes),
                 )
                 for index, one in enumerate(self.listed)
                 if set(axes) <= set(one.axes)
@@ -221,12 +219,12 @@ class Measurements:
     def counts(self, index: int) -> Integers:
         """Return a measurement's noisy counts."""
         key = ("counts", index, self.listed[index].axes)
-        if (known := self._memory.get(key)) is None:
+        if (known := self.memory.get(key)) is None:
             one = self.listed[index]
-            true = self._private(one.axes).tensor
-            noise = self._draws.marginal(one.tops, one.axes, true.size, one.law, one.share)
+            true = self.private(one.axes).tensor
+            noise = self.draws.marginal(one.tops, one.axes, true.size, one.law, one.share)
             known = true + noise.reshape(true.shape)
-            self._memory.put(key, known)
+            self.memory.put(key, known)
         return known  # type: ignore[no-any-return]
 
     def numbers(self, index: int) -> Numbers:
@@ -236,11 +234,11 @@ class Measurements:
             raise ValueError("this measurement has no published number")
         if one.share is not None and one.axes:
             return one.question.numbers(TensorCells(self.counts(index)))
-        true = one.question.numbers(self._private(one.question.axes))
+        true = one.question.numbers(self.private(one.question.axes))
         if one.share is not None:
-            noise = self._draws.numbers(one.tops, one.question.key, one.share, len(true), one.law)
+            noise = self.draws.numbers(one.tops, one.question.key, one.share, len(true), one.law)
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
-        return (true[0] + self._draws.number(one.tops, one.question.key, self._number_law(one.question)),)
+        return (true[0] + self.draws.number(one.tops, one.question.key, self._number_law(one.question)),)
 
     def counts_on(self, index: int, axes: Axes) -> Integers:
         """Return a measurement's noisy counts, summed over the other axes."""
@@ -272,4 +270,4 @@ class Measurements:
         return NoisyMarginal(one.axes, counts, variance)
 
     def _number_law(self, question: ResolvedQuestion) -> Symmetric:
-        return number_law(self._calibration, question.width)
+        return number_law(self.calibration, question.width)

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stream.privacy.mechanisms.maximum_entropy import TOTAL_BITS, exponentials
+from stream.privacy.mechanisms.maximum_entropy import TOTAL_BITS, exponentials, spread_shape
 from stream.privacy.mechanisms.sparse_weights import SparseHypothesis
 
 Floats = npt.NDArray[np.float64]
@@ -216,7 +216,7 @@ class TensorHypothesis:
 
     def update(self, question: TensorQuestion, *, up: bool, times: int = 1) -> None:
         """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
-        moved = times * question.steps().astype(np.int64).reshape(_broadcast(self._shape, question.axes))
+        moved = times * question.steps().astype(np.int64).reshape(spread_shape(self._shape, question.axes))
         if up:
             self._log_weights += moved
         else:
@@ -270,10 +270,6 @@ def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Flo
             row[: len(part)] = vector[start : start + _BLOCK_CELLS]
         masses += written[:, : len(part)] @ part
     return masses
-
-
-def _broadcast(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(length if axis in axes else 1 for axis, length in enumerate(shape))
 
 
 Hypothesis = TensorHypothesis | SparseHypothesis

@@ -313,6 +313,7 @@ def largest_pair(sizes: Sequence[int]) -> int:
     return max(math.prod(sizes[axis] for axis in axes) for axes in opening(sizes, 2))
 
 
+@dataclass(frozen=True)
 class Bounds:
     """The error bounds of one stream; together they fail with at most their parts of β.
 
@@ -320,15 +321,7 @@ class Bounds:
     ranges of a marginal's attributes at once, and for sums of cells by adding their bounds.
     """
 
-    def __init__(self, calibration: EstimateCalibration) -> None:
-        self._calibration = calibration
-        self._measurements = calibration.starts + calibration.cutoff
-        self._number = calibration.sparse_vector.answer_alpha
-        self._promise = calibration.sparse_vector.alpha
-
-    def number(self) -> float:
-        """Return the error of all numbers on ⊤s, in units of their sensitivity."""
-        return self._number
+    calibration: EstimateCalibration
 
     def cells(
         self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
@@ -339,13 +332,14 @@ class Bounds:
         """
         if summed == 0:
             return 0.0
-        beta = 0.5 * MEASURED_PART * self._calibration.beta * charges / self._measurements
+        beta = 0.5 * MEASURED_PART * self.calibration.beta * charges
+        beta /= self.calibration.starts + self.calibration.cutoff
         single = summed * reach(law, math.prod(sizes), beta)
         if not ranges or summed == 1:
             return single
         count = math.prod(size * (size + 1) // 2 for size in sizes)
         least = math.sqrt(2.0 * variance_of(law) * summed * math.log(2.0 * count / beta))
-        if least > _HOPELESS * self._promise:
+        if least > _HOPELESS * self.calibration.sparse_vector.alpha:
             return min(single, math.inf)
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
@@ -355,7 +349,7 @@ class Bounds:
         Each sums at most ``summed`` cells, with full weight if ``whole``. The marginal's noise is
         independent of the question: no other sums need a bound.
         """
-        beta = NUMBERS_PART * self._calibration.beta / self._calibration.cutoff
+        beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed, numbers, beta, whole=whole)
 
 

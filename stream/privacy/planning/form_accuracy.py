@@ -199,8 +199,9 @@ def _shared(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> f
         # (t + r)/(b − r) − t/b = r(1 + t/b)/(b − r), and no share is above 1.
         return 2.0 * alpha_for(calibration, _BOTH * setting.contribution, _BOTH, _BOTH)
     error = _counted(calibration, mechanism, wanted)
-    noisy_rows = isinstance(calibration, EstimateCalibration | HypothesisCalibration)
-    return error + (rows_reach(calibration) if noisy_rows else 0)
+    if isinstance(calibration, EstimateCalibration | HypothesisCalibration):
+        return error + rows_reach(calibration)
+    return error
 
 
 def _sum(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:

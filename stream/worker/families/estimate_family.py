@@ -186,20 +186,20 @@ class EstimateFamily(Restored[_EstimateState]):
         return self._context.calibration(slot, EstimateCalibration)
 
 
+@dataclass(frozen=True, slots=True)
 class _Own:
     """A stream's view of its partition's cache."""
 
-    def __init__(self, memory: BoundedCache[Any, Any], incarnation: str) -> None:
-        self._memory = memory
-        self._incarnation = incarnation
+    memory: BoundedCache[Any, Any]
+    incarnation: str
 
     def get(self, key: Any) -> Any:
         """Return the cached value, or None."""
-        return self._memory.get((self._incarnation, key))
+        return self.memory.get((self.incarnation, key))
 
     def put(self, key: Any, value: Any) -> None:
         """Cache a value, unless it is too large."""
-        self._memory.put((self._incarnation, key), value)
+        self.memory.put((self.incarnation, key), value)
 
 
 class _Keyed:

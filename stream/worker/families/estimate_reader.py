@@ -48,19 +48,23 @@ class _Frame:
     key: str
 
 
+@dataclass(eq=False)
 class BoxReader:
-    """Reads predicates that are boxes: one range per attribute."""
+    """Reads predicates that are boxes: one range per attribute.
 
-    def __init__(self, source: TableSource, tables: TableStore, sizes: Mapping[str, int]) -> None:
-        """Set the sizes of the stream's attributes, in their order."""
-        self._source = source
-        self._tables = tables
-        self._sizes = sizes
+    ``sizes`` are those of the stream's attributes, in their order.
+    """
+
+    source: TableSource
+    tables: TableStore
+    sizes: Mapping[str, int]
+
+    def __post_init__(self) -> None:
         self._frames: dict[tuple[str, ...], _Frame | None] = {}
 
     def read(self, where: str) -> Box | None:
         """Return a count of a box; None if the predicate is not known to be one."""
-        ranges = self._tables.ranges(self._source, where)
+        ranges = self.tables.ranges(self.source, where)
         if not ranges:
             return None
         names, _, lows, highs = zip(*ranges, strict=True)
@@ -74,7 +78,7 @@ class BoxReader:
 
     def _frame(self, names: tuple[str, ...]) -> _Frame | None:
         """Build a frame; None if attributes are not the stream's or have too many cells."""
-        sizes = {name: (axis, size) for axis, (name, size) in enumerate(self._sizes.items()) if name in names}
+        sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
         if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not can_cumulate(shape):
             return None

@@ -82,6 +82,17 @@ class _Release(Stateless):
             known = self._cells_of[terms] = NamedCells(self._context.source_table(slot), attributes)
         return known
 
+    def _release(self, slot: int, table: PrivateTable) -> Integers:
+        """Return a stream's noisy numbers."""
+        incarnation = self._context.streams.incarnations[slot]
+        if (known := self._kept.get(incarnation)) is None:
+            known = self._computed(slot, table)
+            self._kept.put(incarnation, known)
+        return known
+
+    def _computed(self, slot: int, table: PrivateTable) -> Integers:
+        raise NotImplementedError
+
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """Derive the noise of the cells or rows with these names."""
         subkey = self._context.streams.noise.subkey(slot, DrawRole.RELEASE)
@@ -161,17 +172,12 @@ class HistogramFamily(_Release):
         rows = question.rows or 1
         return Reply(charged=False, estimate=int(numbers) / rows, basis=BASIS, alpha=alpha / rows)
 
-    def _release(self, slot: int, table: PrivateTable) -> Integers:
+    def _computed(self, slot: int, table: PrivateTable) -> Integers:
         """Compute the noisy histogram over the attributes' axes."""
-        incarnation = self._context.streams.incarnations[slot]
-        if (known := self._kept.get(incarnation)) is None:
-            space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
-            everyone = self._context.predicate(slot, None)
-            counts = table.group_counts(space.attributes, everyone)
-            names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
-            known = counts + self._noise(slot, names).reshape(space.shape)
-            self._kept.put(incarnation, known)
-        return known
+        space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
+        counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
+        names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
+        return counts + self._noise(slot, names).reshape(space.shape)
 
 
 class LazyHistogramFamily(_Release):
@@ -227,17 +233,12 @@ class SparseProjectFamily(_Release):
             alpha=alpha if math.isfinite(alpha) else None,
         )
 
-    def _release(self, slot: int, table: PrivateTable) -> Integers:
+    def _computed(self, slot: int, table: PrivateTable) -> Integers:
         """Compute the noisy projection u + v."""
-        incarnation = self._context.streams.incarnations[slot]
-        if (known := self._kept.get(incarnation)) is None:
-            mechanism = self._context.mechanism(slot, SparseProject)
-            codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
-            exact = project(matrix_seed(incarnation), codes, mechanism.projections)
-            rows = cell_names(np.arange(mechanism.projections)[:, None])
-            known = exact + self._noise(slot, rows)
-            self._kept.put(incarnation, known)
-        return known
+        mechanism = self._context.mechanism(slot, SparseProject)
+        codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
+        exact = project(matrix_seed(self._context.streams.incarnations[slot]), codes, mechanism.projections)
+        return exact + self._noise(slot, cell_names(np.arange(mechanism.projections)[:, None]))
 
 
 def _squares(release: Integers) -> float:

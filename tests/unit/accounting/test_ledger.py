@@ -41,7 +41,7 @@ def test_ten_grants_of_a_tenth_fit_one_and_the_eleventh_is_refused() -> None:
     ledger = ledger_with(source())
     for number in range(10):
         reserve(ledger, spec(f"stream-{number}"), number)
-    assert ledger.account("feed").left == NOTHING
+    assert ledger.account("feed").budget.left == NOTHING
     with pytest.raises(RefusedError, match=r"ε = 0\.1 asked, ε = 0 left") as refused:
         reserve(ledger, spec("stream-10"), 10)
     assert refused.value.asked is not None
@@ -111,7 +111,7 @@ def test_a_source_registered_again_is_the_same_and_otherwise_refused() -> None:
     assert ledger.register(source(), None) is ledger.account("feed")
     with pytest.raises(RefusedError, match="registered otherwise; choose another name"):
         ledger.register(source(epsilon=2.0), None)
-    assert ledger.account("feed").granted == Cost(TENTH)
+    assert ledger.account("feed").budget.granted == Cost(TENTH)
 
 
 @pytest.mark.parametrize("ending", ["open", "closed"])
@@ -148,9 +148,9 @@ def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
     plan = calibration(asked)
     lost = spent * Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
     units = min(math.ceil(lost * 10**12), TENTH)
-    assert grant.spent == ledger.account("feed").spent == Cost(units)
-    assert grant.refunded == ledger.account("feed").refunded == Cost(TENTH - units)
-    assert ledger.account("feed").left == Cost(10**12 - units)
+    assert grant.spent == ledger.account("feed").budget.spent == Cost(units)
+    assert grant.refunded == ledger.account("feed").budget.refunded == Cost(TENTH - units)
+    assert ledger.account("feed").budget.left == Cost(10**12 - units)
 
 
 def test_under_zcdp_only_a_stream_that_answered_nothing_gets_its_rho_back() -> None:
@@ -167,9 +167,9 @@ def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"), 1)
     ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit")
-    assert ledger.account("feed").refunded == NOTHING
+    assert ledger.account("feed").budget.refunded == NOTHING
     closed(ledger, "alarms", 1)
-    assert ledger.account("feed").refunded == Cost(TENTH)
+    assert ledger.account("feed").budget.refunded == Cost(TENTH)
 
 
 def test_the_charge_of_another_incarnation_is_not_this_streams() -> None:

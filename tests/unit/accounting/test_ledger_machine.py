@@ -86,9 +86,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert grant.extended_by(extension.request, account.source.accountant) == (extension, cost)
         assert (old.state, earlier.ending) == ("open", None)
         assert earlier.state in {"open", "exhausted"}
-        assert fits(cost, old.left, account.source.accountant)
+        assert fits(cost, old.budget.left, account.source.accountant)
         assert grant.extensions == (*earlier.extensions, extension)
-        assert (grant.cost, account.budget.granted) == (earlier.cost + cost, old.granted + cost)
+        assert (grant.cost, account.budget.granted) == (earlier.cost + cost, old.budget.granted + cost)
         # Under zcdp the answers that an optimal composition pays for count by what they add up to, or by ρ.
         assert cost.loss <= exact_decimal(epsilon) * EPSILON_UNITS or (
             account.source.accountant == "zcdp" and delta > 0.0
