@@ -74,12 +74,13 @@ def _length(texts: Spans) -> bytes:
 
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
     """Derive words from the stream and the round alone, one row per subkey."""
-    return _derive(subkeys, b"", np.asarray(rounds, dtype=np.int64), _repeated(b"", len(subkeys)), count)
+    nothing = _repeated(b"", len(subkeys)) if isinstance(subkeys, Spans) else [b""] * len(subkeys)
+    return _derive(subkeys, b"", rounds, nothing, count)
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     """Derive words from the stream and a cell alone, one row per cell."""
-    return _derive(_repeated(subkey, len(cells)), b"", None, cells, count)
+    return _derived([subkey] * len(cells), cells, count)
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
@@ -117,21 +118,42 @@ def event_words(
     Returns:
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
     """
-    place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
-    return _derive(subkeys, place, np.asarray(offsets, dtype=np.int64), payloads, count)
+    return _derive(subkeys, _prefixed(topic.encode(), partition.to_bytes(4, "big")), offsets, payloads, count)
 
 
 def _derive(
-    subkeys: Sequence[bytes], place: bytes, numbers: Column | None, texts: Sequence[bytes], count: int
+    subkeys: Sequence[bytes],
+    place: bytes,
+    numbers: Sequence[int] | Column,
+    texts: Sequence[bytes],
+    count: int,
 ) -> tuple[Words, LowWords]:
-    keys = subkeys if isinstance(subkeys, Spans) else spans_of(subkeys)
-    spans = texts if isinstance(texts, Spans) else spans_of(texts)
+    if not isinstance(subkeys, Spans) or not isinstance(texts, Spans):
+        # The kernel's columns cost more than a few short messages.
+        messages = [
+            place + int(number).to_bytes(8, "big") + text for number, text in zip(numbers, texts, strict=True)
+        ]
+        return _derived(subkeys, messages, count)
+    column = np.asarray(numbers, dtype=np.int64)
 
     def low(row: int) -> Words:
-        longer = keyed_output(keys, place, numbers, spans, row, 2 * count * _WORD_BYTES)
+        longer = keyed_output(subkeys, place, column, texts, row, 2 * count * _WORD_BYTES)
         return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
 
-    return keyed_words(keys, place, numbers, spans, count), low
+    return keyed_words(subkeys, place, column, texts, count), low
+
+
+def _derived(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
+    width = count * _WORD_BYTES
+    digests = b"".join(
+        [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)],
+    )
+
+    def low(row: int) -> Words:
+        longer = blake3(messages[row], key=subkeys[row]).digest(2 * width)
+        return np.frombuffer(longer, dtype=_LITTLE_ENDIAN_WORD)[count:]
+
+    return np.frombuffer(digests, dtype=_LITTLE_ENDIAN_WORD).reshape(len(messages), count), low
 
 
 def _repeated(text: bytes, count: int) -> Spans:
