@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.accuracy.budgets import needed
 from benchmarks.accuracy.parts import CONTENDERS, PARTS, QUERIES, ROUNDS, rounds_of
 from benchmarks.accuracy.peers import PEERS_HERE
-from benchmarks.accuracy.report import DOCUMENT, TABLES, show, write
+from benchmarks.accuracy.report import DOCUMENT, show, write
 from benchmarks.accuracy.runs import MEASURED, Case, Measured
 from benchmarks.accuracy.streamed import STREAMED
 from benchmarks.accuracy.tasks import make
@@ -33,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
     parser.add_argument("--results", type=Path, default=MEASURED, help="the file of all runs")
     parser.add_argument("--show", action="store_true", help="measure nothing; show what there is")
-    parser.add_argument(
-        "--write", action="store_true", help=f"write the tables and figures of {DOCUMENT} and {TABLES}"
-    )
+    parser.add_argument("--write", action="store_true", help=f"write the tables and figures of {DOCUMENT}")
     options = parser.parse_args(arguments)
     cases = [case for part in options.only for case in PARTS[part]() if _chosen(case, options)]
     measured = Measured(options.results)

@@ -14,14 +14,12 @@ from benchmarks.accuracy.runs import Case, Measured, median
 from benchmarks.report import console
 from stream.privacy.planning.inverse_plans import LARGEST_EPSILON
 
-DOCUMENT, TABLES = Path("docs/accuracy.md"), Path("docs/accuracy-tables.md")
+DOCUMENT = Path("docs/accuracy.md")
 BARS, CURVES = Path("docs/accuracy-adult.svg"), Path("docs/accuracy-curves.svg")
 
 HEADINGS = ("ε", "δ", "", "largest error", "mean error", "promised", "answered", "charged", "ε spent")
 _EXCERPT = (1.0, 0.0)
-"""ε and δ of the rows that the first document shows."""
-
-_CURVE_HEADINGS = ("questions", "rows", "δ", "", "largest error", "mean error", "promised", "keys")
+"""ε and δ of the rows that the document shows."""
 
 
 def show(measured: Measured, cases: Sequence[Case]) -> None:
@@ -62,23 +60,18 @@ def _said(value: float | None, form: str) -> str:
 
 
 def write(measured: Measured, needed: Sequence[Needed]) -> None:
-    """Write each table between its marks in the two documents, and draw the figures."""
+    """Write each table between its marks in the document, and draw the figures."""
     main, others = list(main_table()), list(other_tables())
     curves = list(questions_curve()), list(rows_curve())
-    excerpt = [case for case in main if (case.epsilon, case.delta) == _EXCERPT]
-    _insert(DOCUMENT, {"excerpt": _tables(measured, excerpt), "budgets": _budget_table(needed)})
-    _insert(
-        TABLES,
-        {
-            "measured": _tables(measured, main),
-            "other tables": _tables(measured, others),
-            "curves": _curve_table(measured, [case for curve in curves for case in curve]),
-        },
-    )
+    excerpts = {
+        mark: _tables(measured, [case for case in cases if (case.epsilon, case.delta) == _EXCERPT])
+        for mark, cases in (("excerpt", main), ("other tables", others))
+    }
+    _insert(DOCUMENT, {**excerpts, "budgets": _budget_table(needed)})
     draw_bars(measured, main, BARS)
     shown = (Curve(curves[0], "questions", "queries"), Curve(curves[1], "rows (5,000 questions)", "rows"))
     draw_curves(measured, shown, CURVES)
-    console.print(f"Written to {DOCUMENT}, {TABLES}, {BARS} and {CURVES}")
+    console.print(f"Written to {DOCUMENT}, {BARS} and {CURVES}")
 
 
 def _insert(document: Path, tables: Mapping[str, Sequence[str]]) -> None:
@@ -112,15 +105,6 @@ def _tables(measured: Measured, cases: Sequence[Case]) -> list[str]:
         lines += _markdown(HEADINGS, [_row(measured, case) for case in own])
         lines.append("")
     return lines[:-1]
-
-
-def _curve_table(measured: Measured, cases: Sequence[Case]) -> list[str]:
-    rows = []
-    for case in cases:
-        if runs := measured.of(case):
-            of = (f"{case.workload.queries:,}", "all" if case.workload.rows is None else f"{case.workload.rows:,}")
-            rows.append((*of, f"{case.delta:g}", case.contender, *_errors(measured, case), str(len(runs))))
-    return _markdown(_CURVE_HEADINGS, rows)
 
 
 def _budget_table(needed: Sequence[Needed]) -> list[str]:
