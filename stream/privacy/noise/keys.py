@@ -39,7 +39,7 @@ class NoiseKey:
 
     def __post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != KEY_BYTES:
-            raise NoiseKeyError(f"a noise key has {KEY_BYTES} bytes; make one with 'sotto key new'")
+            raise NoiseKeyError(f"noise key: must have {KEY_BYTES} bytes; make one with NoiseKey.generate()")
 
     def find(self, key_id: str) -> NoiseKey | None:
         """Return the key with this id, this one or an older one."""
@@ -60,17 +60,17 @@ class NoiseKey:
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def from_text(cls, text: str) -> NoiseKey:
-        """Read keys of 64 hexadecimal digits, one per line, the current one first."""
+    def from_text(cls, text: str, origin: str = "noise key") -> NoiseKey:
+        """Read keys of 64 hexadecimal digits, one per line, the current one first; errors name ``origin``."""
         try:
             secrets_found = [bytes.fromhex(line) for line in text.split()]
         except ValueError:
             secrets_found = []
-        if not secrets_found:
-            raise NoiseKeyError("a noise key is 64 hexadecimal digits; make one with 'sotto key new'")
+        if {len(secret) for secret in secrets_found} != {KEY_BYTES}:
+            raise NoiseKeyError(f"{origin}: each line must be 64 hexadecimal digits; restore your copy of the key")
         if len(secrets_found) > MAX_KEYS or len(set(secrets_found)) < len(secrets_found):
             raise NoiseKeyError(
-                f"noise keys: more than {MAX_KEYS}, or one twice; remove those that no stream needs"
+                f"{origin}: more than {MAX_KEYS} keys, or one twice; remove those that no stream needs"
             )
         present, *older = secrets_found
         return cls(present, tuple(cls(secret) for secret in older))
@@ -81,14 +81,15 @@ class NoiseKey:
         try:
             text = read_secret(path)
         except SecretFileError as error:
-            raise NoiseKeyError(f"noise key: {error}; make one with 'sotto key new {path}'") from None
-        return cls.from_text(text)
+            remedy = "" if path.exists() else f"; restore your copy, or make one with 'sotto key new {path}'"
+            raise NoiseKeyError(f"noise key: {error}{remedy}") from None
+        return cls.from_text(text, f"noise key file {path}")
 
     @classmethod
     def from_environment(cls) -> NoiseKey:
         """Read the keys from the first of the three environment variables that is set."""
         if text := os.environ.get(KEY_VARIABLE):
-            return cls.from_text(text)
+            return cls.from_text(text, KEY_VARIABLE)
         if path := os.environ.get(KEY_FILE_VARIABLE):
             return cls.load(Path(path))
         if command := os.environ.get(KEY_COMMAND_VARIABLE):
@@ -112,7 +113,7 @@ class NoiseKey:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # The error shows neither the command nor its output: either may hold a secret.
             raise NoiseKeyError(f"the command in {KEY_COMMAND_VARIABLE} failed ({type(error).__name__})") from None
-        return cls.from_text(done.stdout.decode("ascii", errors="replace"))
+        return cls.from_text(done.stdout.decode("ascii", errors="replace"), f"output of {KEY_COMMAND_VARIABLE}")
 
     def successor(self) -> NoiseKey:
         """Generate a key that keeps this one and its older ones as older keys."""

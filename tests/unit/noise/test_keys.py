@@ -68,8 +68,23 @@ def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
 
 
 def test_a_missing_file_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(NoiseKeyError, match=r"No such file.*sotto key new"):
+    with pytest.raises(NoiseKeyError, match=r"No such file.*restore your copy.*sotto key new"):
         NoiseKey.load(tmp_path / "noise.key")
+
+
+def test_load_suggests_no_new_key_for_an_existing_file(tmp_path: Path) -> None:
+    """A new key would halt the open streams of the old one."""
+    for content, mode in ((SECRET.hex(), 0o644), ("no key", 0o600)):
+        path = written(tmp_path / f"{mode}.key", content, mode)
+        with pytest.raises(NoiseKeyError, match=str(path)) as refused:
+            NoiseKey.load(path)
+        assert "sotto key new" not in str(refused.value)
+
+
+def test_from_environment_names_the_variable_of_an_invalid_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_NOISE_KEY", "no key")
+    with pytest.raises(NoiseKeyError, match="SOTTO_NOISE_KEY: each line"):
+        NoiseKey.from_environment()
 
 
 def test_a_saved_key_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path) -> None:
@@ -138,7 +153,7 @@ def test_a_text_that_is_no_key_is_refused_without_being_quoted(text: str) -> Non
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.from_text(text)
     told = "".join(traceback.format_exception(refused.value))
-    assert "sotto key new" in told
+    assert "restore your copy" in told
     assert SECRET.hex()[:16] not in told
 
 
