@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.broker.properties import HOST
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.services.processes import Service

@@ -13,7 +13,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from schemas import OpenStream
-from stream.kafka.broker.properties import HOST, free_port
+from stream.kafka.broker.broker_process import HOST
+from stream.kafka.broker.properties import free_port
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Outputs, RecordLike

@@ -31,7 +31,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from stream.engine.restore import reader
-from stream.kafka.broker.local_broker import BrokerSecurity, LocalBroker
+from stream.kafka.broker.broker_process import HOST
+from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker.programs import new_cluster_id
+from stream.kafka.broker.properties import Member, Ports, choose_ports, free_port
 from stream.kafka.client.security import SecurityError, connection
 from stream.kafka.topics.acls import AclRole, apply, grants, usual_principal
 from stream.kafka.topics.creation import create_topics, find_topics
@@ -91,6 +94,44 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> str:
     ).decode()
 
 
+def _access_control(
+    ports: Ports, clients: int, administration: int, certificate: Path, authority: Path
+) -> dict[str, str]:
+    """Properties of a broker with TLS, SCRAM and access control lists.
+
+    Users with a password take CLIENTS, administrators and the broker itself ADMINISTRATION. The
+    listener without TLS only serves the check that the broker is up: its principal has no rights.
+    """
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    tokens = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+    shown = (
+        f"PLAINTEXT://{HOST}:{ports.clients},CLIENTS://{HOST}:{clients},ADMINISTRATION://{HOST}:{administration},"
+        f"CONTROLLER://{HOST}:{ports.controller}"
+    )
+    return {
+        "listeners": shown,
+        "advertised.listeners": shown,
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL,ADMINISTRATION:SSL,CONTROLLER:SSL"
+        ),
+        "inter.broker.listener.name": "ADMINISTRATION",
+        "listener.name.administration.ssl.client.auth": "required",
+        "listener.name.controller.ssl.client.auth": "required",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificate),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority),
+        "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+        # Unsigned tokens, which Kafka takes in tests: what is under test is our side of the exchange.
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+        "listener.name.clients.scram-sha-256.sasl.jaas.config": scram,
+        "listener.name.clients.scram-sha-512.sasl.jaas.config": scram,
+        "listener.name.clients.oauthbearer.sasl.jaas.config": tokens,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{BROKER};User:{ADMINISTRATOR}",
+    }
+
+
 @dataclass
 class SecuredKafka:
     """A broker that refuses everybody but administrators and whom they let in."""
@@ -109,27 +150,22 @@ class SecuredKafka:
         certificate, key = authority.issue(BROKER)
         both = folder / "broker.pem"
         write_secret(both, key.read_text() + certificate.read_text())
-        tokens = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+        ports, clients, administration = choose_ports(None), free_port(), free_port()
         broker = LocalBroker(
             folder / "broker",
-            security=BrokerSecurity(both, authority.file, (BROKER, ADMINISTRATOR)),
-            properties={
-                # Unsigned tokens, which Kafka takes in tests: what is under test is our side of the exchange.
-                "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-                "listener.name.clients.oauthbearer.sasl.jaas.config": tokens,
-            },
+            member=Member(1, new_cluster_id(), (ports,)),
+            properties=_access_control(ports, clients, administration, both, authority.file),
         )
-        running = broker.start()
-        assert running.administration is not None
+        broker.start()
         certificate, key = authority.issue(ADMINISTRATOR)
         admin = Settings.of_local_broker(
-            running.administration,
+            f"{HOST}:{administration}",
             security_protocol="SSL",
             tls_ca_file=str(authority.file),
             tls_certificate_file=str(certificate),
             tls_key_file=str(key),
         )
-        return cls(folder, broker, authority, running.bootstrap, admin)
+        return cls(folder, broker, authority, f"{HOST}:{clients}", admin)
 
     def administrator(self, prefix: str) -> Settings:
         """The administrator's settings for an installation."""

@@ -16,8 +16,14 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from stream.kafka.broker import java_runtime, programs
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
-from stream.kafka.broker.class_archive import warm_up
-from stream.kafka.broker.local_broker import BrokerError, LocalBroker, java, java_classpath, prepare
+from stream.kafka.broker.local_broker import (
+    BrokerError,
+    LocalBroker,
+    java,
+    java_classpath,
+    prepare,
+    record_start_cache,
+)
 from stream.kafka.broker.programs import Kind, cluster_id, copied, keep, server_command
 from stream.kafka.broker.properties import Ports, choose_ports, free_port
 
@@ -296,7 +302,7 @@ def test_further_options_for_java_come_last_from_the_environment(monkeypatch: py
 
 
 def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -> None:
-    cache = warm_up()
+    cache = record_start_cache()
     command = server_command(prepare(), heap_megabytes=256, further=["-XX:AOTMode=on"])
     assert f"-XX:AOTCache={cache}" in command
     # With that mode Java refuses to run unless all that it remembers is of use to it.

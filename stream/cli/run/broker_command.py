@@ -9,9 +9,8 @@ import typer
 
 from stream.cli.output import AsJson, show_json
 from stream.kafka.broker.broker_cluster import MOST_NODES, ClusterInfo, LocalCluster, cluster_in
-from stream.kafka.broker.class_archive import warm_up
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER as BROKER_FOLDER
-from stream.kafka.broker.local_broker import BrokerInfo, LocalBroker
+from stream.kafka.broker.local_broker import BrokerInfo, LocalBroker, record_start_cache
 
 app = typer.Typer(help="A local Apache Kafka for development.", no_args_is_help=True)
 
@@ -43,7 +42,7 @@ def start(
 @app.command("prepare")
 def prepare() -> None:
     """Download Kafka and prepare its start (70 MB): brokers then start with a third of the CPU time."""
-    typer.echo(f"saved in {warm_up(typer.echo)}")
+    typer.echo(f"saved in {record_start_cache(typer.echo)}")
 
 
 @app.command("stop")

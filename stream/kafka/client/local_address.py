@@ -40,8 +40,7 @@ def local_address(start: Path | None = None) -> LocalAddress | None:
     """
     for folder in folders_above(start):
         state = read_own_state(folder / "broker")
-        # A secured broker needs credentials, which these settings lack.
-        if state is not None and state.administration is None and is_alive(state.process):
+        if state is not None and is_alive(state.process):
             return LocalAddress(f"{HOST}:{state.port}", folder)
         cluster = read_own_cluster(folder / "broker")
         if cluster is not None and _any_runs(folder / "broker", len(cluster.nodes)):

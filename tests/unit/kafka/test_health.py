@@ -24,7 +24,8 @@ from stream.engine.supervision import (
     Supervision,
 )
 from stream.engine.task_status import PartitionHealth, StepName, TaskStep
-from stream.kafka.broker.properties import HOST, free_port
+from stream.kafka.broker.broker_process import HOST
+from stream.kafka.broker.properties import free_port
 
 WAIT = 20.0
 """Seconds after which a test gives up."""

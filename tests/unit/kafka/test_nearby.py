@@ -33,11 +33,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def remember(folder: Path, port: int = 1, mark: str | None = None, administration: int | None = None) -> Path:
+def remember(folder: Path, port: int = 1, mark: str | None = None) -> Path:
     broker = folder / ".sotto" / "broker"
     broker.mkdir(parents=True, exist_ok=True)
     mark = mark or start_mark(os.getpid()) or ""
-    write_state(broker, BrokerState(os.getpid(), mark, port, administration))
+    write_state(broker, BrokerState(os.getpid(), mark, port))
     return broker / "broker.json"
 
 
@@ -78,8 +78,6 @@ def test_a_file_that_others_could_have_written_or_that_is_stale_is_not_believed(
     file.chmod(0o600)
     assert local_address() is None
     remember(project, mark="another process of the same number")
-    assert local_address() is None
-    remember(project, administration=3)
     assert local_address() is None
 
 
