@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
 from aiokafka import ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import NodeNotReadyError, for_code
+from aiokafka.errors import NodeNotReadyError, UnsupportedVersionError, for_code
 
-from stream.kafka.client import batch_reader, wire_requests
+from stream.kafka.client import batch_reader
 from stream.kafka.client.client_patches import GroupObserver, KafkaConsumer
 from stream.kafka.client.transactional_producer import TransactionalProducer
+from stream.kafka.client.wire_requests import TopicId, ask_topic_ids
 
 Offsets = Mapping[TopicPartition, int]
 Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
@@ -114,15 +115,13 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
         node = client.cluster.leader_for_partition(partition)
         if node is None or node == _NO_LEADER:
             node = client.get_random_node()
-        connection = None if node is None else await client._get_conn(node)  # noqa: SLF001
-        if connection is None:
+        if node is None:
             raise NodeNotReadyError
-        api, version = wire_requests.METADATA
-        least, most = (connection._versions or {}).get(api, (0, 0))  # noqa: SLF001
-        if not least <= version <= most:
+        try:
+            answer = await client.send(node, ask_topic_ids([partition.topic]))
+        except UnsupportedVersionError:
             return ""
-        answer = await client.send(node, wire_requests.ask_topic_ids([partition.topic]))
-        found: wire_requests.TopicId = answer[partition.topic]
+        found: TopicId = answer[partition.topic]
         if found.error:
             raise for_code(found.error)
         return found.topic_id

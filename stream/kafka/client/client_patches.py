@@ -6,12 +6,13 @@ import asyncio
 from collections import deque
 from contextvars import ContextVar
 from importlib import import_module
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from aiokafka import conn, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, for_code
+from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
 from stream.kafka.client.aiokafka_copy import admin, client, consumer, fetcher, producer
@@ -147,6 +148,28 @@ class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
         await asyncio.wait(tasks)
         self._pending_tasks.clear()
         await super().close()
+
+
+async def fail_pending_batches(producer: Any, seconds: float) -> None:
+    """Closes a producer's connections, and fails each batch that is not delivered within ``seconds``."""
+    await producer.client.close()
+    retrying = producer._sender.sender_task  # noqa: SLF001
+    retrying.cancel()
+    # The task now waits for its requests, which may still be connecting.
+    await asyncio.wait([retrying], timeout=seconds)
+    retrying.cancel()
+    accumulator = producer._message_accumulator  # noqa: SLF001
+    pending = accumulator._pending_batches  # noqa: SLF001
+    # A batch that waits for a retry removes itself from this set when it is done.
+    pending.update(chain.from_iterable(accumulator._batches.values()))  # noqa: SLF001
+    for batch in tuple(pending):
+        batch.drain_ready()
+        batch.failure(KafkaTimeoutError())
+
+
+def read_committed_only(consumer: Any) -> None:
+    """Sets the isolation level of a consumer that another program made and has not started."""
+    consumer._isolation_level = "read_committed"  # noqa: SLF001
 
 
 class GroupMember(NamedTuple):

@@ -7,7 +7,7 @@ In the first, partitions and groups are added to a transaction before any write.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.protocol.produce import ProduceRequest
@@ -43,28 +43,6 @@ class ProtocolRequest(NamedTuple):
     codes: Callable[[Any], Codes]
 
 
-class TransactionProtocol(Protocol):
-    """The requests of one transactional id; None if the protocol needs none."""
-
-    def join(self, who: Identity, places: Sequence[TopicPartition]) -> ProtocolRequest | None:
-        """Adds partitions to the transaction; sent to its coordinator."""
-
-    def produce(self, batches: Batches) -> ProtocolRequest:
-        """Writes a batch to each partition; sent to their leader."""
-
-    def join_group(self, who: Identity, group: str) -> ProtocolRequest | None:
-        """Adds a group's offsets to the transaction; sent to its coordinator."""
-
-    def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Commits a group's offsets in the transaction; sent to the group's coordinator."""
-
-    def end(self, who: Identity) -> ProtocolRequest:
-        """Commits the transaction; sent to its coordinator."""
-
-    def following(self, who: Identity, ended: Any) -> Identity:
-        """Returns the producer's identity after the answer to ``end``."""
-
-
 class First:
     """The first protocol, in aiokafka's requests."""
 
@@ -73,54 +51,50 @@ class First:
         self._timeout_ms = timeout_ms
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> ProtocolRequest | None:
-        """Adds partitions to the transaction."""
+        """Adds partitions to the transaction, sent to its coordinator; None if nothing must be sent."""
         topics = _by_topic((place, place.partition) for place in places)
-        return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *who, topics), _codes) if topics else None
+        return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *who, topics), _errors) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Writes batches."""
+        """Writes a batch to each partition, sent to their leader."""
         topics = _by_topic((place, (place.partition, batch)) for place, batch in batches.items())
         return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _written)
 
     def join_group(self, who: Identity, group: str) -> ProtocolRequest | None:
-        """Adds a group to the transaction."""
-        return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *who, group), _code)
+        """Adds a group to the transaction, sent to its coordinator; None if nothing must be sent."""
+        return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *who, group), code_of)
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Commits a group's offsets."""
+        """Commits a group's offsets in the transaction, sent to the group's coordinator."""
         topics = _by_topic((place, (place.partition, offset, "")) for place, offset in offsets.items())
-        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *who, topics), _codes)
+        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *who, topics), _errors)
 
     def end(self, who: Identity) -> ProtocolRequest:
-        """Commits the transaction."""
-        return ProtocolRequest(EndTxnRequest(self._id, *who, True), _code)
+        """Commits the transaction, sent to its coordinator."""
+        return ProtocolRequest(EndTxnRequest(self._id, *who, True), code_of)
 
     def following(self, who: Identity, ended: Any) -> Identity:
-        """Returns the same identity."""
+        """Returns the producer's identity after the answer to ``end``."""
         del ended
         return who
 
 
-class Second:
+class Second(First):
     """The second protocol, in requests of ``wire_requests``."""
-
-    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
-        self._id = transactional_id
-        self._timeout_ms = timeout_ms
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> None:
         """Returns None: a write adds its partition."""
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Writes batches."""
-        return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), _as_told)
+        """Writes a batch to each partition."""
+        return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), _as_read)
 
     def join_group(self, who: Identity, group: str) -> None:
         """Returns None: committing offsets adds the group."""
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
         """Commits a group's offsets."""
-        return ProtocolRequest(wire_requests.commit_offsets(self._id, group, who, offsets), _as_told)
+        return ProtocolRequest(wire_requests.commit_offsets(self._id, group, who, offsets), _as_read)
 
     def end(self, who: Identity) -> ProtocolRequest:
         """Commits the transaction."""
@@ -132,17 +106,16 @@ class Second:
         return Identity(ended.producer_id, ended.epoch)
 
 
-def speaks_second(versions: Mapping[int, tuple[int, int]]) -> bool:
-    """Returns whether a broker supports the second protocol and features."""
-    return all(
-        api in versions and versions[api][0] <= version <= versions[api][1]
-        for api, version in (*wire_requests.SECOND, wire_requests.API_VERSIONS)
+def follows_second(told: wire_requests.Features) -> bool:
+    """Returns whether a broker supports the second protocol and its cluster enables it."""
+    return told.features.get(wire_requests.TRANSACTION_VERSION, 0) >= SECOND_FROM and all(
+        wire_requests.knows(told.versions, api) for api in wire_requests.SECOND
     )
 
 
-def follows_second(features: Mapping[str, int]) -> bool:
-    """Returns whether a cluster's features enable the second protocol."""
-    return features.get(wire_requests.TRANSACTION_VERSION, 0) >= SECOND_FROM
+def code_of(answer: Any) -> Codes:
+    """Returns the only error code of an answer."""
+    return [(None, answer.error_code)]
 
 
 def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:
@@ -152,25 +125,19 @@ def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, 
     return list(topics.items())
 
 
-def _codes(answer: Any) -> Codes:
-    return [
-        (TopicPartition(topic, partition), code)
-        for topic, partitions in answer.errors
-        for partition, code in partitions
-    ]
-
-
-def _code(answer: Any) -> Codes:
-    return [(None, answer.error_code)]
+def _errors(answer: Any) -> Codes:
+    return _codes(answer.errors)
 
 
 def _written(answer: Any) -> Codes:
+    return _codes(answer.topics)
+
+
+def _codes(topics: Any) -> Codes:
     return [
-        (TopicPartition(topic, figures[0]), figures[1])
-        for topic, partitions in answer.topics
-        for figures in partitions
+        (TopicPartition(topic, figures[0]), figures[1]) for topic, partitions in topics for figures in partitions
     ]
 
 
-def _as_told(codes: Codes) -> Codes:
+def _as_read(codes: Codes) -> Codes:
     return codes

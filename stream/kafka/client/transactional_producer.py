@@ -18,7 +18,6 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from stream.kafka.client import wire_requests
 from stream.kafka.client.client_patches import BrokerClient
 from stream.kafka.client.transaction_protocols import (
     Batches,
@@ -26,10 +25,10 @@ from stream.kafka.client.transaction_protocols import (
     Identity,
     ProtocolRequest,
     Second,
-    TransactionProtocol,
+    code_of,
     follows_second,
-    speaks_second,
 )
+from stream.kafka.client.wire_requests import ask_features
 
 ENDING_SECONDS: Final = 0.002
 """First pause before a retry while the markers of the last transaction are written."""
@@ -75,7 +74,7 @@ class TransactionalProducer:
         self._client = BrokerClient(**connection)
         self._coordinators: dict[int, int] = {}
         self._identity = Identity(-1, -1)
-        self._protocol: TransactionProtocol = First(transactional_id, transaction_timeout_ms)
+        self._protocol = First(transactional_id, transaction_timeout_ms)
         self._sequences: dict[TopicPartition, int] = {}
         self._joined: set[TopicPartition | str] = set()
         """Partitions and groups in the open transaction."""
@@ -88,7 +87,7 @@ class TransactionalProducer:
         """
         await self._client.bootstrap()
         request = InitProducerIdRequest(self._id, self._timeout_ms)
-        told = await self._coordinate(ProtocolRequest(request, lambda answer: [(None, answer.error_code)]))
+        told = await self._coordinate(ProtocolRequest(request, code_of))
         self._identity = Identity(told.producer_id, told.producer_epoch)
         if await self._second():
             self._protocol = Second(self._id, self._timeout_ms)
@@ -252,10 +251,10 @@ class TransactionalProducer:
 
     async def _second(self) -> bool:
         node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
-        connection = await self._client._get_conn(node, group=group)  # noqa: SLF001
-        if connection is None or not speaks_second(connection._versions or {}):  # noqa: SLF001
+        try:
+            return follows_second(await self._client.send(node, ask_features(), group=group))
+        except errors.UnsupportedVersionError:
             return False
-        return follows_second(await self._client.send(node, wire_requests.ask_features(), group=group))
 
 
 def _pause_after(code: int, subject: str) -> float:

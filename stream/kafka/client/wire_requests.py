@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.errors import UnsupportedVersionError
 
 API_VERSIONS: Final = (18, 3)
 METADATA: Final = (3, 10)
@@ -57,6 +58,19 @@ class TopicId(NamedTuple):
     topic_id: str
 
 
+class Features(NamedTuple):
+    """The versions of a broker's requests by API, and those of the cluster's features by name."""
+
+    versions: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int]
+
+
+def knows(versions: Mapping[int, tuple[int, int]], api: tuple[int, int]) -> bool:
+    """Returns whether a broker's versions include that of an API."""
+    least, most = versions.get(api[0], (0, -1))
+    return least <= api[1] <= most
+
+
 class Header(NamedTuple):
     """The header of a request or response."""
 
@@ -85,9 +99,14 @@ class Request:
         """The decoder of the response."""
         return self
 
-    def prepare(self, versions: object) -> Request:
-        """Returns itself, because it has one version."""
-        del versions
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Request:
+        """Returns itself, because it has one version.
+
+        Raises:
+            UnsupportedVersionError: the broker does not know this version.
+        """
+        if not knows(versions, self._api):
+            raise UnsupportedVersionError
         return self
 
     def build_request_header(self, *, correlation_id: int, client_id: str) -> Header:
@@ -112,7 +131,7 @@ class Request:
 
 
 def ask_features() -> Request:
-    """Requests the cluster's features; the response maps names to versions."""
+    """Requests the broker's versions and the cluster's ``Features``."""
     return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _features, tagged=False)
 
 
@@ -234,11 +253,13 @@ class Cursor:
         return {self.varint(): self.data(self.varint()) for _ in range(self.varint())}
 
 
-def _features(body: bytes) -> Mapping[str, int]:
+def _features(body: bytes) -> Features:
     cursor = Cursor(body)
     cursor.int16()
+    versions = {}
     for _ in range(cursor.count()):
-        cursor.data(6)
+        api = cursor.int16()
+        versions[api] = (cursor.int16(), cursor.int16())
         cursor.skip_tags()
     cursor.int32()
     finalized = cursor.tags().get(2, b"\0")
@@ -248,7 +269,7 @@ def _features(body: bytes) -> Mapping[str, int]:
         name, found_version, _ = cursor.text(), cursor.int16(), cursor.int16()
         cursor.skip_tags()
         found[name] = found_version
-    return found
+    return Features(versions, found)
 
 
 def _produced(body: bytes) -> Iterable[tuple[TopicPartition, int]]:

@@ -14,7 +14,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from stream.kafka.client import transactional_producer, wire_requests
+from stream.kafka.client import transaction_protocols, transactional_producer, wire_requests
 from stream.kafka.client.transactional_producer import TransactionalProducer
 
 ANSWERS, STATE = TopicPartition("answers", 0), TopicPartition("state", 0)
@@ -42,12 +42,6 @@ class Kafka:
     async def close(self) -> None: ...
     async def _wait_on_metadata(self, topic: str) -> None: ...
 
-    async def _get_conn(self, node: int, *, group: int) -> Any:
-        del node, group
-        return SimpleNamespace(
-            _versions={api: (0, version) for api, version in (*wire_requests.SECOND, wire_requests.API_VERSIONS)}
-        )
-
     async def force_metadata_update(self) -> None:
         if self.moved:
             self.leaders.update(self.moved.popleft())
@@ -74,9 +68,9 @@ class Kafka:
                 "producer_epoch": 0,
                 "errors": [("answers", [(0, code)])],
             }
-            return {wire_requests.TRANSACTION_VERSION: 1} if name == "features" else SimpleNamespace(**told)
+            return features(1) if name == "features" else SimpleNamespace(**told)
         return {
-            "features": {wire_requests.TRANSACTION_VERSION: 2},
+            "features": features(2),
             "end": wire_requests.Ended(code, *self.identity),
             "offsets": [(ANSWERS, code)],
             "produce": [(place, code) for place in batches_in(request)] if name == "produce" else None,
@@ -84,6 +78,12 @@ class Kafka:
 
     def requests(self, kind: str) -> list[tuple[int, Any]]:
         return [(node, request) for node, _, request in self.asked if kind_of(request) == kind]
+
+
+def features(version: int) -> wire_requests.Features:
+    """The features of a cluster whose brokers know both protocols."""
+    versions = {api: (0, most) for api, most in wire_requests.SECOND}
+    return wire_requests.Features(versions, {wire_requests.TRANSACTION_VERSION: version})
 
 
 def kind_of(request: Any) -> str:
@@ -353,22 +353,26 @@ async def test_nothing_is_asked_for_longer_than_a_transaction_may_take(
 
 
 async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_in_the_first(
-    connected: Connect, monkeypatch: pytest.MonkeyPatch
+    connected: Connect,
 ) -> None:
     kafka = Kafka(second=False)
     producer = connected(kafka)
     await producer.start()
     assert len(kafka.requests("features")) == 1
 
-    async def older(node: int, *, group: int) -> Any:
-        del node, group
-        return SimpleNamespace(_versions={0: (0, 11), 18: (0, 4), 26: (0, 5), 28: (0, 5)})
-
-    monkeypatch.setattr(kafka, "_get_conn", older)
     kafka.second = True
-    kafka.asked.clear()
+    kafka.told["features"] = deque([errors.UnsupportedVersionError()])
     await producer.start()
-    assert not kafka.requests("features"), "a broker that cannot know was asked"
+    assert isinstance(producer._protocol, transaction_protocols.First)
+
+
+def test_a_broker_without_a_request_of_the_second_protocol_is_spoken_to_in_the_first() -> None:
+    """The feature alone does not suffice: each request must have the version of the protocol."""
+    known = features(2)
+    assert transaction_protocols.follows_second(known)
+    for api, most in wire_requests.SECOND:
+        older = {**known.versions, api: (0, most - 1)}
+        assert not transaction_protocols.follows_second(known._replace(versions=older))
 
 
 @both

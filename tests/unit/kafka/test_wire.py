@@ -9,6 +9,7 @@ from io import BytesIO
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import UnsupportedVersionError
 from aiokafka.protocol.types import CompactString, Int16, Int32, Int64, TaggedFields, UnsignedVarInt32
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,12 +137,12 @@ def test_features_are_read_among_all_that_a_broker_tells(
     apis = several([struct.pack(">hhh", 0, 0, 12) + tagged(extra)])
     fields = {0: supported, 1: struct.pack(">q", 7), 2: finalized, **extra}
     body = Int16.encode(0) + apis + Int32.encode(0) + tagged(fields)
-    assert wire_requests.ask_features().decode(BytesIO(body)) == features
+    assert wire_requests.ask_features().decode(BytesIO(body)) == ({0: (0, 12)}, features)
 
 
 def test_a_cluster_that_tells_no_features_has_none() -> None:
     body = Int16.encode(0) + several([]) + Int32.encode(0) + b"\0"
-    assert wire_requests.ask_features().decode(BytesIO(body)) == {}
+    assert wire_requests.ask_features().decode(BytesIO(body)) == ({}, {})
 
 
 @given(st.lists(names, min_size=1, unique=True))
@@ -208,3 +209,12 @@ def test_an_answer_that_is_cut_short_is_no_answer() -> None:
     for end in range(len(body)):
         with pytest.raises((ValueError, IndexError, struct.error)):
             wire_requests.produce("worker-0", 1, {}).decode(BytesIO(body[:end]))
+
+
+def test_a_request_is_prepared_only_for_a_broker_with_its_version() -> None:
+    """Another version raises an error that callers tell from a refusal."""
+    request = wire_requests.end("worker-0", (1, 1))
+    assert request.prepare({26: (0, 5)}) is request
+    for versions in ({26: (0, 4)}, {26: (6, 7)}, {}):
+        with pytest.raises(UnsupportedVersionError):
+            request.prepare(versions)
