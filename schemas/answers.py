@@ -39,6 +39,11 @@ class Answer(Event):
       which has no ε per answer.
     * ``version`` is the version of the data, null for the first. ``window`` and ``group`` belong to
       answers of a standing stream.
+
+    Examples:
+        >>> answer = client.ask("counts", where="age >= 65")
+        >>> answer.outcome, answer.index
+        ('answer', 0)
     """
 
     wire_omits_defaults: ClassVar[bool] = True

@@ -39,6 +39,11 @@ class SourceRecord(SparingEvent):
     ``version`` is the version of the data with this ``fingerprint``. ``noted`` is the ledger's
     time, in milliseconds, of the last totals in the trail; ``unnoted`` is true if something was
     spent since.
+
+    Examples:
+        >>> record = client.budget("people")
+        >>> record.granted.epsilon, record.left.epsilon
+        (2.0, 2.0)
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted", "population", "period", "version"})
@@ -61,7 +66,13 @@ class SourceRecord(SparingEvent):
 
 
 class PopulationRecord(SparingEvent):
-    """A population with the totals of all its sources; ``halted`` stops further grants."""
+    """A population with the totals of all its sources; ``halted`` stops further grants.
+
+    Examples:
+        >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
+        >>> client.population("residents").left.epsilon
+        8.0
+    """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"period", "state", "reason"})
 
@@ -82,6 +93,11 @@ class AllotmentRecord(SparingEvent):
     """A part of a budget, its analysts and the totals of the streams that they opened.
 
     Grants are limited by ``left`` here and of the budget itself.
+
+    Examples:
+        >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])
+        >>> [record.left.epsilon for record in client.list_allotments(source="people")]
+        [1.0]
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population", "period"})
@@ -108,6 +124,11 @@ class GrantRecord(SparingEvent):
     asked for the grant. The standings are set if the budget of the source or its population renews.
     A ``lost`` grant was restored from a backup that lacks some of its answers: it counts as wholly
     spent, without a refund.
+
+    Examples:
+        >>> grant = client.grant("people", "counts")
+        >>> grant.state, grant.calibration is None
+        ('open', False)
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -149,6 +170,11 @@ class Receipt(SparingEvent):
     * ``meaning`` explains a renewing budget's promise, and which grants before a join it leaves out.
     * ``begins`` is the time from which a standing stream's windows are asked, ``windows`` the number of
       windows for which its α holds.
+
+    Examples:
+        >>> receipt = client.close("people", "counts")
+        >>> receipt.kind, receipt.outcome
+        ('receipt', 'closing')
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(

@@ -87,6 +87,11 @@ class Query(Event):
     for ``where``, ``terms``, ``sum`` and ``group_by``, and for ``fraction`` if the number of rows
     is public. These streams also accept ``max_price``: a question that may cost more is rejected
     without a charge, and the answer contains its price. ``max_price`` 0 is a dry run.
+
+    Examples:
+        >>> query = Query(id="q-1", stream="counts", where="age >= 65")
+        >>> client.ask(query).id
+        'q-1'
     """
 
     wire_omits_defaults: ClassVar[bool] = True

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from schemas import AllotmentRecord, Answer, GrantRecord, PopulationRecord, Query, Receipt, SourceRecord
-    from stream.client import AsyncClient, Client
+    from stream.client.async_client import AsyncClient
+    from stream.client.blocking_client import Client
     from stream.errors import (
         Exhausted,
         Forbidden,
@@ -83,7 +84,8 @@ _HOMES: Final = {
     "stream.questions": ("Result", "Results"),
     "stream.questions.alert_states": ("Notice",),
     "stream.questions.dead_letter_records": ("DeadLetter",),
-    "stream.client": ("AsyncClient", "Client"),
+    "stream.client.async_client": ("AsyncClient",),
+    "stream.client.blocking_client": ("Client",),
     "stream.errors": (
         "Exhausted",
         "Forbidden",

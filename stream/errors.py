@@ -13,14 +13,11 @@ if TYPE_CHECKING:  # keeps the import of errors fast
 class SottoError(Exception):
     """Base class of all errors of clients and driver; the message has a remedy.
 
-    Example::
-
-        try:
-            result = client.ask("ward-7", value=250)
-        except Rejected as error:
-            print(error.reason)
-        except SottoError as error:
-            print(error)
+    Examples:
+        >>> try:
+        ...     result = client.ask("counts", where="age >= 65")
+        ... except SottoError as error:
+        ...     print(error)
     """
 
 
@@ -29,6 +26,14 @@ class Refused(SottoError):
 
     ``asked`` is the requested amount and ``left`` the rest of the budget (both ε and δ), or None if
     the budget is not the reason.
+
+    Examples:
+        >>> stream = {"stream": "more", "source": "people", "epsilon": 3.0}
+        >>> try:
+        ...     client.open({**stream, "mechanism": {"kind": "laplace", "answers": 1}})
+        ... except Refused as error:
+        ...     print(error.asked.epsilon, error.left.epsilon)
+        3.0 2.0
     """
 
     def __init__(self, reason: str, asked: Amount | None = None, left: Amount | None = None) -> None:
@@ -39,7 +44,15 @@ class Refused(SottoError):
 
 
 class NotAnswered(SottoError):
-    """A question was rejected or halted; ``answer`` is the published answer with its ``reason``."""
+    """A question was rejected or halted; ``answer`` is the published answer with its ``reason``.
+
+    Examples:
+        >>> try:
+        ...     client.ask("counts", where="height > 2")
+        ... except NotAnswered as error:
+        ...     print(error.answer.outcome)
+        rejected
+    """
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(f"stream '{answer.stream}' {answer.outcome} the question: {answer.reason}")
@@ -48,15 +61,41 @@ class NotAnswered(SottoError):
 
 
 class Rejected(NotAnswered):
-    """The question is invalid, or its stream is not open; nothing is charged."""
+    """The question is invalid, or its stream is not open; nothing is charged.
+
+    Examples:
+        >>> try:
+        ...     client.ask("nobody", value=1.0)
+        ... except Rejected as error:
+        ...     print(error.answer.stream)
+        nobody
+    """
 
 
 class Halted(NotAnswered):
-    """The stream is halted or closed, or its worker refuses; ``reason`` has the cause."""
+    """The stream is halted or closed, or its worker refuses; ``reason`` has the cause.
+
+    Examples:
+        >>> receipt = client.halt("people", "counts", reason="wrong table")
+        >>> try:
+        ...     client.ask("counts", where="age >= 65")
+        ... except Halted as error:
+        ...     print(error.reason)
+        wrong table
+    """
 
 
 class Exhausted(Halted):
-    """The stream's cutoff or grant is used up; extend or close it."""
+    """The stream's cutoff or grant is used up; extend or close it.
+
+    Examples:
+        >>> questions = [{"stream": "counts", "where": f"age < {n}"} for n in range(1, 6)]
+        >>> results = client.ask_many(questions)
+        >>> try:
+        ...     client.ask("counts", where="age >= 65")
+        ... except Exhausted:
+        ...     receipt = client.extend("people", "counts", epsilon=0.8)
+    """
 
 
 class _Unanswered(SottoError):
@@ -70,11 +109,25 @@ class Timeout(_Unanswered, TimeoutError):
     """No answer or receipt arrived in time; an answer may still arrive and be charged.
 
     ``unanswered`` has the questions without answer, and ``results`` the answers to the others.
+
+    Examples:
+        >>> try:
+        ...     result = client.ask("counts", where="age >= 65", timeout=5)
+        ... except Timeout as error:
+        ...     print(error.unanswered)
     """
 
 
 class Unknown(SottoError, LookupError):
-    """The source, stream or other name does not exist."""
+    """The source, stream or other name does not exist.
+
+    Examples:
+        >>> try:
+        ...     client.budget("peopel")
+        ... except Unknown as error:
+        ...     print(error)
+        source 'peopel' is not registered; did you mean 'people'?
+    """
 
 
 class Invalid(_Unanswered, ValueError):
@@ -82,6 +135,13 @@ class Invalid(_Unanswered, ValueError):
 
     With many questions, ``results`` has the answers to the earlier ones, and ``unanswered`` those of
     the earlier ones that have no answer.
+
+    Examples:
+        >>> try:
+        ...     client.ask("counts", where=65)
+        ... except Invalid as error:
+        ...     print(str(error).partition(":")[0])
+        where
     """
 
 
@@ -90,12 +150,32 @@ class Unreachable(_Unanswered, ConnectionError):
 
     ``unanswered`` has the pending questions, whose answers may still arrive and be charged;
     ``results`` has the answers to the others.
+
+    Examples:
+        >>> try:
+        ...     client.connect()
+        ... except Unreachable as error:
+        ...     print(error)
     """
 
 
 class Forbidden(SottoError, PermissionError):
-    """Kafka's access control denies the call to this principal."""
+    """Kafka's access control denies the call to this principal.
+
+    Examples:
+        >>> try:
+        ...     letters = list(client.dead_letters())
+        ... except Forbidden as error:
+        ...     print(error)
+    """
 
 
 class Missing(SottoError, ImportError):
-    """An optional package is missing; the message has the ``pip install`` command."""
+    """An optional package is missing; the message has the ``pip install`` command.
+
+    Examples:
+        >>> try:
+        ...     frame = client.ask("counts", where="age >= 65").to_pandas()
+        ... except Missing as error:
+        ...     print(error)
+    """

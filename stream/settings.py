@@ -39,9 +39,9 @@ class Settings(BaseSettings):
 
     Neither ``repr`` nor an error shows the password.
 
-    Example::
-
-        settings = Settings(bootstrap="kafka:9092", security_protocol="SSL")
+    Examples:
+        >>> Settings(bootstrap="kafka:9092", security_protocol="SSL").prefix
+        'sotto'
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True)

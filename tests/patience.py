@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ _WAITING: Final[tuple[Callable[..., Any], ...]] = tuple(
 
 def lengthen_timeouts() -> None:
     """Give every method that waits for the services this default; a test that wants another says so in its call."""
-    for method in _WAITING:
+    for method in map(inspect.unwrap, _WAITING):
         if method.__kwdefaults__ is not None and "timeout" in method.__kwdefaults__:
             method.__kwdefaults__["timeout"] = SECONDS
         else:

@@ -24,8 +24,8 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
 from schemas import Query, Source
+from stream.client.client_calls import new_id
 from stream.client.kafka_connection import Connection, translation
-from stream.client.ledger_reader import new_id
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout, Unreachable
 from stream.processing.dead_letters import address_of

@@ -2,61 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+from aiokafka import TopicPartition
 
 from schemas import (
-    GrantRecord,
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
+    LedgerRecord,
     Query,
     Receipt,
-    RegisterSource,
     Request,
-    Source,
-    SourceRecord,
-    StreamSpec,
-    StreamStatus,
-    TrailRecord,
+    subject_of,
 )
+from schemas.wire import Codec
 from stream.client.answer_reader import Listener, Pending, PendingResults
+from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import Connection, translated
-from stream.client.ledger_reader import (
-    BudgetCalls,
-    KnownSources,
-    LedgerView,
-    new_id,
-    read_dead_letters,
-    read_digests,
-    read_ledger,
-    read_trail,
-)
-from stream.client.publishing import PublishCalls, send_requests
+from stream.client.ledger_reader import KnownSources, read_topic
 from stream.client.stream_watcher import notices
 from stream.engine.restore import readable
-from stream.errors import Refused, Unknown
-from stream.formatting import did_you_mean
+from stream.errors import Invalid, Timeout
 from stream.processing.protocol import Headers
-from stream.processing.receipts import trail_codec
+from stream.processing.receipts import RECEIPT_PREFIX, request_digest
 from stream.processing.topic_names import Topics
-from stream.questions import Question, Result
+from stream.questions import Question, Result, Results
 from stream.questions.alert_states import Notice
-from stream.questions.dead_letter_records import DeadLetter
 from stream.questions.domain_limits import is_about_table
-from stream.questions.live_events import live_source
+from stream.questions.live_events import (
+    LiveEvent,
+    LiveRecord,
+    LiveTopic,
+    live_name,
+    live_source,
+    marks_of,
+    milliseconds_of,
+    require_events,
+)
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
-    REQUEST_TIMEOUT,
-    as_names,
     as_query,
-    as_requests,
-    as_source,
-    closing,
-    extension,
-    halting,
     made_settings,
-    opening,
-    refreshing,
     require_headers,
     require_many,
     require_seconds,
@@ -65,27 +57,30 @@ from stream.questions.question_forms import (
 from stream.questions.stream_watch import Watch
 from stream.settings import Settings
 
-if TYPE_CHECKING:
-    from stream.sql import Table
+_queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
-class AsyncClient(PublishCalls, BudgetCalls):
+class AsyncClient(AsyncCalls):
     """Connects to an installation; every error it raises is a ``SottoError``.
 
     Settings come from the environment (``SOTTO_BOOTSTRAP`` …). Arguments override them, by name
-    (``AsyncClient(bootstrap="127.0.0.1:9092")``) or as a whole ``Settings`` object.
+    (``AsyncClient(bootstrap="127.0.0.1:9092")``) or as a whole ``Settings`` object. The examples of
+    its methods are those of ``Client``; here each call is awaited, and each ``for`` is ``async for``.
 
-    Example::
-
-        async with AsyncClient("127.0.0.1:9092") as client:
-            result = await client.ask("ward-7", value=250)
-            print(result.outcome, result.estimate)
+    Examples:
+        >>> async with AsyncClient("127.0.0.1:9092") as client:  # doctest: +SKIP
+        ...     result = await client.ask("ward-7", value=250)
+        ...     print(result.outcome, result.estimate)
     """
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
-        super().__init__(Connection(made_settings(settings, fields)))
+        self._connection = Connection(made_settings(settings, fields))
         self._listener = Listener(self._connection)
         self._definitions = KnownSources(self._connection)
+        self._live: dict[str, LiveTopic] = {}
+        self._undelivered: list[BaseException] = []
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -95,7 +90,11 @@ class AsyncClient(PublishCalls, BudgetCalls):
         await self.disconnect()
 
     async def connect(self) -> None:
-        """Find the installation's topics; ``Unreachable`` if Kafka or the topics are missing."""
+        """Find the installation's topics; ``Unreachable`` if Kafka or the topics are missing.
+
+        Examples:
+            >>> client.connect()
+        """
         with translated():
             await self._connection.open()
 
@@ -103,6 +102,10 @@ class AsyncClient(PublishCalls, BudgetCalls):
         """Send published records for up to 10 seconds, cancel pending questions, and disconnect.
 
         Later records are lost without an error; call ``flush`` first to wait for all of them.
+
+        Examples:
+            >>> client.flush()
+            >>> client.disconnect()
         """
         self._connection.is_open = False
         await self._listener.stop()
@@ -113,110 +116,6 @@ class AsyncClient(PublishCalls, BudgetCalls):
     def topics(self) -> Topics:
         """The topic names of the installation."""
         return self._connection.topics
-
-    async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
-        """Register a source; ``Refused`` if its name has another definition."""
-        return await self.request(RegisterSource(request=new_id(), source=as_source(source)))
-
-    async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
-        """Open a stream and reserve its grant; it answers once this call returns.
-
-        With ``analyst``, the grant also counts against that analyst's allotments. ``Refused`` carries
-        the requested amount (``asked``) and the rest of the budget (``left``).
-        """
-        return await self.request(opening(new_id, stream, analyst))
-
-    async def extend(
-        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
-    ) -> Receipt:
-        """Extend a stream's grant by as many charged answers as ``epsilon`` pays for.
-
-        The stream keeps its estimates. The receipt has the number of answers and their cost.
-        ``Refused`` if ``epsilon`` pays for none, the budget does not suffice, or the stream is ending.
-        An ``analyst`` can only extend a stream that was opened under the same name.
-        """
-        fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
-        return await self.request(extension(new_id, **fields))
-
-    async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
-        """Close a stream; its refund follows when the worker has reported its final charge."""
-        return await self.request(closing(new_id, source, stream, reason))
-
-    async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
-        """Halt a stream, or a source with all its streams; the grant stays reserved."""
-        return await self.request(halting(new_id, source, stream, reason))
-
-    async def refresh(self, source: str, *, close: bool = False) -> Receipt:
-        """Make the current data of a table its next version; the receipt has the number.
-
-        Streams that hold estimates of the old version are closed; with ``close``, all streams are.
-        Other streams continue on the new version.
-        """
-        return await self.request(refreshing(new_id, source, close=close))
-
-    async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
-        """Send a request and return its receipt within ``timeout`` seconds.
-
-        Sending the same request id again is safe and returns the same receipt.
-
-        Raises:
-            Refused: the budget service refuses the request.
-            Timeout: no receipt arrived in time.
-        """
-        [receipt] = await self.requests([request], timeout)
-        if receipt.outcome == "refused":
-            raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
-        return receipt
-
-    async def requests(
-        self,
-        requests: Iterable[Request],
-        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
-    ) -> list[Receipt]:
-        """Send many requests and return their receipts, refusals included, in the same order.
-
-        ``Timeout`` if a receipt is missing after ``timeout`` seconds; the requests may still be decided.
-        """
-        asked = as_requests(requests)
-        require_seconds("timeout", timeout)
-        self._connection.require_open()
-        with translated():
-            return await send_requests(self._connection, asked, timeout)
-
-    async def ask(
-        self,
-        question: Question,
-        /,
-        *,
-        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
-        outcomes: bool = False,
-        dry_run: bool = False,
-        headers: Headers = (),
-        **fields: Any,
-    ) -> Result:
-        """Ask one question and wait up to ``timeout`` seconds (None: no limit) for its answer.
-
-        ``question`` is a stream's name with the query's fields as keywords, a mapping, or a ``Query``:
-        ``await client.ask("ward-7", value=250)``. An ``id`` is generated if missing. A question with an
-        ``alpha`` has a ``max_price`` of ``"10%"`` of the grant by default; if its answer may cost more,
-        it is rejected without a charge.
-
-        With ``dry_run``, the question is only priced: ``price`` of the result is the most ε that the
-        answer may cost, and only a free answer is published. With ``outcomes``, a rejected or halted
-        question returns a result instead of raising.
-
-        Raises:
-            Rejected: the question is invalid, or its stream is not open.
-            Halted: the stream is halted or closed, or its grant is used up (``Exhausted``).
-            Timeout: no answer arrived in time; it may still arrive and be charged.
-            Invalid: a field does not fit the contract; nothing was published.
-        """
-        pending = await self._publish(question, fields, timeout, headers, dry_run=dry_run)
-        try:
-            result = await Listener.answer(pending)
-        finally:
-            pending.value.cancel()
-        return result if outcomes or (dry_run and result.is_priced) else result.checked()
 
     def ask_many(
         self, questions: Iterable[Question] | AsyncIterable[Question], *, timeout: float | None = ANSWER_TIMEOUT
@@ -230,43 +129,84 @@ class AsyncClient(PublishCalls, BudgetCalls):
             Invalid: a question does not fit the contract. Questions of a collection are validated
                 before the first is published; otherwise ``results`` has the earlier answers.
             Timeout, Unreachable: answers are missing; ``results`` has the others.
+
+        Examples:
+            >>> questions = [{"stream": "ward-7", "value": float(n)} for n in range(100)]
+            >>> results = await client.ask_many(questions)  # doctest: +SKIP
         """
         require_many(questions)
-        return PendingResults(partial(self._publish, fields={}, timeout=timeout, headers=()), questions)
+        return PendingResults(partial(self._publish, timeout=timeout), questions)
 
-    async def sql(
+    async def publish(
         self,
-        statement: str,
+        question: Question,
+        events: Iterable[LiveEvent] | None = None,
+        /,
         *,
-        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
-        outcomes: bool = False,
-        max_price: float | str | None = None,
-    ) -> Table:
-        """Answer a SELECT: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``.
+        headers: Headers = (),
+        **fields: Any,
+    ) -> None:
+        """Send one question, or events to a source's topic, without waiting; see ``flush``.
 
-        FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes``,
-        rejected or halted numbers are null. A question that may cost more than ``max_price`` is
-        rejected without a charge; with 0, ``price`` of the table is the price of all questions.
+        ``publish("ward-7", value=250)`` sends a question; read its answer with ``answers``. ``headers``
+        may have CloudEvents attributes and W3C trace context, which the answer repeats.
 
-        Raises:
-            Invalid: the statement is not supported; the message names the supported form.
-            Unknown: the source, stream or attribute does not exist.
-            Rejected, Halted, Timeout: as for ``ask``.
+        ``publish("visits", events)`` writes to the source's topic, which must exist. Each event is a
+        mapping or encoded bytes, and goes to the partition of its person.
+
+        Examples:
+            >>> client.publish("counts", where="age >= 65")
+            >>> answers = client.publish("visits", [{"who": "ana", "ts": 1767600000000, "ward": "a"}])
         """
-        from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
-
-        read = sql.read(statement)
+        if events is not None:
+            topic = await self._topic_of(live_name(question, headers, fields))
+            require_events(events)
+            await self._write(topic.record(event) for event in events)
+            return
+        query = as_query(question, fields, self._new_id)
+        require_headers(headers)
         self._connection.require_open()
         with translated():
-            ledger = await read_ledger(self._connection)
-        asking = sql.PreparedStatement.prepare(
-            read, ledger.sources.values(), list(ledger.grants.values()), new_id(), max_price
-        )
-        results = await self.ask_many(asking.queries, timeout=timeout)
-        return asking.table(results if outcomes or max_price == 0 else results.checked())
+            self._noted(await self._send(query, headers))
+
+    async def advance(self, source: str, time: str | float | datetime) -> None:
+        """Advance a source's clock to ``time``: send a watermark to each partition of its topic.
+
+        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds. The watermarks follow
+        all events that were published before.
+
+        Raises:
+            Invalid: ``time`` is not from 1970 to 9999 (for example milliseconds), or the source's clock
+                is not ``marks``.
+
+        Examples:
+            >>> answers = client.advance("visits", "2026-01-05T10:00:00Z")
+        """
+        moment = milliseconds_of(time)
+        topic = await self._topic_of(source)
+        marks_of(topic.source)
+        await self._write(topic.marks(moment))
+
+    async def flush(self) -> None:
+        """Wait until Kafka has all published records; raise the first delivery error.
+
+        Examples:
+            >>> client.flush()
+        """
+        with translated():
+            await self._connection.flush()
+            await asyncio.sleep(0)  # runs the callbacks of the last records
+            undelivered, self._undelivered = self._undelivered, []
+            if undelivered:
+                raise undelivered[0]
 
     async def answers(self, *, from_beginning: bool = False) -> AsyncGenerator[Result, None]:
-        """Yield the committed answers of all streams, without end."""
+        """Yield the committed answers of all streams, without end.
+
+        Examples:
+            >>> for result in client.answers(from_beginning=True):
+            ...     print(result.stream, result.outcome)
+        """
         self._connection.require_open()
         with translated():
             consumer = await self._connection.answers_reader(from_beginning=from_beginning)
@@ -290,6 +230,10 @@ class AsyncClient(PublishCalls, BudgetCalls):
 
         Raises:
             Unknown: the source, or a stream named without wildcard, does not exist.
+
+        Examples:
+            >>> for notice in client.watch("ward-*"):
+            ...     print(notice)
         """
         self._connection.require_open()
         with translated():
@@ -298,84 +242,29 @@ class AsyncClient(PublishCalls, BudgetCalls):
                 async for notice in each:
                     yield notice
 
-    async def list_sources(self) -> list[SourceRecord]:
-        """Return all registered sources with their budgets."""
-        return list((await self._ledger()).sources.values())
+    async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
+        pending = await self._publish(query, timeout, headers)
+        try:
+            return await Listener.answer(pending)
+        finally:
+            pending.value.cancel()
 
-    async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """Return the grants of all streams ever opened, of one source or of all.
-
-        Raises:
-            Unknown: the source is not registered.
-        """
-        self._connection.require_open()
-        with translated():
-            found = await read_ledger(self._connection, source)
-        if source is not None:
-            found.source(source)
-        return list(found.grants.values())
-
-    async def budget(self, source: str) -> SourceRecord:
-        """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered."""
-        self._connection.require_open()
-        with translated():
-            return (await read_ledger(self._connection, source)).source(source)
-
-    async def grant(self, source: str, stream: str) -> GrantRecord:
-        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened."""
-        grants = {one.spec.stream: one for one in await self.list_streams(source)}
-        if stream not in grants:
-            hint = did_you_mean(stream, grants) or f"; see 'sotto source show {source}'"
-            raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
-        return grants[stream]
-
-    async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """Return the last status of each stream, with its Unix time in seconds.
-
-        A stream without a status is missing from the mapping.
-        """
-        named = as_names("streams", streams)
-        self._connection.require_open()
-        with translated():
-            return await read_digests(self._connection, named)
-
-    async def trail(self) -> AsyncGenerator[TrailRecord, None]:
-        """Yield the current entries of the audit trail, oldest first."""
-        self._connection.require_open()
-        with translated():
-            async for values in read_trail(self._connection):
-                for value in values:
-                    yield trail_codec.decode(value)
-
-    async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the current dead letters, of all topics or of a live source's topic.
-
-        They come partition by partition. Dead letters are as private as the events and need an
-        operator's rights. A feed refuses an event when it reads it, possibly after ``flush`` returns.
-        """
-        topic = None if source is None else live_source((await self.budget(source)).source).topic
-        self._connection.require_open()
-        with translated():
-            async for letter in read_dead_letters(self._connection):
-                if topic in {None, letter.topic}:
-                    yield letter
+    async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ASYNC109
+        return await self.ask_many(queries, timeout=timeout)
 
     async def _publish(
         self,
         question: Question,
-        fields: Mapping[str, Any],
         timeout: float | None,  # noqa: ASYNC109
-        headers: Headers,
-        *,
-        dry_run: bool = False,
+        headers: Headers = (),
     ) -> Pending:
-        query = with_limit(as_query(question, fields, new_id), dry_run=dry_run)
-        require_headers(headers)
+        query = with_limit(as_query(question, {}, self._new_id))
         require_seconds("timeout", timeout)
         self._connection.require_open()
         with translated():
             await self._listener.start()
-            pending = self._listener.expect(query, await self._source_of(query), timeout)
+            source = await self._definitions.of(query.stream) if is_about_table(query) else None
+            pending = self._listener.expect(query, source, timeout)
             try:
                 self._listener.watch(pending, await self._send(query, headers))
             except BaseException:
@@ -383,10 +272,85 @@ class AsyncClient(PublishCalls, BudgetCalls):
                 raise
         return pending
 
-    async def _source_of(self, query: Query) -> Source | None:
-        return await self._definitions.of(query.stream) if is_about_table(query) else None
+    async def _send(self, query: Query, headers: Headers) -> asyncio.Future[Any]:
+        value = _queries.encode(query)
+        return await self._connection.send(self.topics.queries, query.stream, value, headers)
 
-    async def _ledger(self) -> LedgerView:
+    async def _topic_of(self, source: str) -> LiveTopic:
+        """Return a source's topic; read once, because a definition never changes."""
+        self._connection.require_open()
+        if source not in self._live:
+            declared = live_source((await self.budget(source)).source)
+            with translated():
+                self._live[source] = LiveTopic(declared, await self._connection.partitions_of(declared.topic))
+        return self._live[source]
+
+    async def _write(self, records: Iterable[LiveRecord]) -> None:
+        with translated():
+            for record in records:
+                self._noted(await self._connection.write(record))
+
+    def _noted(self, sent: asyncio.Future[Any]) -> None:
+        sent.add_done_callback(self._note_undelivered)
+
+    def _note_undelivered(self, sent: asyncio.Future[Any]) -> None:
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            self._undelivered.append(error)
+
+    async def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
         self._connection.require_open()
         with translated():
-            return await read_ledger(self._connection)
+            async for records in read_topic(self._connection, topic, partitions):
+                yield records
+
+    async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
+        """Send requests and wait for their receipts.
+
+        A receipt must match the id and the digest, because another client may use the same id.
+        """
+        self._connection.require_open()
+        wanted = [(request.request, request_digest(request)) for request in requests]
+        missing = set(wanted)
+        receipts: dict[tuple[str, str], Receipt] = {}
+        try:
+            with translated():
+                async with asyncio.timeout(timeout):
+                    await self._send_and_read(requests, missing, receipts)
+        except TimeoutError:
+            raise Timeout(
+                f"{len(missing)} requests without receipt; are Kafka and 'sotto serve budget' running?"
+            ) from None
+        return [receipts[one] for one in wanted]
+
+    async def _send_and_read(
+        self,
+        requests: Sequence[Request],
+        missing: set[tuple[str, str]],
+        receipts: dict[tuple[str, str], Receipt],
+    ) -> None:
+        topics, batch = self.topics, self._connection.settings.batch_events
+        async with self._connection.reader(topics.ledger) as consumer:
+            ledger = TopicPartition(topics.ledger, 0)
+            consumer.assign([ledger])
+            await consumer.seek_to_end(ledger)
+            await consumer.position(ledger)
+            sent = []
+            for request in requests:
+                value = _requests.encode(request)
+                if len(value) > MAX_DEFINITION_BYTES:
+                    raise Invalid(
+                        f"request: {len(value)} bytes; send at most {MAX_DEFINITION_BYTES}: declare fewer categories"
+                    )
+                sent.append(await self._connection.send(topics.requests, subject_of(request)[0], value))
+            for future in sent:
+                # Cancelling the caller must not cancel the future: KafkaSender needs its outcome.
+                await asyncio.shield(future)
+            while missing:
+                fetched = await consumer.getmany(timeout_ms=200, max_records=batch)
+                for record in (record for records in fetched.values() for record in readable(records)):
+                    if record.key is None or not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
+                        continue
+                    entry = _ledger.decode(record.value)
+                    if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:
+                        receipts[key] = entry
+                        missing.discard(key)

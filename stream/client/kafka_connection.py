@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from itertools import chain
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerClosed
+from aiokafka.errors import KafkaError, ProducerClosed
 
 from schemas.wire import MalformedEventError
 from stream.engine.restore import reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
-from stream.kafka.client.client_patches import KafkaProducer
+from stream.kafka.client.client_patches import KafkaProducer, fail_pending_batches
 from stream.kafka.client.security import advice, connection, is_refusal
 from stream.kafka.topics.creation import FoundTopics, look_up
 from stream.kafka.topics.layouts import TopicsError
@@ -92,24 +91,9 @@ class KafkaSender:
         stopping = asyncio.create_task(self._producer.stop())
         await asyncio.wait([stopping], timeout=END_TIMEOUT)
         if not stopping.done():
-            await self._cut_off()
+            # aiokafka's idempotent producer retries for ever and has no call to stop.
+            await fail_pending_batches(self._producer, _CUT_OFF)
         await asyncio.gather(stopping, return_exceptions=True)
-
-    async def _cut_off(self) -> None:
-        """Fail all batches: aiokafka's idempotent producer retries for ever and has no call to stop."""
-        await self._producer.client.close()
-        retrying = self._producer._sender.sender_task  # noqa: SLF001
-        retrying.cancel()
-        # The task now waits for its requests, which may still be connecting.
-        await asyncio.wait([retrying], timeout=_CUT_OFF)
-        retrying.cancel()
-        batches = self._producer._message_accumulator  # noqa: SLF001
-        under_way = batches._pending_batches  # noqa: SLF001
-        # A batch that waits for a retry removes itself from this set when it is done.
-        under_way.update(chain.from_iterable(batches._batches.values()))  # noqa: SLF001
-        for batch in tuple(under_way):
-            batch.drain_ready()
-            batch.failure(KafkaTimeoutError())
 
 
 class Connection:

@@ -1,233 +1,43 @@
-"""Reads the current ledger, status, trail and dead letters, and sends budget requests."""
+"""Reads topics from their beginning, and the sources of streams from the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Final
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from schemas import (
-    MAX_RECORD_BYTES,
-    AllotmentRecord,
-    GrantRecord,
-    LedgerRecord,
-    Population,
-    PopulationRecord,
-    Receipt,
-    Request,
-    Source,
-    SourceRecord,
-    StreamStatus,
-)
+from schemas import MAX_RECORD_BYTES, LedgerRecord, Source, SourceRecord
 from schemas.wire import Codec
 from stream.client.kafka_connection import Connection, translated
 from stream.engine.restore import TopicWentBackError, read_to_end
-from stream.errors import Forbidden, SottoError, Unknown
-from stream.formatting import did_you_mean
-from stream.privacy.composition.costs import shown_grant
+from stream.errors import Forbidden, SottoError
 from stream.processing.receipts import RECEIPT_PREFIX
-from stream.processing.topic_names import LEDGER_PARTITIONS, partition_of
-from stream.questions.dead_letter_records import DeadLetter, read_dead_letter
-from stream.questions.question_forms import REQUEST_TIMEOUT, allotting, is_of, joining, registration
 
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
-
-_SOURCE = b"source|"
-_BUDGETS = (_SOURCE, b"population|", b"allotment|")
 
 
-@dataclass
-class LedgerView:
-    """The ledger's records by name; ``other_sources`` are names of sources that were not read."""
-
-    sources: dict[str, SourceRecord] = field(default_factory=dict)
-    grants: dict[str, GrantRecord] = field(default_factory=dict)
-    populations: dict[str, PopulationRecord] = field(default_factory=dict)
-    allotted: dict[bytes, AllotmentRecord] = field(default_factory=dict)
-    other_sources: set[str] = field(default_factory=set)
-
-    @property
-    def allotments(self) -> list[AllotmentRecord]:
-        """All allotments."""
-        return list(self.allotted.values())
-
-    def population(self, name: str) -> PopulationRecord:
-        """Return a population; ``Unknown`` if it is not registered."""
-        if name not in self.populations:
-            hint = did_you_mean(name, self.populations) or "; register it with 'sotto population register'"
-            raise Unknown(f"population '{name}' is not registered{hint}")
-        return self.populations[name]
-
-    def source(self, name: str) -> SourceRecord:
-        """Return a source; ``Unknown`` if it is not registered."""
-        if name not in self.sources:
-            hint = (
-                did_you_mean(name, {*self.sources, *self.other_sources}) or "; register it with 'sotto source add'"
-            )
-            raise Unknown(f"source '{name}' is not registered{hint}")
-        return self.sources[name]
-
-
-async def read_ledger(connection: Connection, source: str | None = None) -> LedgerView:
-    """Read all budgets and grants of the ledger, or one source with its grants."""
-    found = LedgerView()
-    one = None if source is None else f"source|{source}".encode()
-    of_source = f"grant|{source or ''}{'|' if source is not None else ''}".encode()
-    async for record in _records(connection, LEDGER_PARTITIONS):
-        is_source = record.key == one if one is not None else record.key.startswith(_BUDGETS)
-        if record.value is None or not (is_source or record.key.startswith(of_source)):
-            if record.value is not None and record.key.startswith(_SOURCE):
-                found.other_sources.add(record.key.removeprefix(_SOURCE).decode())
-            continue
-        entry = _ledger.decode(record.value)
-        if isinstance(entry, SourceRecord):
-            found.sources[entry.source.source] = entry
-        elif isinstance(entry, GrantRecord):
-            found.grants[entry.spec.stream] = shown_grant(entry)
-        elif isinstance(entry, PopulationRecord):
-            found.populations[entry.population.population] = entry
-        elif isinstance(entry, AllotmentRecord):
-            found.allotted[record.key] = entry
-    return found
-
-
-async def read_digests(connection: Connection, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-    """Read the last status of each stream that has one, with its Unix time in seconds.
-
-    A worker that restores a partition invalidates the refusals of the previous worker, which may have
-    lacked a table or key that this one has.
-    """
-    wanted = {stream.encode(): stream for stream in streams}
-    found: dict[str, tuple[StreamStatus, float]] = {}
-    topics = connection.topics
-    async with connection.reader(topics.status) as consumer:
-        for number in sorted({partition_of(key, topics.partitions) for key in wanted}):
-            partition, restored = TopicPartition(topics.status, number), f"@worker|{number}".encode()
-            refused: set[str] = set()
-            async for records in read_to_end(consumer, partition, connection.settings.batch_events):
-                for record in records:
-                    if record.value is not None and (stream := wanted.get(record.key)) is not None:
-                        found[stream] = (_statuses.decode(record.value), record.timestamp / 1000)
-                        if found[stream][0].refused is not None:
-                            refused.add(stream)
-                    elif record.key == restored:
-                        found |= {stream: _unrefused(*found[stream]) for stream in refused}
-                        refused.clear()
-    return found
-
-
-def _unrefused(digest: StreamStatus, written: float) -> tuple[StreamStatus, float]:
-    return digest.model_copy(update={"refused": None}), written
-
-
-async def _records(connection: Connection, partitions: int) -> AsyncIterator[ConsumerRecord]:
-    topic = connection.topics.ledger
+async def read_topic(
+    connection: Connection, topic: str, partitions: Iterable[int] = (0,)
+) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
+    """Yield a topic's committed records in batches, partition by partition."""
     async with connection.reader(topic) as consumer:
-        for number in range(partitions):
+        for number in partitions:
             partition = TopicPartition(topic, number)
             async for records in read_to_end(consumer, partition, connection.settings.batch_events):
-                for record in records:
-                    yield record
-
-
-def new_id() -> str:
-    """Return a unique id."""
-    return uuid.uuid4().hex
-
-
-class BudgetCalls(ABC):
-    """The client's calls for populations and allotments."""
-
-    @abstractmethod
-    async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
-        """Send a request and return its receipt."""
-
-    @abstractmethod
-    async def _ledger(self) -> LedgerView: ...
-
-    async def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
-        """Register a population; ``Refused`` if its name has another definition."""
-        return await self.request(registration(new_id, population))
-
-    async def join(self, source: str, population: str) -> Receipt:
-        """Add a source to a population for good; ``Refused`` if its grants exceed that budget."""
-        return await self.request(joining(new_id, source, population))
-
-    async def allot(
-        self,
-        allotment: str,
-        epsilon: float,
-        delta: float | None = None,
-        *,
-        source: str | None = None,
-        population: str | None = None,
-        analysts: Sequence[str] = (),
-    ) -> Receipt:
-        """Create or change an allotment: the analysts' part of a source's or population's budget.
-
-        Without ``analysts``, the allotment is for the analyst of the same name. ``Refused`` if the
-        amount is below the analysts' present grants.
-        """
-        return await self.request(allotting(new_id, allotment, epsilon, delta, source, population, analysts))
-
-    async def list_populations(self) -> list[PopulationRecord]:
-        """Return all registered populations with their budgets."""
-        return list((await self._ledger()).populations.values())
-
-    async def population(self, population: str) -> PopulationRecord:
-        """Return a population's budget; ``Unknown`` if it is not registered."""
-        return (await self._ledger()).population(population)
-
-    async def list_allotments(
-        self, *, source: str | None = None, population: str | None = None
-    ) -> list[AllotmentRecord]:
-        """Return the allotments of a source or population, or all allotments."""
-        return [one for one in (await self._ledger()).allotments if is_of(one, source, population)]
-
-
-async def read_trail(connection: Connection) -> AsyncGenerator[Sequence[bytes], None]:
-    """Yield the bytes of the trail's committed entries in batches, oldest first."""
-    topic = connection.topics.trail
-    async with connection.reader(topic) as consumer:
-        for number in range(LEDGER_PARTITIONS):
-            partition = TopicPartition(topic, number)
-            async for records in read_to_end(consumer, partition, connection.settings.batch_events):
-                yield [record.value or b"" for record in records]
+                yield records
 
 
 async def read_accounts(connection: Connection) -> list[LedgerRecord]:
     """Read all records of the ledger except receipts."""
     latest: dict[bytes, bytes | None] = {}
-    topic = connection.topics.ledger
-    async with connection.reader(topic) as consumer:
-        for number in range(LEDGER_PARTITIONS):
-            partition = TopicPartition(topic, number)
-            async for records in read_to_end(consumer, partition, connection.settings.batch_events):
-                latest.update((record.key, record.value) for record in records if is_account(record.key or b""))
+    async for records in read_topic(connection, connection.topics.ledger):
+        latest.update(
+            (record.key, record.value) for record in records if not (record.key or b"").startswith(RECEIPT_PREFIX)
+        )
     return [_ledger.decode(value) for value in latest.values() if value is not None]
-
-
-def is_account(key: bytes) -> bool:
-    """Check that a key of the ledger is not a receipt's."""
-    return not key.startswith(RECEIPT_PREFIX)
-
-
-async def read_dead_letters(connection: Connection) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the committed dead letters, partition by partition."""
-    topic = connection.topics.rejected
-    async with connection.reader(topic) as consumer:
-        for number in range(connection.topics.partitions):
-            partition = TopicPartition(topic, number)
-            async for records in read_to_end(consumer, partition, connection.settings.batch_events):
-                for record in records:
-                    yield read_dead_letter(record)
 
 
 PATIENCE: Final = 5.0
@@ -245,7 +55,7 @@ class KnownSources:
         self._source_of: dict[str, str] = {}
         self._values: dict[str, bytes] = {}
         self._sources: dict[str, Source] = {}
-        self._read_to: dict[int, int] = {}
+        self._read_to: int | None = None
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
         self._began = 0.0
@@ -306,22 +116,18 @@ class KnownSources:
             self._forbidden = True
         except (SottoError, TopicWentBackError, OSError):
             # The source is optional for a question; calls that need the ledger report the error.
-            self._read_to.clear()
+            self._read_to = None
         finally:
             self._reading = None
 
     async def _read_ledger(self) -> None:
-        topic = self._connection.topics.ledger
-        async with self._connection.reader(topic) as consumer:
-            for number in range(LEDGER_PARTITIONS):
-                partition = TopicPartition(topic, number)
-                start = self._read_to.get(number)
-                async for records in read_to_end(
-                    consumer, partition, self._connection.settings.batch_events, start
-                ):
-                    for record in records:
-                        self._add(record.key, record.value)
-                self._read_to[number] = await consumer.position(partition)
+        partition = TopicPartition(self._connection.topics.ledger, 0)
+        batch = self._connection.settings.batch_events
+        async with self._connection.reader(partition.topic) as consumer:
+            async for records in read_to_end(consumer, partition, batch, self._read_to):
+                for record in records:
+                    self._add(record.key, record.value)
+            self._read_to = await consumer.position(partition)
 
     def _add(self, key: bytes | None, value: bytes | None) -> None:
         kind, _, rest = (key or b"").partition(b"|")

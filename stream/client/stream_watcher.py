@@ -11,7 +11,6 @@ from aiokafka import TopicPartition
 
 from stream.client.kafka_connection import Connection
 from stream.engine.restore import TopicWentBackError, read_to_end, readable, reader, require_visible
-from stream.processing.topic_names import LEDGER_PARTITIONS
 from stream.questions.alert_states import Notice
 from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_news, opening_of, source_of
 
@@ -26,7 +25,7 @@ class Openings:
         self._wanted = wanted
         self._found: dict[str, StreamOpening] = {}
         self._others: set[str] = set()
-        self._read_to: dict[int, int] = {}
+        self._read_to: int | None = None
         self._reading = asyncio.Lock()
         self._consumer: Any = None
 
@@ -43,15 +42,11 @@ class Openings:
         """Read the ledger's new records; return the openings that are new or changed."""
         async with self._reading:
             consumer = await self._start()
-            changed: dict[str, StreamOpening] = {}
-            for number in range(LEDGER_PARTITIONS):
-                partition = TopicPartition(self._connection.topics.ledger, number)
-                try:
-                    await self._read_partition(consumer, partition, changed)
-                except TopicWentBackError:
-                    self._read_to.pop(number)
-                    await self._read_partition(consumer, partition, changed)
-            return list(changed.values())
+            try:
+                return await self._read_new(consumer)
+            except TopicWentBackError:
+                self._read_to = None
+                return await self._read_new(consumer)
 
     def known(self) -> list[StreamOpening]:
         """Return all openings, as of the last ``read``."""
@@ -75,18 +70,18 @@ class Openings:
             self._consumer = consumer
         return self._consumer
 
-    async def _read_partition(
-        self, consumer: Any, partition: TopicPartition, changed: dict[str, StreamOpening]
-    ) -> None:
-        start = self._read_to.get(partition.partition)
-        async for records in read_to_end(consumer, partition, self._connection.settings.batch_events, start):
+    async def _read_new(self, consumer: Any) -> list[StreamOpening]:
+        changed: dict[str, StreamOpening] = {}
+        ledger = TopicPartition(self._connection.topics.ledger, 0)
+        async for records in read_to_end(consumer, ledger, self._connection.settings.batch_events, self._read_to):
             for record in records:
                 if (source := source_of(record.key)) is not None:
                     self.sources[source] = counted_of(record.value)
                 opening = opening_of(record.key, record.value, record.timestamp, self._wanted)
                 if opening is not None and is_news(self._found, opening):
                     changed[opening.stream] = opening
-        self._read_to[partition.partition] = await consumer.position(partition)
+        self._read_to = await consumer.position(ledger)
+        return list(changed.values())
 
 
 LEDGER_SECONDS: Final = 2.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from stream import tracing
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.engine.health import require_free
 from stream.kafka.client.availability import Stopped, patiently
 from stream.kafka.topics.acls import AclRole

@@ -37,11 +37,10 @@ class Notice:
     ``time`` is Kafka's timestamp in Unix seconds: of the answer, or of the first record that reports
     the end. ``counted`` describes the source's contribution bound; it is empty without one.
 
-    Example::
-
-        for notice in client.watch("ward-*"):
-            if notice.is_alert:
-                print(notice.stream, notice.answer.estimate)
+    Examples:
+        >>> for notice in client.watch("count*"):
+        ...     if notice.is_alert:
+        ...         print(notice.stream, notice.answer.estimate)
     """
 
     time: float

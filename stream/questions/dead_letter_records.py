@@ -16,6 +16,11 @@ class DeadLetter:
     ``topic``, ``partition`` and ``offset`` locate the event; ``key``, ``value`` and ``headers`` are its
     bytes. ``time`` is the refusal in Unix seconds. ``length`` is the length of the whole value in
     bytes if ``value`` is truncated.
+
+    Examples:
+        >>> rejected = client.ask("counts", where="height > 2", outcomes=True)
+        >>> [letter.reason == rejected.reason for letter in client.dead_letters()]
+        [True]
     """
 
     topic: str

@@ -33,10 +33,10 @@ class Result(Framed, Answer):
     ``estimate`` is the number, ``alpha`` its error bound in the same unit. Properties that need the
     source's definition are empty if the client may not read the ledger.
 
-    Example::
-
-        result = client.ask("census", where="age >= 65", alpha=50)
-        print(result.estimate, "±", result.alpha, "for ε", result.price)
+    Examples:
+        >>> result = client.ask("counts", where="age >= 65")
+        >>> abs(result.estimate - 350) <= result.alpha
+        True
     """
 
     _query: Query | None = PrivateAttr(None)
@@ -143,7 +143,13 @@ class Result(Framed, Answer):
 
 
 class Results(Framed, Sequence[Result]):
-    """An immutable sequence of ``Result`` in the order of the questions."""
+    """An immutable sequence of ``Result`` in the order of the questions.
+
+    Examples:
+        >>> results = client.ask_many({"stream": "counts", "where": f"age < {n}"} for n in (10, 20))
+        >>> [result.outcome for result in results.checked()]
+        ['answer', 'answer']
+    """
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._results = tuple(results)

@@ -14,6 +14,13 @@ class StatementError(Invalid):
     """No stream can answer the statement; the message names a supported form.
 
     The error depends only on the statement and the declared attributes, never on data.
+
+    Examples:
+        >>> try:
+        ...     client.sql("SELECT MEDIAN(age) FROM people")
+        ... except StatementError as error:
+        ...     print(isinstance(error, Invalid))
+        True
     """
 
 

@@ -89,10 +89,10 @@ class Table(Framed, Sequence[dict[str, Any]]):
     A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none.
     ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost.
 
-    Example::
-
-        table = client.sql("SELECT sex, COUNT(*) AS people FROM adult GROUP BY sex")
-        table[0]["people"], table[0]["people ±"], table.epsilon
+    Examples:
+        >>> table = client.sql("SELECT sex, COUNT(*) AS n FROM people GROUP BY sex")
+        >>> table.columns
+        ('sex', 'n', 'n ±')
     """
 
     def __init__(self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float) -> None:

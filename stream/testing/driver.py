@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Self, overload
+from typing import Annotated, Any, Self, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas import MAX_EVENT_BYTES, Query, Source
+from schemas import (
+    MAX_DEFINITION_BYTES,
+    MAX_EVENT_BYTES,
+    MAX_RECORD_BYTES,
+    LedgerRecord,
+    Query,
+    Receipt,
+    RegisterSource,
+    Request,
+    Source,
+    subject_of,
+)
 from schemas.wire import Codec
+from stream.client.client_calls import AsyncCalls, SyncCalls, require_taken
 from stream.errors import Invalid, SottoError
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import address_of
-from stream.processing.protocol import Headers
+from stream.processing.protocol import Headers, Record
+from stream.processing.receipts import RECEIPT_PREFIX, request_digest
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
 from stream.questions.alert_states import Notice
@@ -31,55 +43,79 @@ from stream.questions.live_events import (
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     as_query,
+    as_source,
     require_headers,
     require_many,
     valid,
-    with_limit,
 )
 from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_news, opening_of, source_of
-from stream.testing.driver_requests import RequestCalls
-from stream.testing.memory_installation import Delivery, Place, as_key
+from stream.testing.memory_installation import Delivery, MemoryInstallation, Place, as_frame, as_key
 from stream.worker.fair_shares import Limits
 
-if TYPE_CHECKING:
-    from stream.processing.protocol import Record
-    from stream.processing.topic_names import Topics
-    from stream.sql import Table
-
-
-class WatchCalls(ABC):
-    """The client's calls for alerts."""
-
-    topics: Topics
-
-    @abstractmethod
-    def records(self, topic: str) -> list[Record]:
-        """Return all records ever written to a topic."""
-
-    def watch(
-        self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
-    ) -> Generator[Notice, None, None]:
-        """Yield the present alerts of streams; with ``from_beginning``, all of them and the ends."""
-        watch = Watch(streams, source, quiet=quiet)
-        seen = 0 if from_beginning else len(self.records(self.topics.answers))
-        ledger = self.records(self.topics.ledger)
-        openings: dict[str, StreamOpening] = {}
-        for record in ledger:
-            one = opening_of(record.key, record.value, record.timestamp, watch.wants)
-            if one is not None:
-                is_news(openings, one)
-        sources = {source_of(record.key) or "": counted_of(record.value) for record in ledger}
-        yield from watch.begin(openings.values(), sources.keys(), from_beginning=from_beginning)
-        for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
-            opening = openings.get((record.key or b"").decode())
-            yield from (
-                watch.notices_of(record, opening, sources.get(opening.source, "")) if opening is not None else ()
-            )
-        if from_beginning:
-            yield from watch.ended(openings.values())
-
+Done = TypeVar("Done")
 
 _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
+_requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+
+
+class MemoryCalls(AsyncCalls):
+    """The asynchronous client of an installation in memory, whose calls never wait."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        *,
+        send: Callable[[Sequence[Request]], list[Receipt]],
+        ask: Callable[[Sequence[Query], Headers], Results],
+        log: Callable[[Place], Sequence[Record]],
+        make_id: Callable[[], str],
+    ) -> None:
+        self._topics = topics
+        self._send = send
+        self._ask = ask
+        self._log = log
+        self._make_id = make_id
+
+    @property
+    def topics(self) -> Topics:
+        """The topic names of the installation."""
+        return self._topics
+
+    @property
+    def client(self) -> MemoryCalls:
+        """This client: it runs its own calls."""
+        return self
+
+    def do(self, work: Coroutine[Any, Any, Done]) -> Done:
+        """Run a call that never waits."""
+        try:
+            work.send(None)
+        except StopIteration as ended:
+            done: Done = ended.value
+            return done
+        raise AssertionError("a call waits")
+
+    def end(self, each: AsyncGenerator[Any, None]) -> None:
+        """Close a generator."""
+        self.do(each.aclose())
+
+    async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ARG002, ASYNC109
+        return self._send(requests)
+
+    async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ARG002, ASYNC109
+        [result] = self._ask([query], headers)
+        return result
+
+    async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ARG002, ASYNC109
+        return self._ask(queries, ())
+
+    async def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
+        for number in partitions:
+            yield self._log((topic, number))
+
+    def _new_id(self) -> str:
+        return self._make_id()
 
 
 class _Options(BaseModel):
@@ -91,21 +127,32 @@ class _Options(BaseModel):
 
 
 class NotReproducibleError(AssertionError):
-    """A redelivered batch wrote different bytes."""
+    """A redelivered batch wrote different bytes.
+
+    Examples:
+        >>> result = client.ask("counts", where="age >= 65")
+        >>> try:
+        ...     again = client.redeliver()
+        ... except NotReproducibleError as error:
+        ...     print(error)
+    """
 
 
-class Driver(RequestCalls, WatchCalls):
+class Driver(MemoryInstallation, SyncCalls):
     """An installation in memory with the methods of ``Client``, for tests.
 
     It is deterministic: the same key and calls give the same bytes. Calls never wait, so a
     ``timeout`` has no effect.
 
-    Example::
-
-        driver = Driver(bytes(32))
-        driver.register(source, table={"age": [34, 71]})
-        driver.open(stream)
-        driver.ask("census", where="age >= 65").estimate
+    Examples:
+        >>> driver = Driver(bytes(32))
+        >>> vitals = {"source": "vitals", "kind": "values", "neighbors": "add-remove"}
+        >>> receipt = driver.register({**vitals, "epsilon": 4.0, "sensitivity": 1.0})
+        >>> mechanism = {"kind": "above_threshold", "threshold": 1000.0, "cutoff": 2}
+        >>> stream = {"stream": "ward-7", "source": "vitals", "epsilon": 1.0, "mechanism": mechanism}
+        >>> receipt = driver.open(stream)
+        >>> driver.ask("ward-7", value=5000.0).outcome
+        'above'
     """
 
     def __init__(
@@ -125,6 +172,11 @@ class Driver(RequestCalls, WatchCalls):
         options = valid(lambda: _Options.model_validate(given))
         limits = Limits.of(options.work_outstanding, options.work_rate)
         super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits)
+        self._made = 0
+        self._last: Delivery | None = None
+        self._calls = MemoryCalls(
+            self.topics, send=self._send_requests, ask=self._ask, log=self.log, make_id=self._new_id
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -133,30 +185,57 @@ class Driver(RequestCalls, WatchCalls):
         return
 
     def connect(self) -> None:
-        """Do nothing: a driver is always connected."""
+        """Do nothing: a driver is always connected.
+
+        Examples:
+            >>> client.connect()
+        """
 
     def disconnect(self) -> None:
-        """Do nothing: a driver keeps its state."""
+        """Do nothing: a driver keeps its state.
 
-    def ask(
-        self,
-        question: Question,
-        /,
-        *,
-        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ARG002
-        outcomes: bool = False,
-        dry_run: bool = False,
-        headers: Headers = (),
-        **fields: Any,
-    ) -> Result:
-        """Ask one question: ``driver.ask("ward-7", value=250)``; see ``Client.ask``.
-
-        Unlike a client, the driver sets no default ``max_price``.
+        Examples:
+            >>> client.disconnect()
         """
-        query = as_query(question, fields, self._new_id)
-        require_headers(headers)
-        [result] = self._ask([with_limit(query, dry_run=True) if dry_run else query], headers)
-        return result if outcomes or (dry_run and result.is_priced) else result.checked()
+
+    def register(self, source: Source | Mapping[str, Any], table: Any = None) -> Receipt:
+        """Register a source; ``table`` (a polars frame or mapping of columns) replaces its file.
+
+        Examples:
+            >>> people = {"source": "staff", "kind": "table", "neighbors": "add-remove", "epsilon": 1.0}
+            >>> people |= {"path": "staff.csv", "attributes": {"age": 100}}
+            >>> client.register(people, table={"age": [34, 71]}).outcome
+            'registered'
+        """
+        source = as_source(source)
+        self._put(source.source, table)
+        return super().register(source)
+
+    def register_all(self, sources: Iterable[Source], table: Any = None) -> None:
+        """Register many sources with the same table; ``Refused`` for the first refusal.
+
+        Examples:
+            >>> source = client.budget("people").source
+            >>> others = [source.model_copy(update={"source": name}) for name in ("east", "west")]
+            >>> client.register_all(others, table={"sex": ["F", "M"], "age": [34, 71]})
+        """
+        frame = None if table is None else as_frame(table)
+        requests = []
+        for source in sources:
+            self._put(source.source, frame)
+            requests.append(RegisterSource(request=self._new_id(), source=source))
+        for receipt in self.requests(requests):
+            require_taken(receipt)
+
+    def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
+        """Make ``table`` the next version of a source's data; see ``Client.refresh``.
+
+        Examples:
+            >>> client.refresh("people", table={"sex": ["F", "M"], "age": [34, 71]}).version
+            2
+        """
+        self._put(source, table)
+        return super().refresh(source, close=close)
 
     def ask_many(
         self,
@@ -167,28 +246,16 @@ class Driver(RequestCalls, WatchCalls):
         """Ask many questions and return their results in the same order; see ``Client.ask_many``.
 
         Bytes are published unchanged; without a readable id and stream they have no result.
+
+        Examples:
+            >>> question = {"stream": "counts", "where": "age < 10"}
+            >>> len(client.ask_many([question, b"not JSON"]))
+            1
         """
         require_many(questions)
         return self._ask(
             [one if isinstance(one, bytes) else as_query(one, {}, self._new_id) for one in questions], ()
         )
-
-    def sql(
-        self,
-        statement: str,
-        *,
-        timeout: float | None = ANSWER_TIMEOUT,
-        outcomes: bool = False,
-        max_price: float | str | None = None,
-    ) -> Table:
-        """Answer a SELECT: ``sql("SELECT sex, COUNT(*) FROM adult WHERE age >= 65 GROUP BY sex")``."""
-        from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
-
-        asking = sql.PreparedStatement.prepare(
-            sql.read(statement), self.list_sources(), self.list_streams(), self._new_id(), max_price
-        )
-        results = self.ask_many(asking.queries, timeout=timeout)
-        return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     @overload
     def publish(self, question: Question, /, *, headers: Headers = (), **fields: Any) -> None: ...
@@ -207,6 +274,11 @@ class Driver(RequestCalls, WatchCalls):
 
         For events, return the answers that standing streams gave. Each event is a mapping or encoded
         bytes, and goes to the partition of its person.
+
+        Examples:
+            >>> client.publish("counts", where="age >= 65")
+            >>> client.publish("visits", [{"who": "ana", "ts": 1767600000000, "ward": "a"}])
+            <0 results>
         """
         if events is None:
             require_headers(headers)
@@ -222,6 +294,10 @@ class Driver(RequestCalls, WatchCalls):
 
         ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds; ``Invalid`` if it is not
         from 1970 to 9999. If the source's clock is not ``marks``, the driver's own clock advances.
+
+        Examples:
+            >>> client.advance("visits", "2026-01-05T10:00:00Z")
+            <0 results>
         """
         declared = live_source(self.budget(source).source)
         moment = milliseconds_of(time)
@@ -231,16 +307,59 @@ class Driver(RequestCalls, WatchCalls):
         return self._write([])
 
     def flush(self) -> None:
-        """Do nothing: published questions are answered at once."""
+        """Do nothing: published questions are answered at once.
+
+        Examples:
+            >>> client.flush()
+        """
 
     def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
-        """Yield the answers of all streams until the last present one."""
+        """Yield the answers of all streams until the last present one.
+
+        Examples:
+            >>> result = client.ask("counts", where="age >= 65")
+            >>> [answer.outcome for answer in client.answers(from_beginning=True)]
+            ['answer']
+        """
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         for record in self.records(self.topics.answers)[seen:]:
             yield Result.read(record.value)
 
+    def watch(
+        self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
+    ) -> Generator[Notice, None, None]:
+        """Yield the present alerts of streams; with ``from_beginning``, all of them and the ends.
+
+        Examples:
+            >>> receipt = client.halt("people", "counts", reason="wrong table")
+            >>> [notice.ended for notice in client.watch("counts", from_beginning=True)]
+            ['halted: wrong table']
+        """
+        watch = Watch(streams, source, quiet=quiet)
+        seen = 0 if from_beginning else len(self.records(self.topics.answers))
+        ledger = self.records(self.topics.ledger)
+        openings: dict[str, StreamOpening] = {}
+        for record in ledger:
+            one = opening_of(record.key, record.value, record.timestamp, watch.wants)
+            if one is not None:
+                is_news(openings, one)
+        sources = {source_of(record.key) or "": counted_of(record.value) for record in ledger}
+        yield from watch.begin(openings.values(), sources.keys(), from_beginning=from_beginning)
+        for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
+            opening = openings.get((record.key or b"").decode())
+            yield from (
+                watch.notices_of(record, opening, sources.get(opening.source, "")) if opening is not None else ()
+            )
+        if from_beginning:
+            yield from watch.ended(openings.values())
+
     def send(self, partition: int, value: bytes, headers: Headers = ()) -> Result | None:
-        """Publish bytes to a partition of ``queries``, valid or not; return the result, if any."""
+        """Publish bytes to a partition of ``queries``, valid or not; return the result, if any.
+
+        Examples:
+            >>> client.send(0, b"not JSON") is None
+            True
+        """
         if not isinstance(value, bytes) or partition not in range(self.topics.partitions):
             raise Invalid(f"send: give bytes, and a partition from 0 to {self.topics.partitions - 1}")
         require_headers(headers)
@@ -257,6 +376,11 @@ class Driver(RequestCalls, WatchCalls):
 
         The outputs are removed, the state is restored, and the same input is processed again. With
         ``compare``, ``NotReproducibleError`` if a byte of the outputs differs.
+
+        Examples:
+            >>> result = client.ask("counts", where="age >= 65")
+            >>> client.redeliver() == [result]
+            True
         """
         if self._last is None:
             raise SottoError(
@@ -278,6 +402,34 @@ class Driver(RequestCalls, WatchCalls):
                     f"{place[0]} partition {place[1]}: other bytes for the same {self._last.count} events"
                 )
         return self._collect(self._last)
+
+    def _portal(self) -> MemoryCalls:
+        return self._calls
+
+    def _new_id(self) -> str:
+        self._made += 1
+        return f"made-{self._made}"
+
+    def _put(self, source: str, table: Any) -> None:
+        if table is not None:
+            frame = as_frame(table)
+            self._frames[source] = frame
+            self._tables.put(source, frame)
+
+    def _send_requests(self, requests: Sequence[Request]) -> list[Receipt]:
+        ledger: Place = (self.topics.ledger, 0)
+        begin = len(self.log(ledger))
+        for request in requests:
+            self._append((self.topics.requests, 0), subject_of(request)[0].encode(), _requests.encode(request))
+        self._last = None
+        self._settle()
+        receipts: dict[tuple[str, str], Receipt] = {}
+        for record in self.log(ledger)[begin:]:
+            if record.value is not None and (record.key or b"").startswith(RECEIPT_PREFIX):
+                receipt = _ledger.decode(record.value)
+                if isinstance(receipt, Receipt):
+                    receipts[receipt.request, receipt.digest] = receipt
+        return [receipts[request.request, request_digest(request)] for request in requests]
 
     def _ask(self, questions: Sequence[Query | bytes], headers: Headers) -> Results:
         marks = self._marks()

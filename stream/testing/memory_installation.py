@@ -1,43 +1,25 @@
-"""An in-memory installation: topics are lists, and all processors run in turn.
-
-``ReadCalls`` adds the client's calls that read it.
-"""
+"""An in-memory installation: topics are lists, and all processors run in turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import polars as pl
 from blake3 import blake3
 
-from schemas import (
-    MAX_RECORD_BYTES,
-    GrantRecord,
-    LedgerRecord,
-    Query,
-    Source,
-    SourceRecord,
-    StreamStatus,
-    TrailRecord,
-)
-from schemas.wire import Codec
+from schemas import Query, Source
 from stream.budget import BudgetProcessor
-from stream.errors import Invalid, Unknown
+from stream.errors import Invalid
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
-from stream.formatting import did_you_mean
-from stream.privacy.composition.costs import shown_grant
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Headers, Outputs, Processor, Record, TableMissedError
-from stream.processing.receipts import trail_codec
 from stream.processing.topic_names import Topics
-from stream.questions.dead_letter_records import DeadLetter, read_dead_letter
-from stream.questions.live_events import live_source
-from stream.questions.question_forms import as_names
 from stream.tables import TableStore
+from stream.tables.rows import in_memory
 from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
 
@@ -171,31 +153,61 @@ class MemoryInstallation:
         self._start()
 
     def records(self, topic: str) -> list[Record]:
-        """Return all records ever written to a topic, partition by partition."""
+        """Return all records ever written to a topic, partition by partition.
+
+        Examples:
+            >>> result = client.ask("counts", where="age >= 65")
+            >>> len(client.records(client.topics.answers))
+            1
+        """
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Return every stream's state, to compare before and after a crash."""
+        """Return every stream's state, to compare before and after a crash.
+
+        Examples:
+            >>> before = client.figures()
+            >>> client.crash()
+            >>> client.figures() == before
+            True
+        """
         return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
 
     def wait(self, seconds: float) -> None:
-        """Advance the driver's clock, which stamps records, refills work shares and renews budgets."""
+        """Advance the driver's clock, which stamps records, refills work shares and renews budgets.
+
+        Examples:
+            >>> client.wait(60)
+        """
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_WAIT:
             raise Invalid(f"seconds: give a number of seconds from 0 to {LONGEST_WAIT:,}")
         self._now += round(1000 * seconds)
         self._settle()
 
     def log(self, place: Place) -> Sequence[Record]:
-        """Return all records ever written to a partition."""
+        """Return all records ever written to a partition.
+
+        Examples:
+            >>> len(client.log((client.topics.trail, 0)))
+            4
+        """
         return self._logs.get(place, [])
 
     def crash(self) -> None:
-        """Drop all state and restore it from the compacted changelogs."""
+        """Drop all state and restore it from the compacted changelogs.
+
+        Examples:
+            >>> client.crash()
+        """
         self._start()
         self._settle()
 
     def restart(self, noise_key: NoiseKey | bytes | str) -> None:
-        """Restart with another noise key, as after a rotation; in-memory tables stay."""
+        """Restart with another noise key, as after a rotation; in-memory tables stay.
+
+        Examples:
+            >>> client.restart("11" * 32)
+        """
         self._key = as_key(noise_key)
         self._tables = TableStore.keyed_by(self._key)
         for name, frame in self._frames.items():
@@ -228,7 +240,12 @@ class MemoryInstallation:
         return worker
 
     def compacted(self, place: Place) -> list[Record]:
-        """Return the latest record of each key of a partition."""
+        """Return the latest record of each key of a partition.
+
+        Examples:
+            >>> len(client.compacted((client.topics.ledger, 0))) <= len(client.log((client.topics.ledger, 0)))
+            True
+        """
         latest = {record.key: record for record in self._logs.get(place, ())}
         return sorted(latest.values(), key=lambda record: record.offset)
 
@@ -269,7 +286,11 @@ class MemoryInstallation:
         return True
 
     def write(self, outputs: Outputs) -> None:
-        """Append the outputs of a step."""
+        """Append the outputs of a step.
+
+        Examples:
+            >>> client.write([])
+        """
         for topic, partition, messages in outputs:
             log = self._logs.setdefault((topic, partition), [])
             start = len(log)
@@ -312,67 +333,44 @@ class Delivery:
         return sum(end - self.marks.get(place, 0) for place, end in self.written.items())
 
 
-_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
+def as_frame(table: Any) -> pl.DataFrame:
+    """Convert a polars frame or a mapping of columns; mixed columns are read as from a text file.
+
+    Raises:
+        Invalid: columns have different lengths, or mix types that a text file cannot hold.
+    """
+    if isinstance(table, pl.DataFrame):
+        return table
+    try:
+        return pl.DataFrame(table)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        if not isinstance(table, Mapping):
+            raise Invalid(
+                f"table: {type(table).__name__} is no table; give a polars frame or a mapping of columns"
+            ) from None
+    columns = [_column(str(name), cells) for name, cells in table.items()]
+    first = columns[0]
+    other = next((one for one in columns if len(one) != len(first)), None)
+    if other is not None:
+        raise Invalid(
+            f"table: column '{first.name}' has {len(first)} cells and column '{other.name}' has {len(other)}; give each row a cell in "
+            "every column, None where it has none"
+        )
+    return pl.DataFrame(columns)
 
 
-class ReadCalls(MemoryInstallation):
-    """The client's calls that read."""
-
-    def list_sources(self) -> list[SourceRecord]:
-        """Return all registered sources with their budgets."""
-        return [one for one in self._entries("source|") if isinstance(one, SourceRecord)]
-
-    def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """Return the grants of all streams ever opened, of one source or of all."""
-        if source is not None:
-            self.budget(source)
-        beginning = "grant|" if source is None else f"grant|{source}|"
-        return [shown_grant(one) for one in self._entries(beginning) if isinstance(one, GrantRecord)]
-
-    def budget(self, source: str) -> SourceRecord:
-        """Return a source's budget; ``Unknown`` if it is not registered."""
-        record = self._entry(f"source|{source}")
-        if not isinstance(record, SourceRecord):
-            names = [one.source.source for one in self.list_sources()]
-            raise Unknown(f"source '{source}' is not registered{did_you_mean(source, names)}")
-        return record
-
-    def grant(self, source: str, stream: str) -> GrantRecord:
-        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened."""
-        record = self._entry(f"grant|{source}|{stream}")
-        if not isinstance(record, GrantRecord):
-            names = [one.spec.stream for one in self.list_streams(source)]
-            raise Unknown(f"stream '{stream}' of source '{source}' was never opened{did_you_mean(stream, names)}")
-        return shown_grant(record)
-
-    def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
-        """Return the last status of each stream that has one, with the driver's time in seconds."""
-        wanted = {stream.encode(): stream for stream in as_names("streams", streams)}
-        return {
-            stream: (_statuses.decode(record.value), record.timestamp / 1000)
-            for record in self.records(self.topics.status)
-            if record.value is not None and (stream := wanted.get(record.key or b"")) is not None
-        }
-
-    def trail(self) -> Generator[TrailRecord, None, None]:
-        """Yield the entries of the audit trail, oldest first."""
-        for record in self.records(self.topics.trail):
-            yield trail_codec.decode(record.value)
-
-    def dead_letters(self, source: str | None = None) -> Generator[DeadLetter, None, None]:
-        """Yield the dead letters, of all topics or of a live source's topic."""
-        topic = None if source is None else live_source(self.budget(source).source).topic
-        for letter in map(read_dead_letter, self.records(self.topics.rejected)):
-            if topic in {None, letter.topic}:
-                yield letter
-
-    def _entry(self, key: str) -> LedgerRecord | None:
-        written = reversed(self._logs.get((self.topics.ledger, 0), []))
-        latest = next((record for record in written if record.key == key.encode()), None)
-        return None if latest is None or latest.value is None else _ledger.decode(latest.value)
-
-    def _entries(self, beginning: str) -> Iterator[LedgerRecord]:
-        for record in self.compacted((self.topics.ledger, 0)):
-            if (record.key or b"").startswith(beginning.encode()) and record.value is not None:
-                yield _ledger.decode(record.value)
+def _column(name: str, cells: Any) -> pl.Series:
+    try:
+        return pl.Series(name, cells)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        if not isinstance(cells, Sequence):
+            raise Invalid(
+                f"table: column '{name}' is of type {type(cells).__name__}; give a list of cells"
+            ) from None
+    kinds = {type(cell) for cell in cells}
+    if not kinds <= {str, int, float, type(None)}:
+        mixed = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise Invalid(
+            f"table: column '{name}' has cells of types {mixed}; give texts, numbers and None, or one other type alone"
+        )
+    return in_memory({name: cells}, [name])[name]

@@ -32,7 +32,7 @@ from stream.questions.question_forms import as_source, made_settings
 from stream.secret_files import SecretFileError
 from stream.tables.rows import Rows
 from stream.testing import memory_installation as testing
-from stream.testing.driver_requests import as_frame
+from stream.testing.memory_installation import as_frame
 from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
 
 FEED: dict[str, Any] = source(epsilon=3.0, delta=1e-5)

@@ -19,7 +19,7 @@ from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord, registered_as
 from schemas.wire import Codec, MalformedEventError
 from stream.cli.manage.record_rows import call_client
 from stream.cli.output import AsJson, CommandError, console, lines_of, read_as, show_json, show_table, visible
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import settings_here
 from stream.privacy.planning.response_plans import Estimate, EstimateError, shares_of

@@ -15,7 +15,7 @@ from schemas import EventsSource, written_moment
 from schemas.wire import UNREADABLE
 from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, name_of, numbered_lines, say
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
 from stream.events import Flaw
 from stream.kafka.client.local_address import settings_here

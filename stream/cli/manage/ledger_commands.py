@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ from schemas.wire import MalformedEventError
 from stream.cli.manage.record_rows import call_client, new_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import Connection, translated
-from stream.client.ledger_reader import read_accounts, read_trail
+from stream.client.ledger_reader import read_accounts, read_topic
 from stream.kafka.client.local_address import settings_here
 from stream.optional_packages import explained
 from stream.processing.receipts import EMPTY, BrokenTrailError, trail_codec
@@ -176,16 +176,16 @@ def _batches() -> Iterator[Sequence[bytes]]:
     with asyncio.Runner() as runner, translated():
         connection = Connection(settings_here())
         runner.run(connection.open())
-        each = read_trail(connection)
+        each = read_topic(connection, connection.topics.trail)
         try:
             while (batch := runner.run(_next(each))) is not None:
-                yield batch
+                yield [record.value or b"" for record in batch]
         finally:
             runner.run(each.aclose())
             runner.run(connection.close())
 
 
-async def _next(each: AsyncGenerator[Sequence[bytes], None]) -> Sequence[bytes] | None:
+async def _next(each: AsyncGenerator[Sequence[Any], None]) -> Sequence[Any] | None:
     return await anext(each, None)
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from schemas import AllotmentRecord, Population, PopulationRecord, SourceRecord
 from stream.cli.manage.record_rows import call_client, show_budget
 from stream.cli.output import AsJson, CommandError, amount, read_as, say, show_json, show_table
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 
 app = typer.Typer(help="Populations: people who are in several sources.", no_args_is_help=True)
 

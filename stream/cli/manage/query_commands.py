@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from schemas import Answer, Query
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.errors import Timeout
 from stream.formatting import bound, estimate
 from stream.processing.dead_letters import says_exhausted

@@ -29,7 +29,7 @@ from schemas import (
     registered_as,
 )
 from stream.cli.output import CommandError, amount, say, show_table
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden
 from stream.optional_packages import needed
 from stream.privacy.composition.costs import charged_answers, shown_state, whole_left

@@ -11,7 +11,7 @@ from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord
 from stream.cli.lazy_commands import Later, group_of
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, folded, show_budget, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.privacy.accuracy.source_facts import range_of
 from stream.questions.stream_watch import declared_topic
 

@@ -9,7 +9,7 @@ import typer
 
 from stream.cli.manage.query_commands import DryRun, ExitStatus, MaxPrice, exit_status, limit_of, seconds, warn
 from stream.cli.output import say, show_json, show_table, visible
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.errors import Timeout, Unknown
 from stream.formatting import bound, estimate
 from stream.questions.question_forms import ANSWER_TIMEOUT

@@ -18,7 +18,7 @@ from stream.cli.manage.record_rows import (
     shown_grants,
 )
 from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.errors import Missing
 from stream.formatting import rows_counted
 from stream.optional_packages import explained

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import CommandError
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.dev.simulation import LAW, SimulationError, require_public, synthetic
 from stream.dev.simulation.simulation_inputs import is_shipped, require_other_table
 from stream.kafka.client.local_address import settings_here

@@ -11,11 +11,11 @@ import msgspec
 from blake3 import blake3
 
 from schemas import Answer, OpenStream, Source
+from stream.client.client_calls import require_taken
 from stream.dev.audit.audit_cases import HALTED, Case, Seen, Transcript
 from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, named, search
 from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
-from stream.testing.driver_requests import require_taken
 
 RUNS_AT_A_TIME = 2500
 """Runs per data set in one installation, which bounds memory."""

@@ -77,6 +77,8 @@ class _WireSchema(GenerateJsonSchema):
             if name == KIND or _always_there(model, name, info, written=written):
                 required.append(name)
         found["required"] = required
+        if "description" in found:  # the examples are about Python
+            found["description"] = found["description"].partition("\n\nExamples:")[0]
         if written:
             found.pop("additionalProperties", None)
         return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from schemas import Answer, Calibration, CloseStream, GrantRecord, OpenStream, RegisterSource, SourceRecord
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import (
     Check,
     DemoQuestion,

@@ -20,7 +20,7 @@ from schemas import (
     moment_ms,
     written_moment,
 )
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import Check, DemoReport
 from stream.dev.demo.demo_run import DemoProgress
 from stream.kafka.client.security import admin_client

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import Check
 from stream.formatting import bound
 from stream.privacy.accuracy.source_facts import Setting

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from schemas import Answer, GrantRecord, Query, SourceRecord
 from stream import sql
-from stream.client import AsyncClient
+from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import closest
 from stream.monitor.api import views

@@ -26,7 +26,7 @@ from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
 
 from stream.engine.restore import readable, reader, require_visible
-from stream.kafka.client.client_patches import patch_process
+from stream.kafka.client.client_patches import patch_process, read_committed_only
 from stream.kafka.client.security import connection
 from stream.kafka.topics.layouts import layout, monitor_group
 from stream.log import get_logger
@@ -50,7 +50,7 @@ class _CommittedThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        consumer._isolation_level = "read_committed"  # noqa: SLF001  (not started yet; Faust has no setting for it)
+        read_committed_only(consumer)  # Faust has no setting for it
         return consumer
 
 

@@ -24,7 +24,15 @@ _ID_CONTEXT = "sotto 2026 noise key id v1"
 
 
 class NoiseKeyError(SottoError, RuntimeError):
-    """There is no usable noise key; the message says what to do and never shows the key."""
+    """There is no usable noise key; the message says what to do and never shows the key.
+
+    Examples:
+        >>> try:
+        ...     Driver("too short")
+        ... except NoiseKeyError as error:
+        ...     print("short" in str(error))
+        False
+    """
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sotto import AsyncClient, Client, Settings, SottoError
-from stream.client import async_client, kafka_connection
+from stream.client import kafka_connection
 from stream.client.kafka_connection import Connection, KafkaSender
 from stream.processing.protocol import Record
 from tests.unit.client.readers import Nothing
@@ -61,7 +61,7 @@ def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
 
     made.started.set()
     monkeypatch.setattr(Connection, "open", opened)
-    monkeypatch.setattr(async_client, "send_requests", never)
+    monkeypatch.setattr(AsyncClient, "_send_requests", never)
     return Client()
 
 
@@ -99,7 +99,7 @@ def test_a_reader_that_rests_between_two_answers_is_closed(client: Client, made:
 
 def test_what_begins_while_a_client_leaves_is_refused(client: Client) -> None:
     client.connect()
-    running = client._connected()
+    running = client._portal()
     client.disconnect()
     with pytest.raises(SottoError, match="disconnected"):
         running.do(running.client.list_sources())

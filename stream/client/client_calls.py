@@ -1,0 +1,613 @@
+"""The calls of all clients: their definitions, and the synchronous calls that follow from them.
+
+``AsyncClient`` and the in-memory installation of ``Driver`` implement the same asynchronous calls;
+``Client`` and ``Driver`` run them to their end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from schemas import (
+    MAX_RECORD_BYTES,
+    AllotmentRecord,
+    GrantRecord,
+    LedgerRecord,
+    Population,
+    PopulationRecord,
+    Query,
+    Receipt,
+    RegisterSource,
+    Request,
+    Source,
+    SourceRecord,
+    StreamSpec,
+    StreamStatus,
+    TrailRecord,
+)
+from schemas.wire import Codec, MalformedEventError
+from stream.errors import Invalid, Refused, Unknown
+from stream.formatting import did_you_mean
+from stream.privacy.composition.costs import shown_grant
+from stream.processing.protocol import Headers
+from stream.processing.receipts import trail_codec
+from stream.processing.topic_names import Topics, partition_of
+from stream.questions import Question, Result, Results
+from stream.questions.dead_letter_records import DeadLetter, read_dead_letter
+from stream.questions.live_events import live_source
+from stream.questions.question_forms import (
+    ANSWER_TIMEOUT,
+    REQUEST_TIMEOUT,
+    allotting,
+    as_names,
+    as_query,
+    as_requests,
+    as_source,
+    closing,
+    extension,
+    halting,
+    is_of,
+    joining,
+    opening,
+    refreshing,
+    registration,
+    require_headers,
+    require_seconds,
+)
+
+if TYPE_CHECKING:
+    from stream.sql import Table
+
+Done = TypeVar("Done")
+Item = TypeVar("Item")
+Decoded = TypeVar("Decoded", bound=BaseModel)
+Arguments = ParamSpec("Arguments")
+
+_ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
+_statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
+
+_SOURCE: Final = b"source|"
+_ACCOUNTS: Final = (_SOURCE, b"grant|", b"population|", b"allotment|")
+"""Prefixes of the ledger's keys."""
+
+
+def new_id() -> str:
+    """Return a unique id."""
+    return uuid.uuid4().hex
+
+
+@dataclass
+class LedgerView:
+    """The ledger's records by name; ``names`` are all sources, also those that were not read."""
+
+    names: set[str]
+    sources: dict[str, SourceRecord] = field(default_factory=dict)
+    grants: dict[str, GrantRecord] = field(default_factory=dict)
+    populations: dict[str, PopulationRecord] = field(default_factory=dict)
+    allotments: list[AllotmentRecord] = field(default_factory=list)
+
+    def add(self, entry: LedgerRecord) -> None:
+        """Add a record of the ledger."""
+        if isinstance(entry, SourceRecord):
+            self.sources[entry.source.source] = entry
+        elif isinstance(entry, GrantRecord):
+            self.grants[entry.spec.stream] = shown_grant(entry)
+        elif isinstance(entry, PopulationRecord):
+            self.populations[entry.population.population] = entry
+        elif isinstance(entry, AllotmentRecord):
+            self.allotments.append(entry)
+
+    def source(self, name: str) -> SourceRecord:
+        """Return a source; ``Unknown`` if it is not registered."""
+        if name not in self.sources:
+            hint = did_you_mean(name, self.names) or "; register it with 'sotto source add'"
+            raise Unknown(f"source '{name}' is not registered{hint}")
+        return self.sources[name]
+
+
+class AsyncCalls(ABC):
+    """The calls that do not depend on Kafka, over four ways to reach an installation."""
+
+    @property
+    @abstractmethod
+    def topics(self) -> Topics:
+        """The topic names of the installation."""
+
+    @abstractmethod
+    async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
+        """Send requests and return their receipts in the same order."""
+
+    @abstractmethod
+    async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
+        """Publish one query and return its answer."""
+
+    @abstractmethod
+    async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ASYNC109
+        """Publish queries and return their answers."""
+
+    @abstractmethod
+    def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
+        """Yield the committed records of partitions in batches, up to their present ends."""
+
+    def _new_id(self) -> str:
+        return new_id()
+
+    async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
+        """Register a source; ``Refused`` if its name has another definition.
+
+        Examples:
+            >>> vitals = {"source": "vitals", "kind": "values", "neighbors": "add-remove"}
+            >>> client.register({**vitals, "epsilon": 4.0, "sensitivity": 1.0}).outcome
+            'registered'
+        """
+        return await self.request(RegisterSource(request=self._new_id(), source=as_source(source)))
+
+    async def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
+        """Register a population; ``Refused`` if its name has another definition.
+
+        Examples:
+            >>> client.register_population({"population": "patients", "epsilon": 8.0}).outcome
+            'registered'
+        """
+        return await self.request(registration(self._new_id, population))
+
+    async def join(self, source: str, population: str) -> Receipt:
+        """Add a source to a population for good; ``Refused`` if its grants exceed that budget.
+
+        Examples:
+            >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
+            >>> client.join("people", "residents").population
+            'residents'
+        """
+        return await self.request(joining(self._new_id, source, population))
+
+    async def allot(
+        self,
+        allotment: str,
+        epsilon: float,
+        delta: float | None = None,
+        *,
+        source: str | None = None,
+        population: str | None = None,
+        analysts: Sequence[str] = (),
+    ) -> Receipt:
+        """Create or change an allotment: the analysts' part of a source's or population's budget.
+
+        Without ``analysts``, the allotment is for the analyst of the same name. ``Refused`` if the
+        amount is below the analysts' present grants.
+
+        Examples:
+            >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])
+            >>> [one.allotment for one in client.list_allotments(source="people")]
+            ['team']
+        """
+        return await self.request(allotting(self._new_id, allotment, epsilon, delta, source, population, analysts))
+
+    async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
+        """Open a stream and reserve its grant; it answers once this call returns.
+
+        With ``analyst``, the grant also counts against that analyst's allotments. ``Refused`` carries
+        the requested amount (``asked``) and the rest of the budget (``left``).
+
+        Examples:
+            >>> mechanism = {"kind": "laplace", "answers": 10}
+            >>> stream = {"stream": "ages", "source": "people", "epsilon": 1.0, "mechanism": mechanism}
+            >>> client.open(stream).outcome
+            'opened'
+        """
+        return await self.request(opening(self._new_id, stream, analyst))
+
+    async def extend(
+        self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
+    ) -> Receipt:
+        """Extend a stream's grant by as many charged answers as ``epsilon`` pays for.
+
+        The stream keeps its estimates. The receipt has the number of answers and their cost.
+        ``Refused`` if ``epsilon`` pays for none, the budget does not suffice, or the stream is ending.
+        An ``analyst`` can only extend a stream that was opened under the same name.
+
+        Examples:
+            >>> client.extend("people", "counts", epsilon=0.8).answers
+            2
+        """
+        fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
+        return await self.request(extension(self._new_id, **fields))
+
+    async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
+        """Close a stream; its refund follows when the worker has reported its final charge.
+
+        Examples:
+            >>> client.close("people", "counts").outcome
+            'closing'
+        """
+        return await self.request(closing(self._new_id, source, stream, reason))
+
+    async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
+        """Halt a stream, or a source with all its streams; the grant stays reserved.
+
+        Examples:
+            >>> client.halt("people", "counts", reason="wrong table").outcome
+            'halted'
+        """
+        return await self.request(halting(self._new_id, source, stream, reason))
+
+    async def refresh(self, source: str, *, close: bool = False) -> Receipt:
+        """Make the current data of a table its next version; the receipt has the number.
+
+        Streams that hold estimates of the old version are closed; with ``close``, all streams are.
+        Other streams continue on the new version.
+
+        Examples:
+            >>> client.refresh("people").version  # doctest: +SKIP
+            1
+        """
+        return await self.request(refreshing(self._new_id, source, close=close))
+
+    async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
+        """Send a request and return its receipt within ``timeout`` seconds.
+
+        Sending the same request id again is safe and returns the same receipt.
+
+        Raises:
+            Refused: the budget service refuses the request.
+            Timeout: no receipt arrived in time.
+
+        Examples:
+            >>> from schemas import CloseStream
+            >>> closing = CloseStream(request="r-1", source="people", stream="counts", reason="done")
+            >>> client.request(closing) == client.request(closing)
+            True
+        """
+        [receipt] = await self.requests([request], timeout)
+        require_taken(receipt)
+        return receipt
+
+    async def requests(
+        self,
+        requests: Iterable[Request],
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
+    ) -> list[Receipt]:
+        """Send many requests and return their receipts, refusals included, in the same order.
+
+        ``Timeout`` if a receipt is missing after ``timeout`` seconds; the requests may still be decided.
+
+        Examples:
+            >>> from schemas import HaltSource, HaltStream
+            >>> halts = [HaltStream(request="r-1", source="people", stream="counts", reason="audit")]
+            >>> halts.append(HaltSource(request="r-2", source="nobody", reason="audit"))
+            >>> [receipt.outcome for receipt in client.requests(halts)]
+            ['halted', 'refused']
+        """
+        asked = as_requests(requests)
+        require_seconds("timeout", timeout)
+        return await self._send_requests(asked, timeout)
+
+    async def ask(
+        self,
+        question: Question,
+        /,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
+        outcomes: bool = False,
+        dry_run: bool = False,
+        headers: Headers = (),
+        **fields: Any,
+    ) -> Result:
+        """Ask one question and wait up to ``timeout`` seconds (None: no limit) for its answer.
+
+        ``question`` is a stream's name with the query's fields as keywords, a mapping, or a ``Query``.
+        An ``id`` is generated if missing. A client gives a question with an ``alpha`` a ``max_price``
+        of ``"10%"`` of the grant by default; if its answer may cost more, it is rejected without a
+        charge. ``Driver`` sets no default.
+
+        With ``dry_run``, the question is only priced: ``price`` of the result is the most ε that the
+        answer may cost, and only a free answer is published. With ``outcomes``, a rejected or halted
+        question returns a result instead of raising.
+
+        Raises:
+            Rejected: the question is invalid, or its stream is not open.
+            Halted: the stream is halted or closed, or its grant is used up (``Exhausted``).
+            Timeout: no answer arrived in time; it may still arrive and be charged.
+            Invalid: a field does not fit the contract; nothing was published.
+
+        Examples:
+            >>> result = client.ask("counts", where="age >= 65")
+            >>> abs(result.estimate - 350) <= result.alpha
+            True
+            >>> client.ask("counts", where="height > 2", outcomes=True).outcome
+            'rejected'
+        """
+        query = as_query(question, fields, self._new_id)
+        if dry_run:
+            query = query.model_copy(update={"max_price": 0.0})
+        require_headers(headers)
+        require_seconds("timeout", timeout)
+        result = await self._answer(query, timeout, headers)
+        return result if outcomes or (dry_run and result.is_priced) else result.checked()
+
+    async def sql(
+        self,
+        statement: str,
+        *,
+        timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
+        outcomes: bool = False,
+        max_price: float | str | None = None,
+    ) -> Table:
+        """Answer a SELECT statement.
+
+        FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes``,
+        rejected or halted numbers are null. A question that may cost more than ``max_price`` is
+        rejected without a charge; with 0, ``price`` of the table is the price of all questions.
+
+        Raises:
+            Invalid: the statement is not supported; the message names the supported form.
+            Unknown: the source, stream or attribute does not exist.
+            Rejected, Halted, Timeout: as for ``ask``.
+
+        Examples:
+            >>> table = client.sql("SELECT sex, COUNT(*) FROM people GROUP BY sex")
+            >>> [row["sex"] for row in table.rows()]
+            ['F', 'M']
+        """
+        from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
+
+        read = sql.read(statement)
+        ledger = await self._ledger()
+        asking = sql.PreparedStatement.prepare(
+            read, ledger.sources.values(), list(ledger.grants.values()), self._new_id(), max_price
+        )
+        results = await self._answer_all(asking.queries, timeout)
+        return asking.table(results if outcomes or max_price == 0 else results.checked())
+
+    async def list_sources(self) -> list[SourceRecord]:
+        """Return all registered sources with their budgets.
+
+        Examples:
+            >>> [record.source.source for record in client.list_sources()]
+            ['people', 'visits']
+        """
+        return list((await self._ledger()).sources.values())
+
+    async def list_populations(self) -> list[PopulationRecord]:
+        """Return all registered populations with their budgets.
+
+        Examples:
+            >>> client.list_populations()
+            []
+        """
+        return list((await self._ledger()).populations.values())
+
+    async def population(self, population: str) -> PopulationRecord:
+        """Return a population's budget; ``Unknown`` if it is not registered.
+
+        Examples:
+            >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
+            >>> client.population("residents").left.epsilon
+            8.0
+        """
+        found = (await self._ledger()).populations
+        if population not in found:
+            hint = did_you_mean(population, found) or "; register it with 'sotto population register'"
+            raise Unknown(f"population '{population}' is not registered{hint}")
+        return found[population]
+
+    async def list_allotments(
+        self, *, source: str | None = None, population: str | None = None
+    ) -> list[AllotmentRecord]:
+        """Return the allotments of a source or population, or all allotments.
+
+        Examples:
+            >>> client.list_allotments(source="people")
+            []
+        """
+        return [one for one in (await self._ledger()).allotments if is_of(one, source, population)]
+
+    async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
+        """Return the grants of all streams ever opened, of one source or of all.
+
+        Raises:
+            Unknown: the source is not registered.
+
+        Examples:
+            >>> [(grant.spec.stream, grant.state) for grant in client.list_streams("people")]
+            [('counts', 'open')]
+        """
+        found = await self._ledger(source)
+        if source is not None:
+            found.source(source)
+        return list(found.grants.values())
+
+    async def budget(self, source: str) -> SourceRecord:
+        """Return a source's budget: granted, spent, refunded and left; ``Unknown`` if not registered.
+
+        Examples:
+            >>> client.budget("people").left.epsilon
+            2.0
+        """
+        return (await self._ledger(source)).source(source)
+
+    async def grant(self, source: str, stream: str) -> GrantRecord:
+        """Return a stream's grant: calibration, cost and charge; ``Unknown`` if never opened.
+
+        Examples:
+            >>> client.grant("people", "counts").state
+            'open'
+        """
+        grants = {one.spec.stream: one for one in await self.list_streams(source)}
+        if stream not in grants:
+            hint = did_you_mean(stream, grants) or f"; see 'sotto source show {source}'"
+            raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
+        return grants[stream]
+
+    async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        """Return the last status of each stream, with its Unix time in seconds.
+
+        A stream without a status is missing from the mapping. A worker that restores a partition
+        invalidates the refusals of the previous worker, which may have lacked a table or key that
+        this one has.
+
+        Examples:
+            >>> for stream, (status, time) in client.digests(["counts"]).items():
+            ...     print(stream, status.state, time)
+        """
+        wanted = {stream.encode(): stream for stream in as_names("streams", streams)}
+        found: dict[str, tuple[StreamStatus, float]] = {}
+        refused: defaultdict[int, set[str]] = defaultdict(set)
+        partitions = sorted({partition_of(key, self.topics.partitions) for key in wanted})
+        async for records in self._read(self.topics.status, partitions):
+            for record in records:
+                if record.value is not None and (stream := wanted.get(record.key)) is not None:
+                    found[stream] = (_decode(_statuses, record.value), record.timestamp / 1000)
+                    if found[stream][0].refused is not None:
+                        refused[record.partition].add(stream)
+                elif record.key == f"@worker|{record.partition}".encode():
+                    for stream in refused.pop(record.partition, ()):
+                        status, written = found[stream]
+                        found[stream] = (status.model_copy(update={"refused": None}), written)
+        return found
+
+    async def trail(self) -> AsyncGenerator[TrailRecord, None]:
+        """Yield the current entries of the audit trail, oldest first.
+
+        Examples:
+            >>> len(list(client.trail()))
+            4
+        """
+        async for records in self._read(self.topics.trail):
+            for record in records:
+                yield _decode(trail_codec, record.value)
+
+    async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
+        """Yield the current dead letters, of all topics or of a live source's topic.
+
+        They come partition by partition. Dead letters are as private as the events and need an
+        operator's rights. A feed refuses an event when it reads it, possibly after ``flush`` returns.
+
+        Examples:
+            >>> rejected = client.ask("counts", where="height > 2", outcomes=True)
+            >>> [letter.topic for letter in client.dead_letters()]
+            ['sotto.queries']
+        """
+        topic = None if source is None else live_source((await self.budget(source)).source).topic
+        async for records in self._read(self.topics.rejected, range(self.topics.partitions)):
+            for record in records:
+                letter = read_dead_letter(record)
+                if topic in {None, letter.topic}:
+                    yield letter
+
+    async def _ledger(self, source: str | None = None) -> LedgerView:
+        """Read all budgets and grants, or one source with its grants and the names of the others."""
+        of_source = (_SOURCE, f"grant|{source}|".encode())
+        latest: dict[bytes, bytes] = {}
+        async for records in self._read(self.topics.ledger):
+            for record in records:
+                if record.value is not None and record.key.startswith(_ACCOUNTS if source is None else of_source):
+                    latest[record.key] = record.value
+        names = {key: key.removeprefix(_SOURCE).decode() for key in latest if key.startswith(_SOURCE)}
+        found = LedgerView(set(names.values()))
+        for key, value in latest.items():
+            if source is None or names.get(key, source) == source:
+                found.add(_decode(_ledger, value))
+        return found
+
+
+def _decode(codec: Codec[Decoded], value: bytes | None) -> Decoded:
+    try:
+        return codec.decode(value)
+    except MalformedEventError as error:
+        raise Invalid(str(error)) from error
+
+
+def require_taken(receipt: Receipt) -> None:
+    """Raise ``Refused`` for a refusal's receipt."""
+    if receipt.outcome == "refused":
+        raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
+
+
+class Portal(Protocol):
+    """Runs the calls of an asynchronous client."""
+
+    @property
+    def client(self) -> Any: ...  # noqa: D102
+    def do(self, work: Coroutine[Any, Any, Done]) -> Done: ...  # noqa: D102
+    def end(self, each: AsyncGenerator[Any, None]) -> None: ...  # noqa: D102
+
+
+def synchronous(
+    call: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Done]],
+) -> Callable[Concatenate[SyncCalls, Arguments], Done]:
+    """Return the synchronous form of a call."""
+
+    @wraps(call)
+    def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Done:
+        portal = self._portal()
+        return portal.do(call(portal.client, *args, **kwargs))
+
+    return run
+
+
+def iterated(
+    call: Callable[Concatenate[Any, Arguments], AsyncGenerator[Item, None]],
+) -> Callable[Concatenate[SyncCalls, Arguments], Generator[Item, None, None]]:
+    """Return the synchronous form of a call that yields."""
+
+    @wraps(call)
+    def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Generator[Item, None, None]:
+        portal = self._portal()
+        each = call(portal.client, *args, **kwargs)
+        try:
+            while (item := portal.do(_next_of(each))) is not None:
+                yield item
+        finally:
+            portal.end(each)
+
+    shown = inspect.signature(call)
+    yields = shown.return_annotation.replace("AsyncGenerator", "Generator").replace(", None]", ", None, None]")
+    run.__signature__ = shown.replace(return_annotation=yields)  # type: ignore[attr-defined]
+    run.__annotations__ = {**call.__annotations__, "return": yields}
+    return run
+
+
+async def _next_of(each: AsyncGenerator[Item, None]) -> Item | None:
+    return await anext(each, None)
+
+
+class SyncCalls(ABC):
+    """The synchronous form of ``AsyncCalls``."""
+
+    @abstractmethod
+    def _portal(self) -> Portal:
+        """Return the asynchronous client and what runs its calls; connects first."""
+
+    register = synchronous(AsyncCalls.register)
+    register_population = synchronous(AsyncCalls.register_population)
+    join = synchronous(AsyncCalls.join)
+    allot = synchronous(AsyncCalls.allot)
+    open = synchronous(AsyncCalls.open)
+    extend = synchronous(AsyncCalls.extend)
+    close = synchronous(AsyncCalls.close)
+    halt = synchronous(AsyncCalls.halt)
+    refresh = synchronous(AsyncCalls.refresh)
+    request = synchronous(AsyncCalls.request)
+    requests = synchronous(AsyncCalls.requests)
+    ask = synchronous(AsyncCalls.ask)
+    sql = synchronous(AsyncCalls.sql)
+    list_sources = synchronous(AsyncCalls.list_sources)
+    list_populations = synchronous(AsyncCalls.list_populations)
+    population = synchronous(AsyncCalls.population)
+    list_allotments = synchronous(AsyncCalls.list_allotments)
+    list_streams = synchronous(AsyncCalls.list_streams)
+    budget = synchronous(AsyncCalls.budget)
+    grant = synchronous(AsyncCalls.grant)
+    digests = synchronous(AsyncCalls.digests)
+    trail = iterated(AsyncCalls.trail)
+    dead_letters = iterated(AsyncCalls.dead_letters)
