@@ -92,7 +92,7 @@ def keeps_to(found: float, between: tuple[Fraction, Fraction]) -> bool:
 
 
 @given(epsilon_round=epsilons, rounds=st.integers(1, 24), epsilon=epsilons)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_delta_is_the_theorems_sum_rounded_up(epsilon_round: float, rounds: int, epsilon: float) -> None:
     found = optimal_delta(epsilon_round, rounds, epsilon)
     if Fraction(epsilon_round) * rounds <= Fraction(epsilon):
@@ -154,7 +154,7 @@ def test_sigma_for_epsilon_1_and_delta_1e_6(rounds: int, sigma: float) -> None:
     delta=st.floats(min_value=1e-15, max_value=0.4),
     rounds=st.integers(1, 5000),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_round_epsilon_found_satisfies_delta_and_hardly_more_would(
     epsilon: float, delta: float, rounds: int
 ) -> None:
@@ -221,7 +221,7 @@ def test_the_closed_formulas_at_values_worked_out_by_hand() -> None:
 
 
 @given(epsilon_round=st.floats(1e-3, 3.0), rounds=st.integers(1, 2000), delta=st.floats(1e-12, 0.3))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_no_theorem_gives_less_than_the_optimum_and_the_optimum_is_attained(
     epsilon_round: float, rounds: int, delta: float
 ) -> None:

@@ -39,7 +39,7 @@ def delta_by_order(rho: float, epsilon: float, order: float) -> float:
 
 @given(epsilon=epsilons, delta=deltas)
 @example(epsilon=1.0, delta=1e-6)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_the_largest_rho_is_allowed_by_some_order_and_a_little_more_by_none(epsilon: float, delta: float) -> None:
     rho = float(largest_rho(Fraction(epsilon), Fraction(delta)))
     orders = [1.0 + 10 ** (exponent / 400) for exponent in range(-2400, 4000)]
@@ -48,7 +48,7 @@ def test_the_largest_rho_is_allowed_by_some_order_and_a_little_more_by_none(epsi
 
 
 @given(epsilon=epsilons, delta=deltas)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_there_and_back_is_the_same_from_the_safe_side(epsilon: float, delta: float) -> None:
     rho = largest_rho(Fraction(epsilon), Fraction(delta))
     back = least_epsilon(rho, Fraction(delta))
@@ -57,7 +57,7 @@ def test_there_and_back_is_the_same_from_the_safe_side(epsilon: float, delta: fl
 
 
 @given(epsilon=st.floats(1e-6, 1000.0), delta=st.floats(1e-300, 0.49))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_no_budget_of_rho_is_below_the_closed_formulas(epsilon: float, delta: float) -> None:
     log_inverse = -math.log(delta)
     # (√(ε + l) − √l)² without the difference of two near roots.
@@ -115,7 +115,7 @@ MENU: tuple[dict[str, Any], ...] = (
     epsilon=st.sampled_from([1.0, 1.5, 3.0]),
     delta=st.sampled_from([1e-6, 1e-3]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
     asked: list[tuple[int, str]], epsilon: float, delta: float
 ) -> None:
@@ -143,7 +143,7 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
 
 
 @given(asked=st.lists(st.integers(0, 2), max_size=40), delta=st.sampled_from([1e-9, 1e-6, 1e-3]))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_whatever_a_pure_source_grants_by_adding_up_a_zcdp_source_grants_too(
     asked: list[int], delta: float
 ) -> None:
@@ -176,7 +176,7 @@ def before_grants(epsilon: float, delta: float) -> Callable[[Fraction], bool]:
 
 
 @given(asked=st.lists(st.integers(0, 3), max_size=60), epsilon=st.sampled_from([1.0, 4.0]))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_no_less_is_granted_than_by_the_closed_formula(asked: list[int], epsilon: float) -> None:
     before = before_grants(epsilon, 1e-6)
     ledger = ledger_with(source(epsilon=epsilon, delta=1e-6, accountant="zcdp"))

@@ -121,7 +121,7 @@ texts = st.text(st.sampled_from('ab"\\é\x00'), min_size=1, max_size=6)
 
 
 @given(st.sampled_from(FORMS), texts, texts, st.booleans(), st.integers(0, 30), st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_quick_test_misses_no_repeat_and_passes_queries_as_they_are_written(
     form: dict[str, Any], identifier: str, stream: str, ascii_only: bool, place: int, nulls: bool
 ) -> None:
