@@ -113,7 +113,7 @@ def _questions() -> list[tuple[str, str]]:
             ]
             records = [Record(topic, 0, offset + n, 0, b"many", value, ()) for n, value in enumerate(values)]
             began = time.process_time()
-            worker.process(records)
+            worker.process(worker.prepare(records))
             seconds += time.process_time() - began
             offset += len(records)
         return seconds

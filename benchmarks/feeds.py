@@ -162,7 +162,7 @@ def _counting(name: str, conditions: Sequence[str | None], batches: int) -> list
     taken, events = 0.0, 0
     for records in _events(batches, 200_000):
         began = time.process_time()
-        outputs = feed.process(records)
+        outputs = feed.process(feed.prepare(records))
         taken += time.process_time() - began
         events += len(records)
         changelog.take(outputs)
@@ -188,7 +188,7 @@ def _restoring(people: int) -> list[Figure]:
             )
             for number in range(start, min(start + BATCH, people))
         ]
-        changelog.take(feed.process(records))
+        changelog.take(feed.process(feed.prepare(records)))
     again = _feed([None])
     gc.collect()
     began = time.process_time()

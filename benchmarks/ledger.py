@@ -162,11 +162,11 @@ class Service:
         spent = 0.0
         while records:
             began = time.process_time()
-            count = self.processor.portion(records)
-            outputs = self.processor.process(records[:count])
+            batch = self.processor.prepare(records)
+            outputs = self.processor.process(batch)
             spent += time.process_time() - began
             self._keep(outputs)
-            records = records[count:]
+            records = records[len(batch.records) :]
         return spent
 
     def restore(self) -> float:

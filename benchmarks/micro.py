@@ -136,8 +136,7 @@ def _processor(driver: Driver, key: NoiseKey, streams: int) -> Figure:
     seconds = []
     for batch in batches:
         began = time.perf_counter()
-        processor.needs_tables(batch)
-        processor.process(batch)
+        processor.process(processor.prepare(batch))
         seconds.append(time.perf_counter() - began)
     return f"processor, {streams:,} streams", BATCH / min(seconds), "events/s"
 

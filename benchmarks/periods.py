@@ -134,7 +134,8 @@ class Year:
 
     def _send(self, body: dict[str, Any], topic: str = TOPICS.requests) -> None:
         offset = self._offsets[topic] = self._offsets.get(topic, -1) + 1
-        outputs = self.service.process([Record(topic, 0, offset, self._clock, None, json.dumps(body).encode())])
+        record = Record(topic, 0, offset, self._clock, None, json.dumps(body).encode())
+        outputs = self.service.process(self.service.prepare([record]))
         for name, partition, messages in outputs:
             kept = self.kept.setdefault(name, {})
             for key, value, _ in messages:

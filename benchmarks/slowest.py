@@ -128,7 +128,7 @@ def _timed(case: Case, table: pl.DataFrame) -> list[Figure]:
         record = Record(driver.topics.queries, 0, next(offsets), 0, b"s", value)
         told.append(workload.estimate(0, decode(value)) / SECOND)
         began = time.process_time()
-        outputs = worker.process([record])
+        outputs = worker.process(worker.prepare([record]))
         seconds.append(time.process_time() - began)
         (answer,) = outputs.messages[driver.topics.answers, 0]
         if b'"rejected"' in (answer[1] or b"") or b'"halted"' in (answer[1] or b""):

@@ -33,6 +33,7 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import Rejection, Unread, dead_letter, exhausted_reason
 from stream.processing.protocol import (
     PROGRESS_KEY,
+    Batch,
     LaterVersionError,
     Outputs,
     RecordLike,
@@ -203,11 +204,6 @@ class BudgetProcessor:
         del records
         return Outputs()
 
-    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Return False: this processor has no tables."""
-        del records
-        return False
-
     def idle(self, now: float) -> Outputs:
         """Begin due periods, so that readers see current budgets, and write trail points."""
         outputs = Outputs()
@@ -224,15 +220,15 @@ class BudgetProcessor:
             self._progress(outputs)
         return outputs
 
-    def portion(self, records: Sequence[RecordLike]) -> int:
-        """Return the number of records for one step of seconds at most."""
-        if records[0].topic == self._topics.charges:
-            return min(len(records), CHARGES_AT_ONCE)
-        return requests_at_once(records, self.ledger)
+    def prepare(self, records: Sequence[RecordLike]) -> Batch:
+        """Return the records for one step of seconds at most."""
+        if records and records[0].topic == self._topics.charges:
+            return Batch(records[:CHARGES_AT_ONCE])
+        return Batch(records[: requests_at_once(records, self.ledger)])
 
-    def process(self, records: Sequence[RecordLike]) -> Outputs:
+    def process(self, batch: Batch) -> Outputs:
         """Process requests or charges in order."""
-        outputs = Outputs()
+        outputs, records = Outputs(), batch.records
         for record in records:
             self.ledger.tell_time(record.timestamp)
             self._trail.ensure_begun(outputs)

@@ -14,7 +14,7 @@ from stream.engine.session import Equipment, PartitionSession
 from stream.engine.task_status import InputPlace, PartitionHealth, TaskStep
 from stream.kafka.client.adapter import Fetched
 from stream.log import get_logger
-from stream.processing.protocol import InputRefusedError, Outputs, TableMissedError
+from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, TableMissedError
 from stream.tracing import batch_span
 
 TABLES_WAIT = 5.0
@@ -22,6 +22,7 @@ TABLES_WAIT = 5.0
 TABLES_WAIT_MS = 50
 """Longest wait of one fetch of control events, in milliseconds."""
 
+Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
@@ -74,31 +75,65 @@ class BatchLoop:
     ) -> None:
         """Apply new records of a table."""
         if news := self._news(session, table, records):
-            self._step.enter("working")
-            await self.commit(
-                session, await asyncio.to_thread(session.processor.follow, readable(news, self._metrics.unread))
-            )
+            processor, known = session.processor, readable(news, self._metrics.unread)
+            await self.commit(session, await self.run_step(session, processor.follow, known, in_thread=True))
             session.positions[table] = news[-1].offset + 1
             # One check of a million streams takes as long as a batch.
-            await asyncio.to_thread(session.refusals.report, session.processor)
+            await self.run_step(session, session.refusals.report, processor, in_thread=True)
 
     async def answer(
         self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Answer records in portions, one transaction each, and read control events between two.
+        """Answer records in batches, one transaction each, and read control events between two.
 
         After an order to stop, the remaining records are left to the next owner or the next seek.
         """
         records = self._news(session, source, records)
         tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
         while records:
-            count = await self._portion(session, source, records)
-            await self._answer_portion(session, source, records[:count])
+            count = await self._answer_batch(session, source, records)
             if records := records[count:]:
                 for table, news in (await self.take(session, tables, 0)).items():
                     await self.follow(session, table, news)
                 if self._stopping.is_set():
                     return
+
+    async def run_step(
+        self,
+        session: PartitionSession,
+        step: Callable[[Given], Result],
+        given: Given,
+        *,
+        records: Sequence[RecordLike] = (),
+        in_thread: bool | None = None,
+    ) -> Result:
+        """Run a step of the processor, by default in a thread if the processor is heavy.
+
+        A failure of a step on ``records`` counts as a failure at the first of them, and a retry
+        processes them one by one. Failures of tables and of whole inputs belong to no record.
+
+        Raises:
+            ProcessingError: the step on ``records`` failed.
+        """
+        self._step.enter("working")
+        try:
+            if session.processor.heavy if in_thread is None else in_thread:
+                return await asyncio.to_thread(step, given)
+            return step(given)
+        except (TableMissedError, InputRefusedError):
+            raise
+        except Exception as error:
+            if not records:
+                raise
+            last = records[-1]
+            source = TopicPartition(last.topic, last.partition)
+            self._failed[source] = max(self._failed.get(source, -1), last.offset)
+            raise ProcessingError(InputPlace(source, records[0].offset)) from error
+
+    async def run_idle(self, session: PartitionSession, *, in_thread: bool, idle: bool) -> None:
+        """Run the processor's timed work and commit its outputs."""
+        outputs = await self.run_step(session, session.processor.idle, time.monotonic(), in_thread=in_thread)
+        await self.commit(session, outputs, idle=idle)
 
     async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
         """Commit these outputs and the buffered ones as far as they are due."""
@@ -123,48 +158,33 @@ class BatchLoop:
             raise InputWentBackError(f"{source.topic} went back from offset {position} to {records[0].offset}")
         return [record for record in records if record.offset >= position]
 
-    async def _portion(
+    async def _answer_batch(
         self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> int:
-        """Return the number of records of the next transaction: 1 within a batch that failed."""
-        if records[0].offset <= self._failed.get(source, -1):
-            return 1
-        self._failed.pop(source, None)
-        return await self._in_time(session, session.processor.portion, records)
-
-    async def _answer_portion(
-        self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
-    ) -> None:
+        """Answer as many leading records as one step processes, and return their number."""
         began = time.monotonic()
+        if records[0].offset <= self._failed.get(source, -1):
+            records = records[:1]  # within a batch that failed
+        else:
+            self._failed.pop(source, None)
+        batch = await self._prepare(session, records)
+        records = batch.records
         report_unread(records, self._metrics.unread)
         place = {"messaging.destination.name": source.topic, "messaging.destination.partition.id": self._partition}
         with batch_span(f"{self._role.name} answers", records, place):
-            await self._finish(session, source, await self._process(session, records), records[-1].offset + 1)
+            outputs = await self.run_step(session, session.processor.process, batch, records=records)
+            await self._finish(session, source, outputs, records[-1].offset + 1)
         self._metrics.events.inc(len(records))
         self._metrics.batch_seconds.observe(time.monotonic() - began)
+        return len(records)
 
-    async def _process(self, session: PartitionSession, records: Sequence[ConsumerRecord]) -> Outputs:
-        if await self._in_time(session, session.processor.needs_tables, records):
+    async def _prepare(self, session: PartitionSession, records: Sequence[ConsumerRecord]) -> Batch:
+        prepare = session.processor.prepare
+        batch = await self.run_step(session, prepare, records, records=records)
+        if batch.needs_tables:
             await self._follow_to_end(session)
-        return await self._in_time(session, session.processor.process, records)
-
-    async def _in_time(
-        self,
-        session: PartitionSession,
-        step: Callable[[Sequence[ConsumerRecord]], Result],
-        records: Sequence[ConsumerRecord],
-    ) -> Result:
-        """Run a step of the processor, in a thread if it may delay heartbeats."""
-        self._step.enter("working")
-        try:
-            return await asyncio.to_thread(step, records) if session.processor.heavy else step(records)
-        except (TableMissedError, InputRefusedError):
-            raise
-        except Exception as error:
-            last = records[-1]
-            source = TopicPartition(last.topic, last.partition)
-            self._failed[source] = max(self._failed.get(source, -1), last.offset)
-            raise ProcessingError(InputPlace(source, records[0].offset)) from error
+            batch = await self.run_step(session, prepare, batch.records, records=batch.records)
+        return batch
 
     async def _finish(
         self, session: PartitionSession, source: TopicPartition, outputs: Outputs, following: int

@@ -198,9 +198,7 @@ class PartitionTask:
         timed = processor if isinstance(processor, Timed) else None
         if timed is not None:
             # Control events are applied before any input is read.
-            await self._answering.commit(
-                session, await asyncio.to_thread(processor.idle, time.monotonic()), idle=True
-            )
+            await self._answering.run_idle(session, in_thread=True, idle=True)
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
@@ -216,7 +214,7 @@ class PartitionTask:
                 await self._keep_time(session, timed, inputs, idle=not fetched)
                 await self._let_gather(timed, fetched)
             else:
-                await self._answering.commit(session, processor.idle(time.monotonic()), idle=not fetched)
+                await self._answering.run_idle(session, in_thread=False, idle=not fetched)
             if time.monotonic() - self._disturbed > CALM_SECONDS:
                 self.health.recover()
 
@@ -245,9 +243,7 @@ class PartitionTask:
             if all([await session.arrivals.has_reached(source, ends[source]) for source in inputs]):
                 processor.reached_end(moment)
         while idle or processor.behind:
-            self.step.enter("working")
-            outputs = await asyncio.to_thread(session.processor.idle, time.monotonic())
-            await self._answering.commit(session, outputs, idle=idle)
+            await self._answering.run_idle(session, in_thread=True, idle=idle)
             if not processor.behind or self._stopping.is_set():
                 return
 

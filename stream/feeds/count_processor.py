@@ -19,6 +19,7 @@ from stream.feeds.window_queries import PartialWriter
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
+    Batch,
     LaterVersionError,
     Outputs,
     RecordLike,
@@ -161,22 +162,17 @@ class FeedProcessor:
         del records
         return Outputs()
 
-    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Return False: there are no tables."""
-        del records
-        return False
+    def prepare(self, records: Sequence[RecordLike]) -> Batch:
+        """Return the events of one step, fewer for more windows per event."""
+        return Batch(records[: max(1, WORK_AT_ONCE // max(1, self._streams.work))])
 
-    def portion(self, records: Sequence[RecordLike]) -> int:
-        """Return the number of events of one step, fewer for more windows per event."""
-        return min(len(records), max(1, WORK_AT_ONCE // max(1, self._streams.work)))
-
-    def process(self, records: Sequence[RecordLike]) -> Outputs:
+    def process(self, batch: Batch) -> Outputs:
         """Count events in order, and publish the windows that close.
 
         Raises:
             UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
         """
-        outputs, is_first = Outputs(), self._is_new
+        records, outputs, is_first = batch.records, Outputs(), self._is_new
         self._sync(outputs, records[0].offset if records else self._offset)
         changes = self._count(records, outputs) if records else []
         self._write(outputs, changes)
@@ -192,7 +188,7 @@ class FeedProcessor:
     def idle(self, now: float) -> Outputs:
         """Publish due windows: those that the clock has closed, and the rest of earlier steps."""
         del now
-        return self.process(())
+        return self.process(Batch(()))
 
     @property
     def moment(self) -> int:

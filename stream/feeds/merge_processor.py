@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from schemas import MAX_GROUPS
@@ -28,7 +29,7 @@ from stream.feeds.merge_state import (
 )
 from stream.feeds.window_queries import decode_partial, fits, groups_in, partial_of, questions
 from stream.processing.dead_letters import Rejection, Unread, dead_letter
-from stream.processing.protocol import PROGRESS_KEY, Outputs, RecordLike, topic_ids_of, with_topic_ids
+from stream.processing.protocol import PROGRESS_KEY, Batch, Outputs, RecordLike, topic_ids_of, with_topic_ids
 from stream.processing.topic_names import Topics, partition_of
 
 QUESTIONS_AT_ONCE: Final = MAX_GROUPS
@@ -46,6 +47,13 @@ _LOST = Rejection(
     "malformed",
     "partial: what was known of earlier windows of its running count is lost, which asks no more; open another stream",
 )
+
+
+@dataclass(frozen=True)
+class PartialBatch(Batch):
+    """Records with their partials; None for one that is unreadable."""
+
+    partials: Sequence[Any] = ()
 
 
 class MergeProcessor:
@@ -127,17 +135,17 @@ class MergeProcessor:
         self._settle(outputs)
         return outputs
 
-    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Return whether a partial belongs to a stream that control has not defined yet."""
-        partials = map(partial_of, records)
-        return any(one is not None and self._definition_of(one) is None for one in partials)
+    def prepare(self, records: Sequence[RecordLike]) -> PartialBatch:
+        """Decode the partials that complete windows of a limited number of groups.
 
-    def portion(self, records: Sequence[RecordLike]) -> int:
-        """Return the number of partials that complete windows of a limited number of groups."""
-        asked, waiting = 0, set[tuple[str, int, int]]()
-        for count, record in enumerate(records, 1):
-            partial = partial_of(record)
+        The tables are needed if a partial belongs to a stream that control has not defined yet.
+        """
+        asked, waiting, needs_tables = 0, set[tuple[str, int, int]](), False
+        partials: list[Any] = []
+        for record in records:
+            partials.append(partial := partial_of(record))
             told = None if partial is None else self._definition_of(partial)
+            needs_tables = needs_tables or (partial is not None and told is None)
             if told is None or partial is None or not told.is_merged:
                 continue
             waiting.add((partial.stream, partial.start, partial.partition))
@@ -149,8 +157,8 @@ class MergeProcessor:
             ):
                 asked += groups_in(told)
                 if asked >= QUESTIONS_AT_ONCE:
-                    return count
-        return len(records)
+                    break
+        return PartialBatch(records[: len(partials)], needs_tables, partials)
 
     def idle(self, now: float) -> Outputs:
         """Drop ended streams, ask the windows of begun periods and close past periods."""
@@ -164,13 +172,13 @@ class MergeProcessor:
         self._ask_waiting(outputs)
         return outputs
 
-    def process(self, records: Sequence[RecordLike]) -> Outputs:
+    def process(self, batch: PartialBatch) -> Outputs:
         """Apply partials in order, and ask each window when it is complete."""
-        outputs = Outputs()
+        outputs, records = Outputs(), batch.records
         self._settle(outputs)
-        for record in records:
+        for record, partial in zip(records, batch.partials, strict=True):
             try:
-                self._take(outputs, record)
+                self._take(outputs, record, partial)
             except Rejection as rejection:
                 self._reject(outputs, record, rejection)
         for name in self._ask_waiting(outputs):
@@ -193,8 +201,8 @@ class MergeProcessor:
         told = self._told.get(partial.stream)
         return told if told is not None and told.incarnation == partial.incarnation else None
 
-    def _take(self, outputs: Outputs, record: RecordLike) -> None:
-        partial, told = self._read(record)
+    def _take(self, outputs: Outputs, record: RecordLike, partial: Any) -> None:
+        told = self._require_definition(record, partial)
         if not told.is_merged:
             return
         merged = self._stream_of(partial)
@@ -271,10 +279,9 @@ class MergeProcessor:
         self._periods.passed(outputs, told, before, start)
         return asked
 
-    def _read(self, record: RecordLike) -> tuple[Any, StandingDefinition]:
+    def _require_definition(self, record: RecordLike, partial: Any) -> StandingDefinition:
         if isinstance(record.value, Unread):
             raise record.value.rejection
-        partial = partial_of(record)
         if partial is None:
             raise _MALFORMED
         told = self._definition_of(partial)
@@ -282,7 +289,7 @@ class MergeProcessor:
             raise _UNKNOWN
         if not fits(partial, told):
             raise _UNFIT
-        return partial, told
+        return told
 
     def _ask(
         self, outputs: Outputs, told: StandingDefinition, merged: Merged, start: int, partials: Partials

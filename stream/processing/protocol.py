@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -157,6 +157,18 @@ class InputRefusedError(RuntimeError):
     """An input is invalid and not read until repaired; the message has no private data."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Records of one step, as ``Processor.prepare`` has read them.
+
+    ``needs_tables`` is true if they have keys that the tables lack, so that the tables must catch
+    up and the records must be prepared again.
+    """
+
+    records: Sequence[RecordLike]
+    needs_tables: bool = False
+
+
 class Processor(Protocol):
     """One partition's state machine."""
 
@@ -210,23 +222,21 @@ class Processor(Protocol):
             TableMissedError: the restored changelog knew these records, but the tables lacked them.
         """
 
-    def portion(self, records: Sequence[RecordLike]) -> int:
-        """Return the number of leading records to process in one step, at least one.
+    def prepare(self, records: Sequence[RecordLike]) -> Batch:
+        """Read as many leading records of one input topic as one step processes, at least one.
 
-        It depends on public facts only, and changes nothing.
+        Their number depends on public facts only. It changes nothing, and the batch is valid until
+        the next call of ``follow`` or ``process``.
         """
 
-    def process(self, records: Sequence[RecordLike]) -> Outputs:
-        """Process a possibly empty batch of one input topic's records.
+    def process(self, batch: Any) -> Outputs:
+        """Process a batch that this processor has prepared; it may be empty.
 
         The outputs do not depend on the division into batches.
         """
 
     def idle(self, now: float) -> Outputs:
         """Return outputs due at ``now``, in monotonic seconds; called between batches."""
-
-    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Return True if the batch has keys that the tables lack, so that they must catch up."""
 
 
 @runtime_checkable

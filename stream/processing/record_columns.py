@@ -88,14 +88,6 @@ class RecordColumns(Sequence[Record]):
             timestamp_type=self.timestamp_type,
         )
 
-    def are(self, others: Sequence[Any]) -> bool:
-        """Return True if these are the same records of the same fetch."""
-        return (
-            isinstance(others, RecordColumns)
-            and others.values.data is self.values.data
-            and np.array_equal(others.values.at, self.values.at)
-        )
-
 
 def picked(records: Sequence[RecordLike], places: npt.NDArray[Any]) -> Iterable[RecordLike]:
     """Return the records at some places."""

@@ -16,7 +16,7 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.privacy.noise import NoiseKey
-from stream.processing.protocol import Headers, Outputs, Processor, Record, TableMissedError
+from stream.processing.protocol import Batch, Headers, Outputs, Processor, Record, TableMissedError
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
 from stream.tables.rows import in_memory
@@ -58,8 +58,11 @@ class Task:
     def step(self) -> bool:
         """Process at most one batch of each topic; return whether there was any record."""
         processor = self._processor
-        moved = [self._process(topic, processor.follow, len) for topic in processor.tables]
-        moved += [self._process(topic, processor.process, processor.portion) for topic in processor.inputs]
+        moved = [
+            self._process(topic, Batch, lambda batch: processor.follow(batch.records))
+            for topic in processor.tables
+        ]
+        moved += [self._process(topic, processor.prepare, processor.process) for topic in processor.inputs]
         return any(moved)
 
     def idle(self, now: float) -> bool:
@@ -69,15 +72,15 @@ class Task:
         return bool(outputs)
 
     def _process(
-        self, topic: str, process: Callable[[Sequence[Any]], Outputs], portion: Callable[[Sequence[Any]], int]
+        self, topic: str, prepare: Callable[[Sequence[Any]], Batch], process: Callable[[Any], Outputs]
     ) -> bool:
         at = self._at.get(topic, 0)
-        batch = self._logs.log((topic, self._partition))[at : at + BATCH_EVENTS]
-        if batch:
-            batch = batch[: portion(batch)]
+        records = self._logs.log((topic, self._partition))[at : at + BATCH_EVENTS]
+        if records:
+            batch = prepare(records)
             self._logs.write(process(batch))
-            self._at[topic] = at + len(batch)
-        return bool(batch)
+            self._at[topic] = at + len(batch.records)
+        return bool(records)
 
 
 class Feeds:
@@ -254,35 +257,37 @@ class MemoryInstallation:
         for worker in self._workers:
             self.write(worker.follow(()))
         while True:
-            moved = self._feed(topics.requests, 0, self._budget.process, self._budget.portion)
-            moved |= self._feed(topics.charges, 0, self._budget.process, self._budget.portion)
+            moved = self._feed(topics.requests, 0, self._budget.prepare, self._budget.process)
+            moved |= self._feed(topics.charges, 0, self._budget.prepare, self._budget.process)
             for partition in range(topics.partitions):
                 moved |= self._follow(partition)
                 worker = self._workers[partition]
-                moved |= self._feed(topics.queries, partition, worker.process, worker.portion)
+                moved |= self._feed(topics.queries, partition, worker.prepare, worker.process)
             moved |= self._feeds.step()
             if not moved and not self._feeds.idle(self._now / 1000):
                 self.write(self._budget.idle(self._now / 1000))
                 return
 
     def _follow(self, partition: int) -> bool:
+        worker = self._workers[partition]
         try:
-            return self._feed(self.topics.control, partition, self._workers[partition].follow)
+            return self._feed(self.topics.control, partition, Batch, lambda batch: worker.follow(batch.records))
         except TableMissedError:
             worker = self._workers[partition] = self._restored(partition)
             self.write(worker.follow(()))
             return True
 
-    def _feed(self, topic: str, partition: int, process: Any, portion: Callable[..., int] = len) -> bool:
+    def _feed(
+        self, topic: str, partition: int, prepare: Callable[..., Batch], process: Callable[[Any], Outputs]
+    ) -> bool:
         place = (topic, partition)
         log = self._logs.get(place, [])
         at = self._positions.get(place, 0)
         if at >= len(log):
             return False
-        batch = log[at : at + BATCH_EVENTS]
-        batch = batch[: portion(batch)]
+        batch = prepare(log[at : at + BATCH_EVENTS])
         self.write(process(batch))
-        self._positions[place] = at + len(batch)
+        self._positions[place] = at + len(batch.records)
         return True
 
     def write(self, outputs: Outputs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +14,7 @@ from schemas import MAX_EVENT_BYTES
 from schemas.wire import UNREADABLE
 from stream.kernel import Column, Spans, spans_of
 from stream.processing.dead_letters import Rejection
-from stream.processing.protocol import RecordLike
+from stream.processing.protocol import Batch, RecordLike
 from stream.processing.record_columns import RecordColumns, picked
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, Workload
@@ -35,27 +35,18 @@ from stream.worker.query_decoding import (
 from stream.worker.stream_terms import about_of
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+@dataclass(frozen=True)
+class QueryBatch(Batch):
     """Decoded records, assigned to streams.
 
     ``rows`` are the questions to plain streams; ``waiting`` has place, slot and query of the other
     admitted questions, and ``shares`` the shares after them.
     """
 
-    records: Sequence[RecordLike]
-    rejected: list[tuple[int, Rejection]]
-    unknown: bool
-    rows: QuestionRows
-    waiting: list[tuple[int, int, Any]]
-    shares: Shares
-
-    def has_read(self, records: Sequence[RecordLike]) -> bool:
-        """Return whether these are the records that were read."""
-        mine = self.records
-        if isinstance(mine, RecordColumns):
-            return mine.are(records)
-        return len(mine) == len(records) and (not mine or (mine[0] is records[0] and mine[-1] is records[-1]))
+    rejected: list[tuple[int, Rejection]] = field(kw_only=True)
+    rows: QuestionRows = field(kw_only=True)
+    waiting: list[tuple[int, int, Any]] = field(kw_only=True)
+    shares: Shares = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +71,7 @@ class Admission:
         self.shares = shares
         self._workload = Workload(context)
 
-    def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> Reading:
+    def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
         """Read records up to the one whose work exhausts ``budget``."""
         rows: list[Row] = []
         waiting: list[tuple[int, int, Any]] = []
@@ -129,7 +120,7 @@ class Admission:
                 records = records[: place + 1]
                 break
         found = scanned.before(len(records)).and_also(QuestionRows.of(without_repeats(rows, rejected)))
-        return Reading(records, rejected, unknown, found, waiting, shares)
+        return QueryBatch(records, unknown, rejected=rejected, rows=found, waiting=waiting, shares=shares)
 
     def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
         """Charge a question's work to its stream's share; Rejection if there is no room."""
@@ -158,15 +149,15 @@ class Admission:
         rows = QuestionRows(everything, ids, slots, values, thresholds, offsets, events)
         return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
 
-    def admit(self, reading: Reading) -> AdmittedBatch:
+    def admit(self, batch: QueryBatch) -> AdmittedBatch:
         """Resolve the waiting questions in order."""
-        rejected = reading.rejected.copy()
+        rejected = batch.rejected.copy()
         asked: list[AdmittedQuestion] = []
         resolved: list[Row] = []
         streams, one_by_one = self._context.streams, self._families.one_by_one
         kinds, sorts = streams.kinds, streams.sorts
-        for place, slot, query in reading.waiting:
-            record = reading.records[place]
+        for place, slot, query in batch.waiting:
+            record = batch.records[place]
             payload = record.value or b""
             try:
                 content = self._resolve(slot, query)
@@ -178,9 +169,9 @@ class Admission:
                 asked.append(AdmittedQuestion(place, query.id, slot, record.offset, payload, content, about))
             else:
                 resolved.append((place, query.id, slot, content, query.threshold, record.offset, payload, about))
-        if reading.waiting:
+        if batch.waiting:
             rejected.sort(key=itemgetter(0))
-        return AdmittedBatch(rejected, asked, reading.rows.and_also(QuestionRows.of(resolved)))
+        return AdmittedBatch(rejected, asked, batch.rows.and_also(QuestionRows.of(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
         """Let the stream's family resolve a question; every private number comes from here.

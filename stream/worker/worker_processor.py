@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
-from stream.worker.admission import Admission, AdmittedBatch, Reading
+from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
 from stream.worker.answer_encoding import Replies
 from stream.worker.answer_headers import enveloped
 from stream.worker.answer_publishing import ColumnPublisher, Publisher
@@ -56,7 +57,6 @@ class QueryProcessor:
         self._families = families(context)
         self._limited = limits.outstanding > 0
         self._admission = Admission(topics, context, self._families, Shares(limits))
-        self._reading: Reading | None = None
         self._progress = _WireProgress(0)
         self._control = Control(self.streams, tables, topics.state)
         self._restore = WorkerRestore(topics.control, self._control, self.streams)
@@ -96,7 +96,6 @@ class QueryProcessor:
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply control events; a stream that they end reports its last totals once."""
-        self._reading = None
         self._control.refuse_unfit(np.array(self._control.define(records), dtype=np.intp))
         return self._settle()
 
@@ -104,17 +103,12 @@ class QueryProcessor:
         """Count the open streams that this worker refuses, by reason."""
         return self.streams.refusals()
 
-    def needs_tables(self, records: Sequence[RecordLike]) -> bool:
-        """Return whether a query names a stream that no control event has defined yet."""
-        self._reading = self._read(records)
-        return self._reading.unknown
+    def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
+        """Decode records: all, if no stream is heavy.
 
-    def portion(self, records: Sequence[RecordLike]) -> int:
-        """Return how many records to process at once: all, if no stream is heavy."""
-        if not self.heavy:
-            return len(records)
-        self._reading = self._admission.read(records, WORK_AT_ONCE)
-        return len(self._reading.records)
+        The tables are needed if a query names a stream that no control event has defined yet.
+        """
+        return self._admission.read(records, WORK_AT_ONCE if self.heavy else math.inf)
 
     def idle(self, now: float) -> Outputs:
         """End streams, and write status records of changed streams once per interval."""
@@ -126,19 +120,20 @@ class QueryProcessor:
             self.streams.columns.changed[changed] = False
         return outputs
 
-    def process(self, records: Sequence[RecordLike]) -> Outputs:
+    def process(self, batch: QueryBatch) -> Outputs:
         """Answer queries in order; an invalid query does not affect the others."""
-        reading, self._reading = self._read(records), None
-        charged = self._charge(reading)
+        charged, records = self._charge(batch), batch.records
         outputs = self._settle()
         if not records:
             return outputs
-        batch = self._admission.admit(reading)
-        answers: list[Message | None] = [None] * (len(records) - len(batch.rows.slots) and len(records))
-        for place, rejection in batch.rejected:
+        admitted = self._admission.admit(batch)
+        answers: list[Message | None] = [None] * (len(records) - len(admitted.rows.slots) and len(records))
+        for place, rejection in admitted.rejected:
             answers[place] = self._replies.reject(outputs, records[place], rejection)
-        in_columns = self._answer(batch, answers, outputs)
-        outputs.extend(self._topics.answers, self._partition, self._in_order(records, batch, answers, in_columns))
+        in_columns = self._answer(admitted, answers, outputs)
+        outputs.extend(
+            self._topics.answers, self._partition, self._in_order(records, admitted, answers, in_columns)
+        )
         self._reached(outputs, records[-1], charged)
         return outputs
 
@@ -157,15 +152,10 @@ class QueryProcessor:
             answers[place] = answer
         return enveloped(self._topics.answers, records, answers)
 
-    def _read(self, records: Sequence[RecordLike]) -> Reading:
-        if self._reading is not None and self._reading.has_read(records):
-            return self._reading
-        return self._admission.read(records)
-
-    def _charge(self, reading: Reading) -> Sequence[int]:
-        """Adopt the shares after a reading and return the slots whose shares changed."""
-        shares = self._admission.shares = reading.shares
-        charged = list(dict.fromkeys(slot for _, slot, _ in reading.waiting)) if self._limited else []
+    def _charge(self, batch: QueryBatch) -> Sequence[int]:
+        """Adopt the shares after a batch and return the slots whose shares changed."""
+        shares = self._admission.shares = batch.shares
+        charged = list(dict.fromkeys(slot for _, slot, _ in batch.waiting)) if self._limited else []
         for slot in charged:
             self.streams.columns.due[slot] = shares.due.get(slot, shares.served)
         return charged

@@ -32,6 +32,7 @@ from stream.tables import TableStore
 from stream.worker import QueryProcessor
 from stream.worker.fair_shares import UNLIMITED, Limits
 from tests.chaos.load import probe, standing_probe
+from tests.processing import process_records
 
 answers_codec: Codec[Answer] = Codec(Answer, limit=MAX_RECORD_BYTES)
 control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
@@ -112,7 +113,7 @@ def check_replay(installation: Installation, logs: Logs, partition: int) -> list
         violations.append(f"partition {partition}: replay gave {different} answers that differ, of {len(seen)}")
     streams = [stream for stream in replayed.streams.names if stream not in ended]
     rebuilt = installation.restored(logs, partition)
-    rebuilt.process([])
+    process_records(rebuilt, [])
     violations += [
         f"{stream} can still answer, and the ledger has it ended"
         for stream, figures in rebuilt.streams.figures().items()
@@ -153,8 +154,8 @@ def differences(what: str, one: QueryProcessor, other: QueryProcessor, streams: 
     topic_ids = one.topic_ids | other.topic_ids
     for processor in (one, other):
         processor.topic_ids.update(topic_ids)
-        processor.process([])  # Requests to halt or close that were not acted upon yet.
-    if _ordered(one.process(probes)) != _ordered(other.process(probes)):
+        process_records(processor, [])  # Requests to halt or close that were not acted upon yet.
+    if _ordered(process_records(one, probes)) != _ordered(process_records(other, probes)):
         violations.append(f"{what} would answer differently")
     return violations
 
@@ -302,7 +303,7 @@ def _replay(
     for first, last in pairwise([*cuts, len(queries)]):
         processor.follow(taken.get(first, ()))
         batch = queries[first:last]
-        for topic, number, messages in processor.process(batch):
+        for topic, number, messages in process_records(processor, batch):
             outputs.extend(topic, number, messages)
     return processor, outputs
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.properties import free_port
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
-from stream.processing.protocol import Outputs, RecordLike
+from stream.processing.protocol import Outputs
 from stream.services.keyed_services import worker
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from stream.worker import QueryProcessor
+from stream.worker.admission import QueryBatch
 from tests.chaos.ground import POLL_MS, Ground, crippled, installation
 from tests.chaos.load import specs
 from tests.chaos.probes import probe
@@ -96,11 +96,11 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
     process = QueryProcessor.process
     batches: list[int] = []
 
-    def slow(self: QueryProcessor, records: Sequence[RecordLike]) -> Outputs:
+    def slow(self: QueryProcessor, batch: QueryBatch) -> Outputs:
         if not batches:
-            batches.append(len(records))
+            batches.append(len(batch.records))
             time.sleep(IDLE_SECONDS)
-        return process(self, records)
+        return process(self, batch)
 
     async with installation(narrow, key, tmp_path) as ground:
         client = ground.client

@@ -17,6 +17,7 @@ from stream.feeds.merge_processor import MergeProcessor
 from stream.processing.protocol import Outputs, Record
 from tests import builders
 from tests.privacy.live_topics import MINUTE, PARTITIONS, Form, Person, written
+from tests.processing import process_records
 
 HOUR = 60 * MINUTE
 
@@ -66,12 +67,12 @@ class World:
             own = [record for record in records if record.partition == partition]
             own = [record._replace(offset=offset) for offset, record in enumerate(own)]
             for start in range(0, len(own), step):
-                partials += _written_to(feed.process(own[start : start + step]), topics.partials)
+                partials += _written_to(process_records(feed, own[start : start + step]), topics.partials)
             feed.reached_end(end * 60)
             while outputs := feed.idle(0.0):
                 partials += _written_to(outputs, topics.partials)
         partials = [record._replace(offset=offset) for offset, record in enumerate(partials)]
-        outputs = merging.process(partials)
+        outputs = process_records(merging, partials)
         return self._numbers(_written_to(outputs, topics.queries))
 
     def _numbers(self, questions: Sequence[Record]) -> Asked:

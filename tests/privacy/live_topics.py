@@ -21,6 +21,7 @@ from stream.feeds.window_queries import groups_in
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
+from tests.processing import process_records
 from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, told
 
 MINUTE = 60_000
@@ -143,7 +144,7 @@ def asked(
         for number, start in enumerate(range(0, len(own), step)):
             chunk = own[start : start + step]
             heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
-            partials += _partials(feed.process(chunk))
+            partials += _partials(process_records(feed, chunk))
         _hear(known, streams, END_MS, heard)
         feed.reached_end(end * 60)
         while outputs := feed.idle(0.0):

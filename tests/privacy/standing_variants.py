@@ -48,8 +48,8 @@ def empty_windows_left_out(surgery: Surgery) -> None:
     """A window that nobody was counted in is not told of."""
     process = FeedProcessor.process
 
-    def sparing(feed: FeedProcessor, records: Any) -> Any:
-        outputs = process(feed, records)
+    def sparing(feed: FeedProcessor, batch: Any) -> Any:
+        outputs = process(feed, batch)
         for (topic, _), messages in outputs.messages.items():
             if topic.endswith(".partials"):
                 messages.parts = [[message for message in messages if b'"cells":[]' not in (message[1] or b"")]]

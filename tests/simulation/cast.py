@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from schemas import StreamSpec
 from sotto import Driver
-from stream.processing.protocol import Outputs, Record, RecordLike
+from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
 from stream.tables import TableStore
 from stream.worker import QueryProcessor
+from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Limits
 from tests.builders import KEY
 from tests.chaos.load import ROWS, sources, specs
@@ -42,9 +42,9 @@ class FragileProcessor(QueryProcessor):
 
     failures: Counter[bytes]
 
-    def process(self, records: Sequence[RecordLike]) -> Outputs:
-        outputs = super().process(records)
-        for record in records:
+    def process(self, batch: QueryBatch) -> Outputs:
+        outputs = super().process(batch)
+        for record in batch.records:
             if self.failures[record.value or b""] > 0:
                 self.failures[record.value or b""] -= 1
                 raise ZeroDivisionError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -26,10 +27,11 @@ from stream.engine.writer import Stamps, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
-from stream.processing.protocol import Outputs, Processor
+from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.processing.receipts import Receipts
 from stream.settings import Settings
 from stream.worker import QueryProcessor, worker_restore
+from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
 from stream.worker.mechanism_updates import UpdateLog
@@ -270,7 +272,12 @@ def old_fetches_not_filtered() -> Iterator[None]:
 @contextmanager
 def unknown_streams_refused_at_once() -> Iterator[None]:
     """Nobody waits for a control event that is under way."""
-    with patch.object(QueryProcessor, "needs_tables", lambda *_: False):
+    prepare = QueryProcessor.prepare
+
+    def without_tables(self: QueryProcessor, records: Sequence[RecordLike]) -> QueryBatch:
+        return replace(prepare(self, records), needs_tables=False)
+
+    with patch.object(QueryProcessor, "prepare", without_tables):
         yield
 
 

@@ -7,6 +7,7 @@ import pytest
 from stream.processing.protocol import Record
 from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source
+from tests.processing import process_records
 from tests.unit.processors.installation import spec, table_store
 
 
@@ -24,7 +25,7 @@ def _worker() -> QueryProcessor:
 
 
 def _state(worker: QueryProcessor) -> str:
-    worker.process([])
+    process_records(worker, [])
     return worker.streams.figures()["ward"][0]
 
 

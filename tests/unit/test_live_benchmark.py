@@ -19,6 +19,7 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics, partition_of
+from tests.processing import process_records
 
 
 def test_the_second_half_counts() -> None:
@@ -103,5 +104,5 @@ def test_events_are_such_as_a_feed_counts(conditions: int) -> None:
         feed.restored()
         mine = [value for partition, _, value in events if partition == number]
         records = [Record("ops", number, offset, 60_600, None, value) for offset, value in enumerate(mine)]
-        outputs = feed.process(records)
+        outputs = process_records(feed, records)
         assert not [messages for topic, _, messages in outputs if topic == Topics(partitions=3).rejected]

@@ -18,6 +18,7 @@ from stream.budget import BudgetProcessor
 from stream.processing.protocol import LaterVersionError, Record
 from stream.processing.topic_names import partition_of
 from tests.chaos.load import Questions
+from tests.processing import process_records
 from tests.simulation.schedule import lazily
 from tests.simulation.world import World, perform
 from tests.upgrade.recordings import Recording, recordings
@@ -126,8 +127,8 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
         )
         for place, name in enumerate(names)
     ]
-    assert not worker.needs_tables(questions)  # what cannot be read does not come by waiting
-    outputs = worker.process(questions)
+    assert not worker.prepare(questions).needs_tables  # what cannot be read does not come by waiting
+    outputs = process_records(worker, questions)
     answers = [
         Answer.model_validate_json(value or b"") for _, value, _ in outputs.messages[recording.topics.answers, 0]
     ]

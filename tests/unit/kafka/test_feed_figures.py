@@ -9,6 +9,7 @@ from stream.feeds import event_clock, intake
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
 from stream.services.feed_service import CODES, FeedFigures, seconds_behind
+from tests.processing import process_records
 from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, source, start, told
 
 
@@ -35,7 +36,7 @@ def test_a_partition_without_a_mark_is_as_far_behind_as_it_holds_up_windows() ->
         feed.idle(0.0)
     assert seconds_behind(about, feeds, 0.0) == 0.0
     for hour, behind in ((1, 0), (3, 7200)):
-        feeds[0].process([Arrived(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])
+        process_records(feeds[0], [Arrived(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])
         assert seconds_behind(about, feeds, 0.0) == behind
-    feeds[1].process([Arrived(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
+    process_records(feeds[1], [Arrived(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
     assert seconds_behind(about, feeds, 0.0) == 3600

@@ -13,7 +13,7 @@ from stream.engine.batch_loop import BatchLoop
 from stream.engine.input_positions import GroupOffsets, OutputBuffer
 from stream.engine.session import PartitionSession, Refusals
 from stream.engine.task_status import PartitionHealth, TaskStep
-from stream.processing.protocol import Outputs, Processor
+from stream.processing.protocol import Batch, Outputs, Processor
 from tests.unit.kafka.tasks import equipment_of_a_worker
 
 STEP_SECONDS = 0.2
@@ -26,14 +26,14 @@ class SlowProcessor:
     def __init__(self, *, heavy: bool) -> None:
         self.heavy = heavy
 
-    def needs_tables(self, records: Sequence[Any]) -> bool:
+    def prepare(self, records: Sequence[Any]) -> Batch:
         time.sleep(STEP_SECONDS)
-        return len(records) > 1
+        return Batch(records)
 
-    def process(self, records: Sequence[Any]) -> Outputs:
+    def process(self, batch: Batch) -> Outputs:
         time.sleep(STEP_SECONDS)
         outputs = Outputs()
-        outputs.extend("answers", 0, [(b"key", b"value", ()) for _ in records])
+        outputs.extend("answers", 0, [(b"key", b"value", ()) for _ in batch.records])
         return outputs
 
 
@@ -55,7 +55,8 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
             heartbeats += 1
 
     beating = asyncio.create_task(beat())
-    outputs = await answering._process(life, [cast(Any, object())])
+    batch = await answering._prepare(life, [cast(Any, object())])
+    outputs = await answering.run_step(life, processor.process, batch)
     beating.cancel()
     assert [len(messages) for _, _, messages in outputs] == [1]
     return heartbeats

@@ -23,6 +23,7 @@ from stream.processing.protocol import InputRefusedError, Processor, Record
 from stream.processing.topic_names import Topics
 from stream.worker import QueryProcessor
 from tests.builders import KEY
+from tests.processing import process_records
 from tests.unit.processors.installation import table_store
 from tests.unit.processors.live import flights
 
@@ -168,7 +169,7 @@ def test_progress_keeps_topic_ids(role: str) -> None:
 def progress_of(processor: Any, given: dict[str, str] | None = None) -> Record:
     """The progress record after a malformed event at offset 7."""
     processor.topic_ids.update(given or {})
-    outputs = processor.process([Record(processor.inputs[0], 0, 7, 0, b"key", b"{")])
+    outputs = process_records(processor, [Record(processor.inputs[0], 0, 7, 0, b"key", b"{")])
     [message] = [
         message
         for topic, _, messages in outputs
@@ -183,10 +184,10 @@ def test_a_budget_service_takes_one_input_again_and_goes_on_with_the_other() -> 
     processor = MAKERS["budget"]()
     requests, charges = processor.inputs
     for topic in (requests, charges):
-        processor.process([Record(topic, 0, 7, 0, b"key", b"{")])
+        process_records(processor, [Record(topic, 0, 7, 0, b"key", b"{")])
     processor.recreated(requests)
     after = MAKERS["budget"]()
-    outputs = processor.process([Record(charges, 0, 8, 0, b"key", b"{")])
+    outputs = process_records(processor, [Record(charges, 0, 8, 0, b"key", b"{")])
     after.restore(
         Record(topic, 0, 0, 0, *message)
         for topic, _, messages in outputs

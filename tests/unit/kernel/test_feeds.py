@@ -8,6 +8,7 @@ import pytest
 
 from stream.kernel import use
 from tests.kernels import kernel
+from tests.processing import process_records
 from tests.unit.processors.feeds.crashes import check_counts
 from tests.unit.processors.feeds.topic import Arrived, Kafka, Known, changelog, columns, event, source, start, told
 
@@ -50,7 +51,7 @@ def test_wrong_times_are_refused_alike_without_kernel(at: Any, clock: str) -> No
         feed = start(about, Known(*[told(about, name, begins=moment) for name, moment in begins.items()]))
         kafka = changelog(about)
         with use(library):
-            outputs = feed.process(fetched)
+            outputs = process_records(feed, fetched)
         kafka.commit(outputs)
         letters = [[*messages] for topic, _, messages in outputs if topic.endswith("rejected")]
         found.append((kafka, feed.counted, letters))

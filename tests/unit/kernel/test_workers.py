@@ -13,6 +13,7 @@ from stream.kernel import spans_of, use
 from stream.processing.protocol import Outputs, Record, RecordLike
 from stream.processing.record_columns import MessageColumns, RecordColumns
 from tests.kernels import kernel
+from tests.processing import process_records
 from tests.unit.processors.batches import FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import HIGH, LOW, query, records
 
@@ -69,7 +70,7 @@ def test_worker_writes_same_bytes_with_and_without_kernel(log: list[bytes], cut:
     for library, shape in shapes:
         with use(library):
             worker = new_worker()
-            outputs = [worker.process(shape(part)) for part in portions]
+            outputs = [process_records(worker, shape(part)) for part in portions]
             found.append(written([*outputs, worker.idle(10.0)]))
     assert found[0] == found[1] == found[2]
 
@@ -79,7 +80,7 @@ def test_kernel_keeps_answers_to_plain_queries_in_columns() -> None:
     log = records([query(str(number), "best", LOW) for number in range(50)])
     with use(kernel()):
         worker = new_worker()
-        outputs = worker.process(in_columns(log))
+        outputs = process_records(worker, in_columns(log))
     answers = next(messages for topic, _, messages in outputs if topic.endswith("answers"))
     assert [type(part) for part in answers.parts] == [MessageColumns]
     assert len(answers) == 50

@@ -13,6 +13,7 @@ from stream.budget import BudgetProcessor
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from stream.processing.topic_names import Topics
 from tests.builders import KEY, source
+from tests.processing import process_records
 from tests.unit.processors.installation import spec, table_store, written
 
 TOPICS = Topics(partitions=1)
@@ -36,8 +37,9 @@ class Service:
 
     def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:
         start, self.offset = self.offset, self.offset + len(values)
-        outputs = self.processor.process(
-            [Record(topic, 0, start + number, 0, b"feed", value) for number, value in enumerate(values)]
+        outputs = process_records(
+            self.processor,
+            [Record(topic, 0, start + number, 0, b"feed", value) for number, value in enumerate(values)],
         )
         for key, value, _ in written(outputs, TOPICS.ledger):
             if value is None:

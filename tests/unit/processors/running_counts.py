@@ -28,6 +28,7 @@ from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.worker import QueryProcessor
 from tests.builders import KEY, parse_source, source
+from tests.processing import process_records
 from tests.unit.processors.installation import answers_in, records, table_store
 
 TOPICS = Topics(partitions=1)
@@ -141,4 +142,4 @@ def worker_of(*streams: Stream) -> QueryProcessor:
 
 def asked(worker: QueryProcessor, questions: Iterable[bytes], start: int = 0) -> list[Answer]:
     """The answers to questions that come in one batch."""
-    return answers_in(worker.process(records(list(questions), start=start)), TOPICS)
+    return answers_in(process_records(worker, records(list(questions), start=start)), TOPICS)

@@ -13,6 +13,7 @@ from schemas import Amount, Answer, Checkpoint
 from stream.processing.protocol import Outputs, Record
 from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source
+from tests.processing import process_records
 from tests.unit.processors.batches import DRIVER, FEEDS, TABLES, new_worker
 from tests.unit.processors.installation import (
     HIGH,
@@ -50,7 +51,7 @@ def events(draw: st.DrawFn) -> list[bytes]:
 
 
 def run(worker: QueryProcessor, batches: list[list[Record]]) -> list[Outputs]:
-    return [worker.process(batch) for batch in batches]
+    return [process_records(worker, batch) for batch in batches]
 
 
 def answers_of(outputs: list[Outputs]) -> list[Answer]:
@@ -107,7 +108,7 @@ def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut
     all_records = records(log)
     expected = answers_of(run(new_worker(), [all_records]))
     predecessor = new_worker()
-    first = predecessor.process(all_records[:cut])
+    first = process_records(predecessor, all_records[:cut])
     successor = QueryProcessor(DRIVER.topics, 0, KEY, DRIVER._tables)
     successor.restore(record for record in DRIVER.records(DRIVER.topics.control))
     state = DRIVER.topics.state
@@ -116,7 +117,7 @@ def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut
     )
     assert successor.restored() == {DRIVER.topics.queries: min(cut, len(log))}
     assert successor.streams.figures() == predecessor.streams.figures()
-    second = successor.process(all_records[cut:])
+    second = process_records(successor, all_records[cut:])
     assert answers_of([first, second]) == expected
 
 
@@ -174,7 +175,7 @@ def test_what_a_rejected_event_is_told_hangs_on_no_batch() -> None:
 
 
 def test_an_empty_batch_writes_nothing() -> None:
-    assert not new_worker().process([])
+    assert not process_records(new_worker(), [])
 
 
 def test_a_batch_may_take_long_where_rows_are_counted_and_not_where_only_noise_is_drawn() -> None:

@@ -11,6 +11,7 @@ from stream.processing.protocol import Outputs
 from stream.processing.topic_names import Topics
 from stream.worker.worker_processor import STATUS_INTERVAL, QueryProcessor
 from tests.builders import KEY, OTHER_KEY, installation, source
+from tests.processing import process_records
 from tests.unit.processors.installation import (
     HIGH,
     LOW,
@@ -41,7 +42,9 @@ def test_every_batch_says_how_far_the_partition_is_answered() -> None:
     driver, worker = busy_worker()
     batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW)], start=5)
     progress = [
-        value for key, value, _ in written(worker.process(batch), driver.topics.state) if key == b"@progress"
+        value
+        for key, value, _ in written(process_records(worker, batch), driver.topics.state)
+        if key == b"@progress"
     ]
     assert [json.loads(value or b"") for value in progress] == [{"offset": 8}]
 
@@ -49,19 +52,19 @@ def test_every_batch_says_how_far_the_partition_is_answered() -> None:
 def test_each_touched_stream_has_one_checkpoint_with_the_last_offset_that_it_answered() -> None:
     driver, worker = busy_worker()
     log = [query("a", "one", LOW), query("b", "two", HIGH), query("c", "one", HIGH), query("d", "two", LOW)]
-    kept = checkpoints_in(worker.process(records(log)), driver.topics)
+    kept = checkpoints_in(process_records(worker, records(log)), driver.topics)
     found = {name: (one.state, one.answered, one.tops, one.offset) for name, one in kept.items()}
     assert found == {"one": ("open", 2, 1, 2), "two": ("exhausted", 1, 1, 1)}
 
 
 def test_a_charge_is_sent_for_a_first_answer_and_for_each_top() -> None:
     driver, worker = busy_worker()
-    first = worker.process(records([query("a", "one", LOW), query("b", "two", LOW)]))
+    first = process_records(worker, records([query("a", "one", LOW), query("b", "two", LOW)]))
     assert [(charge.stream, charge.answered, charge.tops) for charge in charges_in(first, driver.topics)] == [
         ("one", 1, 0),
         ("two", 1, 0),
     ]
-    second = worker.process(records([query("c", "one", HIGH), query("d", "two", HIGH)], start=2))
+    second = process_records(worker, records([query("c", "one", HIGH), query("d", "two", HIGH)], start=2))
     found = {
         charge.stream: (charge.state, charge.answered, charge.tops) for charge in charges_in(second, driver.topics)
     }
@@ -70,8 +73,8 @@ def test_a_charge_is_sent_for_a_first_answer_and_for_each_top() -> None:
 
 def test_a_halted_query_touches_nothing() -> None:
     driver, worker = busy_worker()
-    worker.process(records([query("a", "two", HIGH)]))
-    again = worker.process(records([query("b", "two", HIGH)], start=1))
+    process_records(worker, records([query("a", "two", HIGH)]))
+    again = process_records(worker, records([query("b", "two", HIGH)], start=1))
     assert checkpoints_in(again, driver.topics) == {}
     assert charges_in(again, driver.topics) == []
 
@@ -79,7 +82,9 @@ def test_a_halted_query_touches_nothing() -> None:
 def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
     driver, worker = busy_worker()
     assert not worker.idle(100.0)
-    worker.process(records([query("a", "one", HIGH), query("b", "one", LOW), query("c", "two", LOW)], start=7))
+    process_records(
+        worker, records([query("a", "one", HIGH), query("b", "one", LOW), query("c", "two", LOW)], start=7)
+    )
     assert not worker.idle(100.0 + STATUS_INTERVAL / 2)
     digests = digests_in(worker.idle(100.0 + STATUS_INTERVAL), driver.topics)
     found = {
@@ -99,32 +104,32 @@ def test_a_stream_that_ended_has_a_last_digest() -> None:
 
 def test_only_a_query_to_a_stream_not_heard_of_needs_the_control_topic_first() -> None:
     _, worker = busy_worker()
-    assert worker.needs_tables(records([query("a", "one", LOW), query("b", "nobody", LOW)]))
-    assert not worker.needs_tables(records([query("a", "one", LOW), b"broken", query("b", "two")]))
+    assert worker.prepare(records([query("a", "one", LOW), query("b", "nobody", LOW)])).needs_tables
+    assert not worker.prepare(records([query("a", "one", LOW), b"broken", query("b", "two")])).needs_tables
 
 
 def test_a_stream_opened_after_its_first_query_was_seen_is_answered() -> None:
     driver = installation(spec("early"))
     worker = worker_of(driver)
     batch = records([query("a", "early", LOW), query("b", "late", LOW)])
-    assert worker.needs_tables(batch)
+    assert worker.prepare(batch).needs_tables
     driver.open(spec("late"))
     worker.follow(driver.records(driver.topics.control)[-1:])
-    assert not written(worker.process(batch), driver.topics.rejected)
+    assert not written(process_records(worker, batch), driver.topics.rejected)
 
 
 def test_looking_at_a_batch_first_changes_no_answer() -> None:
     driver, worker = busy_worker()
     batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW), query("c", "one", HIGH)])
-    worker.needs_tables(batch)
-    assert list(worker.process(batch)) == list(worker_of(driver).process(batch))
+    worker.prepare(batch)
+    assert list(process_records(worker, batch)) == list(process_records(worker_of(driver), batch))
 
 
-def test_a_batch_that_was_not_looked_at_is_not_taken_for_the_one_that_was() -> None:
+def test_a_batch_that_is_prepared_and_dropped_changes_no_answer() -> None:
     driver, worker = busy_worker()
-    worker.needs_tables(records([query("a", "one", LOW)]))
+    worker.prepare(records([query("a", "one", LOW)]))
     other = records([query("b", "two", LOW)])
-    assert list(worker.process(other)) == list(worker_of(driver).process(other))
+    assert list(process_records(worker, other)) == list(process_records(worker_of(driver), other))
 
 
 def test_a_thousand_streams_fit_one_partition() -> None:
@@ -142,7 +147,9 @@ def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_h
     [digest] = digests_in(worker.idle(100.0), driver.topics)
     assert (digest.stream, digest.state, digest.answered) == ("people-0", "open", 0)
     assert "source data differs from what was registered" in (digest.refused or "")
-    [answer] = answers_in(worker.process(records([query("a", "people-0", where="age < 10")])), driver.topics)
+    [answer] = answers_in(
+        process_records(worker, records([query("a", "people-0", where="age < 10")])), driver.topics
+    )
     assert (answer.outcome, answer.reason) == ("halted", digest.refused)
 
     fit = QueryProcessor(driver.topics, 0, KEY, driver._tables)

@@ -16,6 +16,7 @@ from stream.processing import receipts
 from stream.processing.protocol import Record
 from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source
+from tests.processing import process_records
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import HIGH, LOW, query, spec, table_store, written
 from tests.unit.processors.mechanisms import KINDS, Kind, driver_with
@@ -281,7 +282,7 @@ def test_whatever_order_control_comes_in_the_extension_counts(
         ]
         for event in events:
             worker.follow([event]) if way == "idle between" else worker._control.define([event])
-    worker.process([])
+    process_records(worker, [])
     slot = worker.streams.slots["s"]
     assert worker.streams.left(slot) == 2
     assert worker.streams.figures()["s"][0] == "open"
@@ -294,7 +295,7 @@ def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> Non
     worker = QueryProcessor(driver.topics, 0, KEY, table_store())
     worker.follow(before)
     event = Record(driver.topics.queries, 0, 0, 0, b"s", query("a", "s", HIGH))
-    outputs = worker.process([event])
+    outputs = process_records(worker, [event])
     assert worker.streams.figures()["s"][0] == "exhausted"
     [(key, value, _)] = written(outputs, driver.topics.charges)
     # The ledger has granted more by then: this is news of what was spent, and no end.

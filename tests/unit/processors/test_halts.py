@@ -10,6 +10,7 @@ from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
 from stream.worker import QueryProcessor
 from tests.builders import KEY, OTHER_KEY, PEOPLE, installation, source
+from tests.processing import process_records
 from tests.unit.processors.installation import (
     HIGH,
     LOW,
@@ -101,7 +102,7 @@ def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> No
 def test_an_ended_stream_reports_its_last_totals_once() -> None:
     driver = installation(spec("alarms"))
     worker = worker_of(driver)
-    worker.process(records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
+    process_records(worker, records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
     driver.close("feed", "alarms", reason="done")
     control = driver.records(driver.topics.control)[-1:]
     first, second = worker.follow(control), worker.follow(control)
@@ -114,7 +115,7 @@ def test_an_ended_stream_reports_its_last_totals_once() -> None:
 def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() -> None:
     driver = installation(spec("alarms"))
     predecessor = worker_of(driver)
-    outputs = predecessor.process(records([query("a", "alarms", LOW)]))
+    outputs = process_records(predecessor, records([query("a", "alarms", LOW)]))
     driver.close("feed", "alarms")
     successor = restarted(driver, [outputs])
     [charge] = charges_in(successor.follow(()), driver.topics)
@@ -124,21 +125,23 @@ def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() ->
 def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() -> None:
     driver = installation(spec("alarms", cutoff=1), spec("closed"))
     predecessor = worker_of(driver)
-    outputs = [predecessor.process(records([query("a", "alarms", HIGH)]))]
+    outputs = [process_records(predecessor, records([query("a", "alarms", HIGH)]))]
     driver.ask_many([query("a", "alarms", HIGH)])
     driver.close("feed", "closed")
     outputs.append(predecessor.follow(driver.records(driver.topics.control)))
     successor = restarted(driver, outputs)
     assert not successor.follow(())
-    assert not written(successor.process(()), driver.topics.charges)
+    assert not written(process_records(successor, ()), driver.topics.charges)
 
 
 def test_an_event_that_comes_again_halts_its_stream_for_good() -> None:
     driver = installation(spec("alarms"), spec("others"))
     worker = worker_of(driver)
-    worker.process(records([query("a", "alarms", LOW), query("b", "others", LOW), query("c", "alarms", LOW)]))
+    process_records(
+        worker, records([query("a", "alarms", LOW), query("b", "others", LOW), query("c", "alarms", LOW)])
+    )
     again = records([query("c", "alarms", LOW), query("d", "others", LOW), query("e", "alarms", LOW)], start=2)
-    outputs = worker.process(again)
+    outputs = process_records(worker, again)
     told = answers_in(outputs, driver.topics)
     assert [answer.outcome for answer in told] == ["halted", "below", "halted"]
     assert all((told[place].reason or "").startswith("replayed: ") for place in (0, 2))
@@ -154,19 +157,19 @@ def test_a_successor_knows_which_events_were_answered() -> None:
     driver = installation(spec("alarms"), spec("others"))
     predecessor = worker_of(driver)
     batch = records([query("a", "others", LOW), query("b", "alarms", LOW)])
-    first = predecessor.process(batch)
+    first = process_records(predecessor, batch)
     successor = restarted(driver, [first])
     assert successor.restored() == {driver.topics.queries: 2}
-    second = successor.process(batch)
+    second = process_records(successor, batch)
     assert fates(second, driver.topics) == [("halted", None), ("halted", None)]
-    third = restarted(driver, [first, second]).process(records([query("c", "alarms", LOW)], start=9))
+    third = process_records(restarted(driver, [first, second]), records([query("c", "alarms", LOW)], start=9))
     assert fates(third, driver.topics) == [("halted", None)]
 
 
 def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
     earlier, later = installation(spec("alarms")), installation(spec("others"), spec("alarms"))
     predecessor = worker_of(earlier)
-    outputs = predecessor.process(records([query("a", "alarms", HIGH)]))
+    outputs = process_records(predecessor, records([query("a", "alarms", HIGH)]))
     successor = restarted(later, [outputs])
     assert successor.streams.figures()["alarms"][:4] == ("open", 0, 0, -1)
 
@@ -174,15 +177,17 @@ def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
 def test_a_stream_that_answered_nothing_yet_takes_any_offset() -> None:
     driver = installation(spec("alarms"), spec("late"))
     worker = worker_of(driver)
-    worker.process(records([query("a", "alarms", LOW)], start=7))
-    assert fates(worker.process(records([query("b", "late", LOW)], start=3)), driver.topics) == [("below", 0)]
+    process_records(worker, records([query("a", "alarms", LOW)], start=7))
+    assert fates(process_records(worker, records([query("b", "late", LOW)], start=3)), driver.topics) == [
+        ("below", 0)
+    ]
 
 
 def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
     driver = installation(spec("alarms", cutoff=3))
     stranger = worker_of(driver, key=OTHER_KEY)
     batch = records([query("a", "alarms", HIGH), query("b", "alarms", LOW)])
-    refusal = stranger.process(batch)
+    refusal = process_records(stranger, batch)
     for answer in answers_in(refusal, driver.topics):
         assert (answer.outcome, answer.index) == ("halted", None)
         assert f"lacks noise key {KEY.key_id}" in (answer.reason or "")
@@ -190,14 +195,14 @@ def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
     assert not charges_in(refusal, driver.topics)
     assert not checkpoints_in(refusal, driver.topics)
     fit = restarted(driver, [refusal])
-    later = fit.process(records([query("c", "alarms", LOW)], start=2))
+    later = process_records(fit, records([query("c", "alarms", LOW)], start=2))
     assert fates(later, driver.topics) == [("below", 0)]
 
 
 def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
     driver = installation(spec("alarms"))
     predecessor = worker_of(driver)
-    outputs = predecessor.process(records([query("a", "alarms", LOW)]))
+    outputs = process_records(predecessor, records([query("a", "alarms", LOW)]))
     driver.close("feed", "alarms")
     stranger = QueryProcessor(driver.topics, 0, OTHER_KEY, table_store())
     stranger.restore(driver.records(driver.topics.control))
@@ -214,7 +219,7 @@ def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
     other_data = table_store()
     worker = worker_of(driver, tables=other_data)
     batch = records([query("a", "people-0", where="age < 10")])
-    [answer] = answers_in(worker.process(batch), driver.topics)
+    [answer] = answers_in(process_records(worker, batch), driver.topics)
     assert answer.outcome == "halted"
     assert (answer.reason or "").startswith("table: ")
 
@@ -230,7 +235,7 @@ def test_a_control_event_that_this_worker_cannot_read_stops_its_stream_alone() -
     worker = worker_of(driver)
     later_version = Record(driver.topics.control, 0, 99, 0, b"alarms", b'{"kind": "suspended"}')
     worker.follow([later_version, later_version._replace(key=b"unheard-of"), later_version._replace(key=b"\xff")])
-    outputs = worker.process(records([query("a", "alarms", LOW), query("b", "others", LOW)]))
+    outputs = process_records(worker, records([query("a", "alarms", LOW), query("b", "others", LOW)]))
     first, second = answers_in(outputs, driver.topics)
     assert (first.outcome, second.outcome) == ("halted", "below")
     assert "upgrade" in (first.reason or "")

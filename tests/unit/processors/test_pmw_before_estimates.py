@@ -17,6 +17,7 @@ from stream.processing.topic_names import Topics
 from stream.tables import TableStore
 from stream.worker import QueryProcessor
 from tests.builders import KEY
+from tests.processing import process_records
 
 WRITTEN = json.loads(Path(__file__).with_name("pmw_before_estimates.json").read_text())
 TOPICS = Topics(partitions=1)
@@ -53,7 +54,9 @@ def test_their_questions_get_the_very_answers_that_they_got() -> None:
     made = worker(records("control"))
     queries = records("queries")
     answers = [
-        answer for part in (queries[:18], queries[18:]) for answer in written(made.process(part), TOPICS.answers)
+        answer
+        for part in (queries[:18], queries[18:])
+        for answer in written(process_records(made, part), TOPICS.answers)
     ]
     assert answers == [json.loads(value) for _, value, _ in WRITTEN["answers"]]
     assert "noisy" in {answer["basis"] for answer in answers}
@@ -61,7 +64,7 @@ def test_their_questions_get_the_very_answers_that_they_got() -> None:
 
 def test_they_are_restored_from_the_changelog_of_before() -> None:
     live = worker(records("control"))
-    live.process(records("queries"))
+    process_records(live, records("queries"))
     restored = worker(records("control"), records("state"))
     assert restored.streams.figures() == live.streams.figures()
     place = len(WRITTEN["queries"])
@@ -72,4 +75,6 @@ def test_they_are_restored_from_the_changelog_of_before() -> None:
             for name in ("planned", "chosen", "textbook")
         )
     ]
-    assert written(restored.process(late), TOPICS.answers) == written(live.process(late), TOPICS.answers)
+    assert written(process_records(restored, late), TOPICS.answers) == written(
+        process_records(live, late), TOPICS.answers
+    )

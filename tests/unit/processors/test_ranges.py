@@ -11,6 +11,7 @@ from sotto import Driver, Refused, Unknown
 from stream.budget import openings, request_handler
 from stream.processing.protocol import Record
 from tests.builders import KEY, installation, parse_source, source, stream
+from tests.processing import process_records
 
 FINE = source(sensitivity=1e-9, grid=1e-12)
 EXACT: dict[str, Any] = {"epsilon": 1000.0}
@@ -90,13 +91,13 @@ def test_a_number_that_is_not_kept_as_it_is_written_is_refused(field: str, text:
         b'{"kind":"register","request":"1","source":{"kind":"values","source":"feed","neighbors":"replace",'
         b'"epsilon":1,"sensitivity":%s,"grid":%s,"maximum":%s}}'
     ) % tuple((text if name == field else "1.50").encode() for name in ("sensitivity", "grid", "maximum"))
-    outputs = service.process([Record(driver.topics.requests, 0, 0, 0, b"feed", value)])
+    outputs = process_records(service, [Record(driver.topics.requests, 0, 0, 0, b"feed", value)])
     [receipt] = [
         record for _, _, messages in outputs for key, record, _ in messages if (key or b"").startswith(b"receipt|")
     ]
     assert f"source.{field}: has more digits than are kept".encode() in (receipt or b"")
     kept = value.replace(text.encode(), b"1.50")
-    service.process([Record(driver.topics.requests, 0, 1, 0, b"feed", kept.replace(b'"1"', b'"2"'))])
+    process_records(service, [Record(driver.topics.requests, 0, 1, 0, b"feed", kept.replace(b'"1"', b'"2"'))])
     assert "feed" in service.ledger.accounts
 
 

@@ -15,6 +15,7 @@ from stream.processing.protocol import Record
 from stream.tables import DataError, TableStore
 from stream.worker import QueryProcessor
 from tests.builders import KEY, source
+from tests.processing import process_records
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, QUESTIONS, SOURCE, ask, service, spec
 
 _control: Codec[Control] = Codec(Control, limit=1 << 20)
@@ -200,7 +201,9 @@ def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:
     processor.restore([record])
     processor.restored()
     query = b'{"id":"1","stream":"laplace","where":"TRUE"}'
-    outputs = processor.process([Record(driver.topics.queries, record.partition, 0, 0, b"laplace", query)])
+    outputs = process_records(
+        processor, [Record(driver.topics.queries, record.partition, 0, 0, b"laplace", query)]
+    )
     [(_, value, _)] = outputs.messages[driver.topics.answers, record.partition]
     assert b"differs from what was registered" in (value or b"")
 

@@ -18,6 +18,7 @@ from stream.processing.protocol import Record
 from stream.processing.topic_names import partition_of
 from stream.worker.query_decoding import malformed
 from tests.builders import PEOPLE, installation, source
+from tests.processing import process_records
 from tests.unit.processors.installation import LOW, answers_in, query, records, spec, worker_of, written
 from tests.unit.schemas.json_events import mutilated, repeats_a_name
 
@@ -121,7 +122,7 @@ def test_a_dead_letter_has_the_original_event_and_says_why(
     worker = worker_of(driver, tables=driver._tables)
     original = (("trace", b"7"),)
     record = Record(driver.topics.queries, 0, 42, 0, b"its key", value, original)
-    [(key, kept, headers)] = written(worker.process([record]), driver.topics.rejected)
+    [(key, kept, headers)] = written(process_records(worker, [record]), driver.topics.rejected)
     assert (key, kept) == (b"its key", value)
     facts = dict(headers)
     assert facts["trace"] == b"7"
@@ -135,7 +136,7 @@ def test_a_dead_letter_has_the_original_event_and_says_why(
 @pytest.mark.parametrize("key", [None, b"", b"feed-0"])
 def test_a_dead_letter_keeps_the_key_as_it_came(key: bytes | None) -> None:
     worker = worker_of(installation(spec("feed-0")))
-    outputs = worker.process([Record(worker.inputs[0], 0, 42, 0, key, b"{")])
+    outputs = process_records(worker, [Record(worker.inputs[0], 0, 42, 0, key, b"{")])
     kept = [message[0] for topic, _, messages in outputs for message in messages if topic.endswith(".rejected")]
     assert kept == [key]
 
@@ -166,7 +167,7 @@ def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
         f'{{"id":"a","stream":"feed-0","value":{secret}',
         f'{{"id":"a","stream":"feed-0","value":{secret}}}',
     ]
-    outputs = worker.process(records([event.encode() for event in events]))
+    outputs = process_records(worker, records([event.encode() for event in events]))
     assert len(written(outputs, driver.topics.rejected)) == 5
     assert len(answers_in(outputs, driver.topics)) == 5
     for topic, _, messages in outputs:
@@ -195,7 +196,7 @@ def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) 
     randomness = Random(seed)
     events = [mutilated(randomness) for _ in range(200)]
     batch = records(events)
-    outputs = worker.process(batch)
+    outputs = process_records(worker, batch)
     dead = [dict(headers) for _, _, headers in written(outputs, driver.topics.rejected)]
     codes = {
         int(facts["__connect.errors.offset"]): facts["__connect.errors.exception.class.name"] for facts in dead
@@ -318,5 +319,5 @@ def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
     # Fingerprints and noise hang on the key: a worker made by hand must be the driver's own.
     driver = installation(spec("feed-0"))
     worker = worker_of(driver)
-    [mine] = answers_in(worker.process(records([query("a", "feed-0", 3.0)])), driver.topics)
+    [mine] = answers_in(process_records(worker, records([query("a", "feed-0", 3.0)])), driver.topics)
     assert driver.ask_many([query("a", "feed-0", 3.0)]) == [mine]

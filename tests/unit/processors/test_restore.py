@@ -17,6 +17,7 @@ from stream.worker import QueryProcessor, worker_restore
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.chaos.load import ROWS
 from tests.chaos.replay import differences
+from tests.processing import process_records
 from tests.unit.processors.histories import CLOSED, HALTED, asked_installation
 from tests.unit.processors.installation import query, records, spec
 
@@ -84,7 +85,7 @@ def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_wer
     opened = next(record for record in control if record.key == HALTED.encode())
     with taken_in_every(1):
         processor = restored(control, [opened])
-    processor.process([])
+    process_records(processor, [])
     assert processor.streams.figures()[HALTED][0] == "halted"
 
 
@@ -169,5 +170,5 @@ def test_columns_have_room_for_any_number_of_streams_defined_at_once(count: int)
     processor.restore(driver.records(driver.topics.state))
     processor.restored()
     assert processor.streams.figures() == driver.figures()
-    answers = processor.process(records([query("next", f"s{count - 1}", 1e9)], start=count + 1))
+    answers = process_records(processor, records([query("next", f"s{count - 1}", 1e9)], start=count + 1))
     assert answers

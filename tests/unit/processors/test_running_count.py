@@ -14,6 +14,7 @@ from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_o
 from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of
+from tests.processing import process_records
 from tests.unit.processors.installation import charges_in, checkpoints_in, records, restarted_from
 from tests.unit.processors.running_counts import EVERY, FIRST, TOPICS, Stream, asked, counts_of, worker_of
 
@@ -85,11 +86,11 @@ def test_a_window_that_is_asked_again_with_other_sums_tells_no_difference_and_ha
 
 def test_after_a_crash_the_same_is_answered_byte_for_byte() -> None:
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
-    whole = worker_of(PLAIN).process(records(questions))
+    whole = process_records(worker_of(PLAIN), records(questions))
     worker = worker_of(PLAIN)
-    before = worker.process(records(questions[:4]))
+    before = process_records(worker, records(questions[:4]))
     successor = restarted_from([PLAIN.told("0" * 32)], TOPICS, [before])
-    after = successor.process(records(questions[4:], start=4))
+    after = process_records(successor, records(questions[4:], start=4))
     parts = [message for outputs in (before, after) for message in outputs.messages[TOPICS.answers, 0]]
     assert parts == whole.messages[TOPICS.answers, 0]
     assert checkpoints_in(after, TOPICS) == checkpoints_in(whole, TOPICS)
@@ -104,7 +105,7 @@ def test_all_of_epsilon_is_charged_with_the_first_answer_and_nothing_after() -> 
 def test_the_stream_ends_with_its_horizon() -> None:
     worker = worker_of(GROUPED)
     questions = list(GROUPED.questions([[1] * 6] * GROUPED.steps))
-    outputs = worker.process(records(questions))
+    outputs = process_records(worker, records(questions))
     [charge] = charges_in(outputs, TOPICS)
     assert (charge.state, charge.answered, charge.spent.epsilon) == ("exhausted", 36, 1.0)
     [late] = asked(worker, questions[-1:], start=50)

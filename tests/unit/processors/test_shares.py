@@ -24,6 +24,7 @@ from stream.worker.fair_shares import PRIVATE_ROWS, SECOND, UNLIMITED, Limits, S
 from stream.worker.families.family import Context
 from stream.worker.worker_processor import WORK_AT_ONCE, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
+from tests.processing import process_records
 from tests.unit.processors.installation import answers_in, changelog, table_store, written
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode
@@ -142,7 +143,7 @@ def outcomes(answers: Sequence[Answer]) -> list[str]:
 
 
 def test_a_busy_stream_is_told_so_and_pays_nothing_and_its_neighbour_is_answered() -> None:
-    outputs = worker().process([*burst(100), event("quiet", 100, 0, where="age < 5")])
+    outputs = process_records(worker(), [*burst(100), event("quiet", 100, 0, where="age < 5")])
     answers = answers_in(outputs, people().topics)
     found = outcomes(answers)
     assert set(found[:100]) == {"answer", "busy"}
@@ -157,27 +158,28 @@ def test_a_busy_stream_is_told_so_and_pays_nothing_and_its_neighbour_is_answered
 
 
 def test_nothing_is_wrong_with_a_busy_question_so_that_it_leaves_no_dead_letter() -> None:
-    outputs = worker().process([*burst(100), event("greedy", 100, 0, where="age <")])
+    outputs = process_records(worker(), [*burst(100), event("greedy", 100, 0, where="age <")])
     assert len(written(outputs, people().topics.rejected)) == 0
-    outputs = worker().process([event("greedy", 0, 0, where="age <"), *burst(100, start=1)])
+    outputs = process_records(worker(), [event("greedy", 0, 0, where="age <"), *burst(100, start=1)])
     assert len(written(outputs, people().topics.rejected)) == 1
 
 
 def test_trusted_values_are_never_busy_and_a_batch_of_them_is_not_cut() -> None:
     records = [event("feed", number, 0, value=-1e6) for number in range(3000)]
     one = worker()
-    assert one.portion(records) == 3000
-    outputs = one.process(records)
+    batch = one.prepare(records)
+    assert len(batch.records) == 3000
+    outputs = one.process(batch)
     assert set(outcomes(answers_in(outputs, people().topics))) == {"below"}
 
 
 def test_a_question_that_is_refused_for_its_predicate_has_cost_its_stream_the_reading() -> None:
     records = [event("greedy", number, 0, where="age < 1" + " AND age" * 50) for number in range(50)]
-    assert outcomes(answers_in(worker().process(records), people().topics)).count("busy") > 25
+    assert outcomes(answers_in(process_records(worker(), records), people().topics)).count("busy") > 25
 
 
 def test_no_limit_means_nobody_is_busy() -> None:
-    outputs = worker(Limits.of(0.0, 1.0)).process(burst(400))
+    outputs = process_records(worker(Limits.of(0.0, 1.0)), burst(400))
     assert set(outcomes(answers_in(outputs, people().topics))) == {"answer"}
 
 
@@ -193,14 +195,14 @@ def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were
         if chance.random() < 0.1:
             asked = {"where": "age < 'x'"}
         records.append(event(stream, offset, max(0, now), **asked))
-    whole = worker().process(records)
+    whole = process_records(worker(), records)
     cuts = sorted(data.draw(st.lists(st.integers(0, 80), max_size=12)))
     steps: list[Outputs] = []
     one = worker()
     for start, end in zip([0, *cuts], [*cuts, 80], strict=True):
         if data.draw(st.booleans()):
             one = worker(changed=steps)
-        steps.append(one.process(records[start:end]))
+        steps.append(process_records(one, records[start:end]))
     topics = people().topics
     assert [value for step in steps for _, value, _ in written(step, topics.answers)] == [
         value for _, value, _ in written(whole, topics.answers)
@@ -211,9 +213,10 @@ def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were
 def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
     one, records, sizes = worker(UNLIMITED), burst(3000), []
     while records:
-        count = one.portion(records)
-        assert one.portion(records[:count]) == count
-        progress = {key: value for key, value, _ in written(one.process(records[:count]), people().topics.state)}
+        batch = one.prepare(records)
+        count = len(batch.records)
+        assert len(one.prepare(batch.records).records) == count
+        progress = {key: value for key, value, _ in written(one.process(batch), people().topics.state)}
         assert json.loads(progress[b"@progress"] or b"")["offset"] == records[count - 1].offset + 1
         sizes.append(count)
         records = records[count:]
@@ -325,8 +328,8 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
     )
     work, found = 0, []
     while records:
-        count = one.portion(records)
-        outputs = one.process(records[:count])
+        batch = one.prepare(records)
+        outputs = one.process(batch)
         answers = answers_in(outputs, driver.topics)
         done = [
             workload.estimate(0, decode(record.value))
@@ -336,7 +339,7 @@ def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_wo
         assert sum(done) <= max([WORK_AT_ONCE, *done])
         work += sum(done)
         found += outcomes(answers)
-        records = records[count:]
+        records = records[len(batch.records) :]
     assert found[-1] == "answer"
     assert found.count("busy") > 1700
     assert 5 * SECOND < work <= 10 * SECOND

@@ -21,6 +21,7 @@ from stream.budget.trail_writer import POINT_MS, QUIET_SECONDS
 from stream.cli.manage.record_rows import summary_row
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from stream.processing.receipts import EMPTY, BrokenTrailError, follow_chain
+from tests.processing import process_records
 from tests.unit.processors.budget_service import (
     TOPICS,
     Service,
@@ -46,8 +47,9 @@ class Watched(Service):
 
     def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:
         start, self.offset = self.offset, self.offset + len(values)
-        outputs = self.processor.process(
-            [Record(topic, 0, start + number, self.now, b"feed", value) for number, value in enumerate(values)]
+        outputs = process_records(
+            self.processor,
+            [Record(topic, 0, start + number, self.now, b"feed", value) for number, value in enumerate(values)],
         )
         self.take(outputs)
         return outputs

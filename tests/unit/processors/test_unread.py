@@ -26,6 +26,7 @@ from stream.processing.dead_letters import (
 from stream.processing.protocol import Record
 from stream.processing.topic_names import MAX_NAME_BYTES, partition_of
 from tests.builders import installation
+from tests.processing import process_records
 from tests.unit.processors.budget_service import TOPICS, Service, register
 from tests.unit.processors.installation import answers_in, query, spec, worker_of, written
 
@@ -44,13 +45,14 @@ def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it(
     driver = installation(spec("feed-0"))
     processor = worker_of(driver)
     queries, stream = driver.topics.queries, b"feed-0"
-    outputs = processor.process(
+    outputs = process_records(
+        processor,
         [
             Record(queries, 0, 1, 0, stream, query("one", "feed-0", 1.0)),
             Record(queries, 0, 7, 0, None, BATCH),
             Record(queries, 0, 8, 0, stream, query("two", "feed-0", 1.0)),
             Record(queries, 0, 9, 0, stream, Unread(query("three", "feed-0", 1.0), BAD_NAME), (("\\xff", b""),)),
-        ]
+        ],
     )
     assert [(one.id, one.outcome) for one in answers_in(outputs, driver.topics)] == [
         ("one", "below"),
@@ -140,7 +142,7 @@ def test_no_key_longer_than_a_name_is_hashed_or_kept(monkeypatch: pytest.MonkeyP
     long = [
         Record(TOPICS.requests, 0, number, 0, b"%d" % number + bytes(1_000_000), b"{}") for number in range(30)
     ]
-    outputs = service.processor.process(long)
+    outputs = process_records(service.processor, long)
     assert len(written(outputs, TOPICS.rejected)) == 30
     assert all(length <= MAX_NAME_BYTES for length in hashed)
     assert partition_of(b"n" * MAX_NAME_BYTES, 7) == (int(murmur2(b"n" * MAX_NAME_BYTES)) & 0x7FFFFFFF) % 7

@@ -17,6 +17,7 @@ from schemas.wire import Codec, MalformedEventError, struct
 from stream.worker.stream_definitions import DefinitionReader
 from stream.worker.stream_terms import TermsTable
 from tests.builders import installation
+from tests.processing import process_records
 from tests.unit.processors.histories import asked_installation
 from tests.unit.processors.installation import LOW, query, records, spec, worker_of, written
 from tests.unit.schemas.json_events import repeats_a_name
@@ -149,7 +150,7 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
         batch.append(value if again is None else again)
         repeated.append(again is not None)
     driver = installation(spec("feed-0"))
-    outputs = worker_of(driver).process(records(batch))
+    outputs = process_records(worker_of(driver), records(batch))
     told = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
     assert [one["outcome"] == "rejected" for one in told] == repeated
     assert all(REPEATED in one["reason"] for one in told if one["outcome"] == "rejected")
@@ -168,6 +169,6 @@ def test_an_escaped_mark_makes_up_for_no_repeat() -> None:
     driver = installation(spec("feed-0"))
     hidden = b'{"id":"\\u0022","stream":"feed-0","value":-1e9,"value":-1e9}'
     null = b'{"id":"a","stream":"feed-0","value":-1e9,"threshold":null}'
-    outputs = worker_of(driver).process(records([hidden, null, query("b", "feed-0", LOW)]))
+    outputs = process_records(worker_of(driver), records([hidden, null, query("b", "feed-0", LOW)]))
     told = [json.loads(value or b"")["outcome"] for _, value, _ in written(outputs, driver.topics.answers)]
     assert told == ["rejected", "below", "below"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from schemas import EventsSource
 from stream.feeds.feed_definitions import StandingDefinition
+from tests.processing import process_records
 from tests.unit.processors.feeds.reference import WHERES, Found, found_by
 from tests.unit.processors.feeds.topic import (
     MINUTE,
@@ -115,12 +116,12 @@ def run_feed(
         fetched: Any = records[place:end]
         if chance.random() < 0.5 and not any(one.headers for one in fetched):
             fetched = columns(fetched)
-        outputs = feed.process(fetched)
+        outputs = process_records(feed, fetched)
         if chance.random() < 0.2:
             feed = start(about, definitions, kafka)
             if chance.random() < 0.5:
                 continue
-            outputs = feed.process(records[place:end])
+            outputs = process_records(feed, records[place:end])
         kafka.commit(outputs)
         place = end
         if chance.random() < 0.2:

@@ -26,9 +26,9 @@ FIVE_MINUTES = HOUR // 12
 def committed(feed: FeedProcessor, kafka: Kafka, *records: Arrived) -> None:
     batch = list(records)
     while batch:
-        portion = feed.portion(batch)
-        kafka.commit(feed.process(batch[:portion]))
-        batch = batch[portion:]
+        prepared = feed.prepare(batch)
+        kafka.commit(feed.process(prepared))
+        batch = batch[len(prepared.records) :]
 
 
 def test_before_the_first_mark_no_stream_has_more_open_windows_than_it_may() -> None:

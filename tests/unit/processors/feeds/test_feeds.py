@@ -19,6 +19,7 @@ from stream.kernel import Keys
 from stream.processing.dead_letters import BROKEN, Unread
 from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
 from stream.processing.topic_names import partition_of
+from tests.processing import process_records
 from tests.unit.processors.feeds import streams
 from tests.unit.processors.feeds.topic import (
     HOUR,
@@ -68,22 +69,22 @@ def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
     with pytest.raises(
         UnstampedError, match=r"message\.timestamp\.type=LogAppendTime on it, and delete the records"
     ) as refused:
-        feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
+        process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
     assert isinstance(refused.value, FeedRefusedError)
     with pytest.raises(UnstampedError):
-        feed.process(columns([Arrived(0, 5, event("a", 5))], timestamp_type=0))
+        process_records(feed, columns([Arrived(0, 5, event("a", 5))], timestamp_type=0))
     assert "ops.departures" in str(refused.value)
     marked = source(clock="marks")
     feed = start(marked, Known(hours(marked)))
-    feed.process([replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
-    feed.process(columns([Arrived(1, 5, event("b", 5))], timestamp_type=0))
+    process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
+    process_records(feed, columns([Arrived(1, 5, event("b", 5))], timestamp_type=0))
     assert feed.counted == 2
 
 
 def test_another_number_of_partitions_is_refused() -> None:
     about, kafka = source(), changelog(source())
     definitions = Known(hours(about))
-    kafka.commit(start(about, definitions, kafka).process([Arrived(0, 5, event("a", 5))]))
+    kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
     with pytest.raises(RecutError, match="has 2 partitions, and had 1"):
         start(about, definitions, kafka, partitions=2)
 
@@ -104,7 +105,7 @@ def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
         Arrived(7, HOUR, None),
         Arrived(8, HOUR, event(own, HOUR), headers=[("sotto-mark", b"5")]),
     ]
-    outputs = feed.process(records)
+    outputs = process_records(feed, records)
     found = letters(outputs)
     assert [code for code, _ in found] == [
         "partition", "ahead", "unreadable", "oversize", "unknown category", "malformed",
@@ -144,7 +145,7 @@ def test_a_time_in_another_unit_is_refused_with_the_likely_one(at: Any, unit: by
     about = source(clock=clock)
     feed = start(about, Known(hours(about, begins=MARCH), hours(about, "later", begins="2024-03-10T06:00:00Z")))
     records = [Arrived(0, NOON, event("a", at)), Arrived(1, NOON, event("b", NOON))]
-    [(code, headers)] = letters(feed.process(columns(records)))
+    [(code, headers)] = letters(process_records(feed, columns(records)))
     assert code == ("before" if unit.startswith(b"before") else "time")
     assert unit in dict(headers)["__connect.errors.exception.message"]
     assert feed.counted == 1
@@ -158,8 +159,8 @@ def test_history_in_the_order_of_time_is_no_dead_letter(clock: str) -> None:
 
     def refused(now: int, at: int) -> list[str]:
         mark = [("sotto-mark", str(now).encode())]
-        feed.process([Arrived(next(offsets), now, None, headers=mark)] if clock == "marks" else [])
-        return [code for code, _ in letters(feed.process([Arrived(next(offsets), now, event("a", at))]))]
+        process_records(feed, [Arrived(next(offsets), now, None, headers=mark)] if clock == "marks" else [])
+        return [code for code, _ in letters(process_records(feed, [Arrived(next(offsets), now, event("a", at))]))]
 
     yesterday = NOON - 24 * HOUR
     assert refused(yesterday, yesterday) == refused(yesterday, yesterday - HOUR) == []
@@ -176,15 +177,15 @@ def test_windows_of_ended_streams_decide_which_events_are_too_early() -> None:
         Known(hours(about, "first", begins=MARCH), hours(about, "next", begins="2024-03-10T12:00:00Z")),
     )
     feed = start(about, streams, kafka)
-    kafka.commit(feed.process([Arrived(0, NOON, event("a", NOON - HOUR))]))
+    kafka.commit(process_records(feed, [Arrived(0, NOON, event("a", NOON - HOUR))]))
     assert "first_windows" not in json.loads(kafka.state[PROGRESS_KEY]), "as earlier versions wrote it"
     for kind in ("halted", "closed"):
         streams.tell(hours(about, "first", kind=kind, begins=MARCH))
-        kafka.commit(feed.process([Arrived(1, NOON, event("a", NOON - HOUR))]))
+        kafka.commit(process_records(feed, [Arrived(1, NOON, event("a", NOON - HOUR))]))
         feed = start(about, streams, kafka)
-        kafka.commit(feed.process([Arrived(2, NOON, event("a", NOON - HOUR))]))
+        kafka.commit(process_records(feed, [Arrived(2, NOON, event("a", NOON - HOUR))]))
     assert not kafka.refused
-    kafka.commit(feed.process([Arrived(3, NOON, event("a", NOON - 13 * HOUR))]))
+    kafka.commit(process_records(feed, [Arrived(3, NOON, event("a", NOON - 13 * HOUR))]))
     assert kafka.refused == [(3, "before")]
 
 
@@ -192,40 +193,43 @@ def test_marks_alone_move_a_clock_of_marks() -> None:
     about = source(clock="marks")
     kafka, feed = changelog(about), start(about, Known(hours(about)))
     mark = [("sotto-mark", b"1970-01-01T01:00:00Z")]
-    kafka.commit(feed.process([Arrived(0, 9 * HOUR, event("a", 5)), Arrived(1, 0, event("b", 90 * MINUTE))]))
+    kafka.commit(
+        process_records(feed, [Arrived(0, 9 * HOUR, event("a", 5)), Arrived(1, 0, event("b", 90 * MINUTE))])
+    )
     feed.reached_end(100 * 3600)
     drain(feed, kafka)
     assert not kafka.partials()
-    outputs = feed.process(
+    outputs = process_records(
+        feed,
         [
             Arrived(2, 0, None, headers=mark),
             Arrived(3, 0, event("c", 6)),
             Arrived(4, 0, b"", headers=[("sotto-mark", b"soon")]),
-        ]
+        ],
     )
     kafka.commit(outputs)
     assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(0, [1])]
     assert feed.late == 1
     assert [code for code, _ in letters(outputs)] == ["mark"]
-    feed.process([Arrived(5, 0, event("a", HOUR + 6 * MINUTE))])
+    process_records(feed, [Arrived(5, 0, event("a", HOUR + 6 * MINUTE))])
     assert feed.rejected["ahead"] == 1
 
 
 def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
     about = source()
     feed = start(about, Known(hours(about), hours(about, "later", lateness="10m")))
-    feed.process([Arrived(0, 5, event("a", 5))])
+    process_records(feed, [Arrived(0, 5, event("a", 5))])
     assert feed.closes_at == 3600
     assert feed.due_at is not None
     assert feed.due_at > 3600
-    feed.process([Arrived(1, HOUR, event("a", HOUR))])
+    process_records(feed, [Arrived(1, HOUR, event("a", HOUR))])
     assert feed.closes_at == 3600 + 600, "the other stream waits for those who are late"
     feed.reached_end(feed.due_at)
-    feed.process(())
+    process_records(feed, ())
     assert feed.closes_at == 7200
     marked = source(clock="marks")
     feed = start(marked, Known(hours(marked)))
-    feed.process([Arrived(0, 5, event("a", 5))])
+    process_records(feed, [Arrived(0, 5, event("a", 5))])
     assert feed.closes_at is None
     assert feed.due_at is None
 
@@ -238,14 +242,14 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
     spec = definition.spec.model_copy(update={"standing": standing})
     definitions, kafka = Known(), changelog(about)
     feed = start(about, definitions, kafka)
-    kafka.commit(feed.process([Arrived(0, HOUR, event("a", HOUR))]))
+    kafka.commit(process_records(feed, [Arrived(0, HOUR, event("a", HOUR))]))
     definitions.tell(replace(definition, standing=standing, spec=spec, epochs=(Epoch(begins=HOUR),)))
     for offset, hour in enumerate((2, 5, 9), 1):
-        kafka.commit(feed.process([Arrived(offset, hour * HOUR, event("b", hour * HOUR))]))
+        kafka.commit(process_records(feed, [Arrived(offset, hour * HOUR, event("b", hour * HOUR))]))
     drain(feed, kafka)
     feed = start(about, definitions, kafka)
     late = [Arrived(4, 9 * HOUR + 1, event("c", 4 * HOUR)), Arrived(5, 9 * HOUR + 2, event("d", 6 * HOUR))]
-    kafka.commit(feed.process(late))
+    kafka.commit(process_records(feed, late))
     assert kafka.refused == []
 
 
@@ -259,7 +263,7 @@ def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatc
         records = [Arrived(offset + one, now, event(f"p{(7 * step + one) % 40}", now)) for one in range(20)]
         offset += len(records)
         before = kafka.written
-        kafka.commit(feed.process(records))
+        kafka.commit(process_records(feed, records))
         assert kafka.written - before < 20_000, "what a step writes is in proportion to what it takes in"
         most = max(most, sum(map(len, kafka.state.values())))
         if step % 50 == 49:
@@ -270,7 +274,7 @@ def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatc
     assert sum(one["counts"][0] for one in kafka.partials() if one["counts"]) == offset
     assert feed.people == feed.open_windows == 0
     monkeypatch.setattr(changelog_pieces, "SLACK", 0)
-    kafka.commit(feed.process([Arrived(offset, 2_000_000_000, event("z", 2_000_000_000))]))
+    kafka.commit(process_records(feed, [Arrived(offset, 2_000_000_000, event("z", 2_000_000_000))]))
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 1
 
 
@@ -278,7 +282,7 @@ def test_a_large_step_is_written_in_records_that_kafka_takes() -> None:
     about = source()
     kafka, feed = changelog(about), start(about, Known(hours(about)))
     records = [Arrived(one, HOUR, event(f"person {one}", HOUR)) for one in range(70_000)]
-    kafka.commit(feed.process(records))  # refuses what is larger than a record may be
+    kafka.commit(process_records(feed, records))  # refuses what is larger than a record may be
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 2
     again = start(about, Known(hours(about)), kafka)
     assert again.people == feed.people == 70_000
@@ -290,14 +294,14 @@ def test_an_entry_takes_less_than_a_hundred_bytes_at_any_size() -> None:
     feed = start(about, Known(hours(about)))
     for step in range(30):
         people = [Arrived(step, HOUR, event(f"{step}/{one}", HOUR)) for one in range(1 + 100 * step)]
-        feed.process([replace(record, offset=place) for place, record in enumerate(people)])
+        process_records(feed, [replace(record, offset=place) for place, record in enumerate(people)])
         assert feed.table_bytes / max(feed.people, 600) <= 100
 
 
 def test_records_of_a_later_version_are_refused() -> None:
     about, kafka = source(), changelog(source())
     definitions = Known(hours(about))
-    kafka.commit(start(about, definitions, kafka).process([Arrived(0, 5, event("a", 5))]))
+    kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
     for key in (b"@progress", b"stream|s", b"piece|0"):
         broken = Kafka(kafka.changelog, {**kafka.state, key: b'{"later":1}'})
         with pytest.raises(LaterVersionError):
@@ -306,7 +310,7 @@ def test_records_of_a_later_version_are_refused() -> None:
 
 def test_a_stream_that_control_has_not_told_of_yet_is_waited_for() -> None:
     about, kafka = source(), changelog(source())
-    kafka.commit(start(about, Known(hours(about)), kafka).process([Arrived(0, 5, event("a", 5))]))
+    kafka.commit(process_records(start(about, Known(hours(about)), kafka), [Arrived(0, 5, event("a", 5))]))
     with pytest.raises(TableMissedError, match="control has not defined yet"):
         start(about, Known(), kafka)
 
@@ -315,15 +319,15 @@ def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_wit
     about = source(contribution=1, idle="0s")
     definitions = Known(hours(about, "a"), hours(about, "b", where="TRUE", by=["origin"]))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(feed.process([Arrived(0, 5, event("p", 5))]))
+    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5))]))
     assert len(feed._streams.tallies) == 1
     definitions.tell(hours(about, "c"))
-    kafka.commit(feed.process([Arrived(1, 6, event("p", 6))]))
+    kafka.commit(process_records(feed, [Arrived(1, 6, event("p", 6))]))
     assert len(feed._streams.tallies) == 2
     feed = start(about, definitions, kafka)
-    kafka.commit(feed.process([Arrived(2, HOUR + 6, event("p", HOUR + 6))]))
+    kafka.commit(process_records(feed, [Arrived(2, HOUR + 6, event("p", HOUR + 6))]))
     assert len(feed._streams.tallies) == 1
-    kafka.commit(feed.process([Arrived(3, 2 * HOUR, event("q", 2 * HOUR))]))
+    kafka.commit(process_records(feed, [Arrived(3, 2 * HOUR, event("q", 2 * HOUR))]))
     found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
     assert found == {(name, at): [1] for name in "abc" for at in (0, HOUR)}
 
@@ -335,7 +339,7 @@ def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_coun
     about = source()
     definitions = Known(hours(about, "a"))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(feed.process([Arrived(0, 5, event("p", 5)), Arrived(1, HOUR, event("q", HOUR))]))
+    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5)), Arrived(1, HOUR, event("q", HOUR))]))
     feed.reached_end(3 * 3600 + 5)
     drain(feed, kafka)
     # The changelog still has what windows held that are told of.
@@ -373,7 +377,7 @@ def test_twenty_conditions_look_each_person_up_once_and_are_told_in_one_row(
     for count in (1, 20):
         kafka, feed = changelog(about), start(about, Known(*conditions(about, count)))
         looked_up.clear()
-        outputs = feed.process(records)
+        outputs = process_records(feed, records)
         kafka.commit(outputs)
         assert len(looked_up) == 1
         assert sum(looked_up) <= len(records)
@@ -398,7 +402,9 @@ def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_i
     monkeypatch.setattr(CellCounts, "add", counted)
     kafka, feed = changelog(about), start(about, Known(*conditions(about, 3)))
     kafka.commit(
-        feed.process([Arrived(one, 0, event(f"p{one % 7}", one % 90 * HOUR, delay=-5)) for one in range(900)])
+        process_records(
+            feed, [Arrived(one, 0, event(f"p{one % 7}", one % 90 * HOUR, delay=-5)) for one in range(900)]
+        )
     )
     assert added == [900] * 3
     assert feed.open_windows == 90
@@ -413,21 +419,25 @@ def test_more_conditions_than_a_table_has_columns_have_another() -> None:
     about = source()
     many = conditions(about, 100)
     kafka, feed = changelog(about), start(about, Known(*many))
-    kafka.commit(feed.process([Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]))
+    kafka.commit(
+        process_records(feed, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)])
+    )
     assert len(feed._streams.forms) == 2
     # Tallies are put together anew after a restart: in the order in which the changelog tells of streams.
     kafka.state = dict(reversed(kafka.state.items()))
     feed = start(about, Known(*many), kafka)
     more = [Arrived(64 + one, 6, event(f"p{one % 7}", 6, delay=one % 16 - 5)) for one in range(64)]
-    kafka.commit(feed.process(more))
+    kafka.commit(process_records(feed, more))
     feed.reached_end(1e6)
     drain(feed, kafka)
     found = {one["stream"]: one["counts"] for one in kafka.partials() if one["start"] == 0}
     alone = changelog(about)
     for stream in many:
         single = start(about, Known(stream))
-        single.process([Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)])
-        single.process(more)
+        process_records(
+            single, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]
+        )
+        process_records(single, more)
         single.reached_end(1e6)
         drain(single, alone)
     assert found == {one["stream"]: one["counts"] for one in alone.partials() if one["start"] == 0}
@@ -438,14 +448,16 @@ def test_a_column_that_is_free_again_begins_with_nothing() -> None:
     first, second, third = conditions(about, 3)
     definitions = Known(first, second)
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(feed.process([Arrived(0, 5, event("p", 5, delay=-5))]))
+    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=-5))]))
     definitions.tell(replace(first, kind="closed"))
     kafka.commit(feed.idle(0.0))
     definitions.tell(third)
-    kafka.commit(feed.process([Arrived(1, 6, event("q", 6, delay=-5))]))
+    kafka.commit(process_records(feed, [Arrived(1, 6, event("q", 6, delay=-5))]))
     feed = start(about, definitions, kafka)
     assert {tally.column for tally in feed._streams.tallies.values()} == {0, 1}
-    kafka.commit(feed.process([Arrived(2, 7, event("p", 7, delay=-5)), Arrived(3, 8, event("q", 8, delay=-5))]))
+    kafka.commit(
+        process_records(feed, [Arrived(2, 7, event("p", 7, delay=-5)), Arrived(3, 8, event("q", 8, delay=-5))])
+    )
     feed.reached_end(1e6)
     drain(feed, kafka)
     found = {one["stream"]: one["counts"] for one in kafka.partials() if one["start"] == 0}
@@ -456,17 +468,17 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     about = source()
     definitions = Known(hours(about, "a"), hours(about, "b", where="delay > 0"))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(feed.process([Arrived(0, 5, event("p", 5, delay=1))]))
+    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=1))]))
     definitions.tell(ended(definitions.of("flights")[1], 10))
     kafka.commit(feed.idle(0.0))
     assert feed.open_windows == 1
     assert feed.counted == 2
-    kafka.commit(feed.process([Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
     definitions.tell(extended(definitions.of("flights")[1], 155 * MINUTE))
-    kafka.commit(feed.process([Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
-    kafka.commit(feed.process([Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
-    kafka.commit(feed.process([Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
     found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
     assert {at for name, at in found if name == "b"} == {3 * HOUR}
     assert found["b", 3 * HOUR] == [1]
@@ -482,13 +494,13 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     about = source()
     definitions = Known(hours(about))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(feed.process([Arrived(0, 5, event("p", 5))]))
+    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5))]))
     definitions.tell(ended(hours(about), 10))
     kafka.commit(feed.idle(0.0))
     if last is not None:
-        kafka.commit(feed.process([Arrived(1, last, event("victim", last))]))
+        kafka.commit(process_records(feed, [Arrived(1, last, event("victim", last))]))
     definitions.tell(extended(definitions.of("flights")[0], 2 * HOUR - 3_000))
-    kafka.commit(feed.process([Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
+    kafka.commit(process_records(feed, [Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
     feed.reached_end(5 * 3600)
     drain(feed, kafka)
     # Five seconds later, when all partitions have heard, the hour has begun.
@@ -524,7 +536,7 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
                 if place in {heard, again}:
                     definitions.tell(resumed if place == again else halted)
                     feed = start(about, definitions, kafka)
-                kafka.commit(feed.process([record]))
+                kafka.commit(process_records(feed, [record]))
             drain(feed, kafka)
             found = {one["start"] // HOUR: one["counts"] for one in kafka.partials()}
             assert found == {0: [], 4: [2], 5: [2], 6: [2]}, (heard, again)
@@ -562,7 +574,7 @@ def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> No
             if record.offset == away.stop:
                 definitions.tell(states[-1])
                 feed = start(about, definitions, kafka)
-            kafka.commit(feed.process([record]))
+            kafka.commit(process_records(feed, [record]))
         feed = start(about, definitions, kafka)
         drain(feed, kafka)
         return [(one["start"] // HOUR, one["counts"]) for one in kafka.partials()]
@@ -586,7 +598,9 @@ def test_earlier_records_of_a_stream_restore_the_epoch_they_count_in() -> None:
         progress = {"offset": 7, "clock": 5, "partitions": 1, "piece": 0, "tally": 1}
         kafka.state = {b"stream|s": json.dumps(stream).encode(), b"@progress": json.dumps(progress).encode()}
         feed = start(about, Known(told_of), kafka)
-        kafka.commit(feed.process([Arrived(7, closes - 10, event("p", closes - 10)), Arrived(8, closes, b"{")]))
+        kafka.commit(
+            process_records(feed, [Arrived(7, closes - 10, event("p", closes - 10)), Arrived(8, closes, b"{")])
+        )
         assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(closes - HOUR, [1])]
         assert json.loads(kafka.state[b"stream|s"])["epoch"] == told_of.epochs[-1].number
 
@@ -636,7 +650,7 @@ def test_catching_up_is_bounded_in_each_step() -> None:
     about = source()
     definitions = Known(told(about, "a", window={"size": "1m"}), told(about, "b", window={"size": "1m"}))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(feed.process([Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
+    kafka.commit(process_records(feed, [Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
     assert 0 < len(kafka.partials()) <= PARTIALS_AT_ONCE
     assert feed.behind
     feed = start(about, definitions, kafka)
@@ -656,7 +670,7 @@ def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody
     steps: dict[int, list[Any]] = {}
     for crowd in (0, 16):
         feed = start(about, Known(*(told(about, name, by=["delay"]) for name in "ab")))
-        feed.process([Arrived(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
+        process_records(feed, [Arrived(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
         feed.reached_end(1e5)
         steps[crowd] = []
         while outputs := feed.idle(0.0):
@@ -684,7 +698,7 @@ def test_windows_of_all_streams_are_told_of_in_the_order_in_which_they_close_whe
     for size in (1, 3, 5, len(records)):
         kafka, feed = changelog(about), start(about, definitions)
         for place in range(0, len(records), size):
-            kafka.commit(feed.process(records[place : place + size]))
+            kafka.commit(process_records(feed, records[place : place + size]))
         orders.append([(one["stream"], one["start"] // HOUR) for one in kafka.partials(to)])
     assert orders[0][:8] == [("d", 0), ("b", 0), ("d", 1), ("e", 0), ("d", 2), ("e", 1), ("b", 2), ("d", 3)]
     assert all(order == orders[0] for order in orders)
@@ -696,8 +710,8 @@ def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:
 
     def portion(*streams: Any) -> int:
         feed = start(about, Known(*streams))
-        feed.process(())
-        return feed.portion(records)
+        process_records(feed, ())
+        return len(feed.prepare(records).records)
 
     assert portion(hours(about)) == 5_000
     many = [
@@ -709,7 +723,7 @@ def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:
 def test_nothing_is_written_where_nothing_is_due() -> None:
     about = source()
     feed: FeedProcessor = start(about, Known(hours(about)))
-    assert feed.process([Arrived(0, 5, event("p", 5))])
+    assert process_records(feed, [Arrived(0, 5, event("p", 5))])
     assert not feed.idle(0.0)
     assert not feed.follow(())
-    assert not feed.needs_tables([Arrived(1, 5, event("p", 5))])
+    assert not feed.prepare([Arrived(1, 5, event("p", 5))]).needs_tables

@@ -16,6 +16,7 @@ from stream.feeds import merge_processor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.processing.protocol import LaterVersionError, Message, Outputs, Record
+from tests.processing import process_records
 from tests.unit.processors import running_counts
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
 from tests.unit.processors.feeds.streams import TOPICS, incarnation_of, spec_of, told
@@ -52,15 +53,14 @@ class Bench:
 
     def step(self, limit: int = 500, *, lost: bool = False) -> None:
         """Take a batch; with ``lost`` its transaction is aborted."""
-        batch = list(self.partials[self.at : self.at + limit])
-        batch = batch[: self.task.portion(batch)]
-        assert not self.task.needs_tables(batch)
+        batch = self.task.prepare(list(self.partials[self.at : self.at + limit]))
+        assert not batch.needs_tables
         outputs = self.task.process(batch)
         if lost:
             self.start()
         else:
             self.write(outputs)
-            self.at += len(batch)
+            self.at += len(batch.records)
 
     def write(self, outputs: Outputs) -> None:
         """Commit."""
@@ -238,7 +238,9 @@ def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.M
     monkeypatch.setattr(merge_processor, "QUESTIONS_AT_ONCE", 7)
     messages = [one for number in range(5) for one in window("both", number)]
     task = bench(*messages)
-    assert task.task.portion(logged(messages)) == 4  # twelve questions: the second window brings them beyond seven
+    assert (
+        len(task.task.prepare(logged(messages)).records) == 4
+    )  # twelve questions: the second window brings them beyond seven
     task.run()
     assert len(task.asked) == 30
 
@@ -294,7 +296,7 @@ def test_what_is_no_partial_of_its_stream_is_set_aside_and_stops_nobody() -> Non
     ]
     task = Bench([told(spec) for spec in SPECS], logged([*wrong, *window("origins", 0)]))
     while task.at < len(task.partials):
-        task.write(task.task.process([task.partials[task.at]]))
+        task.write(process_records(task.task, [task.partials[task.at]]))
         task.at += 1
     assert len(task.logs[TOPICS.rejected]) == len(wrong)
     assert [one.value for one in task.asked] == [2.0, 0.0, 0.0]

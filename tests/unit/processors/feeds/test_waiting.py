@@ -11,6 +11,7 @@ from stream.feeds import merge_processor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.processing.protocol import Outputs
+from tests.processing import process_records
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
 from tests.unit.processors.feeds.streams import SOURCE, TOPICS, spec_of, told
 
@@ -41,13 +42,13 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
         for spec in MODELS
     ]
     records = logged(partial(name, 0, start, {}, 1) for start, name in ORDER)
-    written: list[Outputs] = [task.process(records[:come_before]), task.idle(0.0)]
+    written: list[Outputs] = [process_records(task, records[:come_before]), task.idle(0.0)]
     for record in opened:
         # Control has partitions, and is heard of one after the other.
         definitions.take([record])
         written.append(task.idle(0.0))
     for place in range(come_before, len(records), at_once):
-        written += [task.process(records[place : place + at_once])]
+        written += [process_records(task, records[place : place + at_once])]
     while outputs := task.idle(0.0):
         written.append(outputs)
     questions = [
