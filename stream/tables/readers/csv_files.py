@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
-from typing import Any, Final, Protocol, Self
+from gzip import BadGzipFile, GzipFile
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,6 @@ SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 _GZIP: Final = b"\x1f\x8b"
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
-_LONGEST_MARK: Final = 4
-"""Bytes that identify a file; the first member of a gzip file may be shorter."""
 
 _QUOTE, _LF, _CR = b'"\n\r'
 _BEFORE_OPENING: Final = np.isin(np.arange(256), list(b',\n"'))
@@ -50,21 +48,11 @@ _AFTER_CLOSING: Final = np.isin(np.arange(256), list(b',\n\r"'))
 Places = npt.NDArray[np.intp]
 
 
-class ByteStream(Protocol):
-    """An open file or object."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes; none at the end."""
-
-    def close(self) -> None:
-        """Close the stream."""
-
-
 @dataclass(frozen=True)
 class CsvFile:
     """A CSV file, possibly gzipped; cells are text, and missing cells are empty."""
 
-    open: Callable[[], ByteStream]
+    open: Callable[[], io.RawIOBase | io.BytesIO]
 
     @cached_property
     def names(self) -> Sequence[str]:
@@ -112,10 +100,10 @@ class CsvFile:
 class _CsvText:
     """The text of an open CSV file."""
 
-    def __init__(self, opened: Callable[[], ByteStream]) -> None:
-        self._stream = opened()
+    def __init__(self, opened: Callable[[], io.RawIOBase | io.BytesIO]) -> None:
+        self._stream = io.BufferedReader(opened(), _HEADER_BYTES)
         try:
-            self._chunks = _decompressed(_chunks(self._stream))
+            self._chunks = _chunks(self._stream)
             self._line = 1
             self.names = self._read_names()
         except BaseException:
@@ -155,8 +143,6 @@ class _CsvText:
 
     def _read_names(self) -> list[str]:
         text = next(self._chunks, b"")
-        while len(text) < _LONGEST_MARK and (more := next(self._chunks, b"")):
-            text += more
         for begin, problem in _NOT_CSV.items():
             if text.startswith(begin):
                 raise UnreadableError(problem)
@@ -225,45 +211,17 @@ class _CsvText:
         )
 
 
-def _chunks(stream: ByteStream) -> Iterator[bytes]:
-    first = b""
-    while len(first) < _HEADER_BYTES and (chunk := stream.read(_HEADER_BYTES - len(first))):
-        first += chunk
-    yield first
-    while chunk := stream.read(BLOCK_BYTES):
-        yield chunk
-
-
-def _decompressed(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the chunks, decompressed if they are gzipped; there may be several members."""
-    first = next(chunks, b"")
-    if not first.startswith(_GZIP):
-        yield first
-        yield from chunks
-        return
+def _chunks(stream: io.BufferedReader[Any]) -> Iterator[bytes]:
+    """Yield the text, decompressed if it is gzipped: first a header's length, then blocks."""
+    file = GzipFile(fileobj=stream) if stream.peek(len(_GZIP)).startswith(_GZIP) else stream
     try:
-        yield from _unzipped(chain([first], chunks))
-    except zlib.error:
+        yield file.read(_HEADER_BYTES)
+        while chunk := file.read(BLOCK_BYTES):
+            yield chunk
+    except EOFError:
+        raise UnreadableError("its gzip format: it ends early") from None
+    except (BadGzipFile, zlib.error):
         raise UnreadableError("its gzip format") from None
-
-
-def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    member: Any = None
-    for chunk in chunks:
-        left = chunk
-        while left:
-            if member is None:
-                left = left.lstrip(b"\0")  # what pads a member
-                if not left:
-                    break
-                member = zlib.decompressobj(wbits=31)
-            if text := member.decompress(left, BLOCK_BYTES):
-                yield text
-            left = member.unconsumed_tail
-            if member.eof:
-                left, member = member.unused_data, None
-    if member is not None:
-        raise UnreadableError("its gzip format: it ends early")
 
 
 def _places(text: bytes, sign: int) -> Places:

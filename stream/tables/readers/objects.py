@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from importlib import import_module
+from io import RawIOBase
 from typing import Any, Final
 
 import polars as pl
@@ -70,7 +71,7 @@ def object_parts(address: Address) -> tuple[TableFile, ...]:
     return tuple(_part(address.host, listed[one], one) for one in names)
 
 
-class _ObjectStream:
+class _ObjectStream(RawIOBase):
     """The bytes of an object in the listed version."""
 
     def __init__(self, part: TableFile) -> None:
@@ -78,13 +79,17 @@ class _ObjectStream:
         with _answering():
             self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(part.stamp[0]))["Body"]
 
-    def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes; none at the end."""
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, room: Any) -> int:
         with _answering():
-            return bytes(self._body.read(size))
+            found = self._body.read(len(room))
+        room[: len(found)] = found
+        return len(found)
 
     def close(self) -> None:
-        """End the transfer."""
+        super().close()
         self._body.close()
 
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from io import FileIO
+from io import FileIO, RawIOBase
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from schemas import Address
 from stream.optional_packages import pl
-from stream.tables.readers.csv_files import ByteStream, CsvFile
+from stream.tables.readers.csv_files import CsvFile
 from stream.tables.readers.delta import newest_local_parts
 from stream.tables.readers.table_files import (
     CHANGED,
@@ -103,7 +103,7 @@ class FileSheet:
         cls,
         part: TableFile,
         options: Mapping[str, Any] | None = None,
-        opened: Callable[[], ByteStream] | None = None,
+        opened: Callable[[], RawIOBase] | None = None,
     ) -> FileSheet:
         """Open a Parquet file or a stream of CSV; UnreadableError if it has no columns."""
         cells = dict(part.cells)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from os import stat_result, walk
 from pathlib import Path
 from stat import S_ISREG
@@ -100,7 +100,8 @@ class Scope:
         Names that begin with ``_`` or ``.`` are hidden. UnreadableError if a file is not a table, or
         belongs to a Delta table, whose folder may have outdated files.
         """
-        pattern = [None if name == _ANY_FOLDERS else _expression(name) for name in self.pattern]
+        # The only wildcard is ``*``.
+        pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
         logged = {names[: names.index(DELTA_LOG)] for names in listed if DELTA_LOG in names}
         found = []
         for names in sorted(listed):
@@ -226,31 +227,15 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(("_", ".")) and "=" not in name
 
 
-def _expression(name: str) -> re.Pattern[str]:
-    """Compile a name whose only wildcard is ``*``."""
-    return re.compile(translate("".join(f"[{sign}]" if sign in "?[" else sign for sign in name)))
-
-
-def _matches(pattern: Sequence[re.Pattern[str] | None], names: Names) -> bool:
-    """Match names with a pattern in polynomial time; None matches any number of names."""
-    places = _onward(pattern, {0})
-    for name in names:
-        stay = {place for place in places if place < len(pattern) and pattern[place] is None}
-        go = {
-            place + 1
-            for place in places
-            if place < len(pattern) and (one := pattern[place]) is not None and one.match(name)
-        }
-        places = _onward(pattern, stay | go)
-    return len(pattern) in places
-
-
-def _onward(pattern: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
-    """Add the places after parts of a pattern that may match nothing."""
-    for place, one in enumerate(pattern):
-        if place in places and one is None:
-            places.add(place + 1)
-    return places
+def _matches(pattern: Names, names: Names) -> bool:
+    """Match names with a pattern in polynomial time; ``**`` matches any number of names."""
+    ends = {0}  # numbers of names that the pattern so far matches
+    for part in pattern:
+        if part == _ANY_FOLDERS:
+            ends = set(range(min(ends, default=len(names) + 1), len(names) + 1))
+        else:
+            ends = {end + 1 for end in ends if end < len(names) and fnmatchcase(names[end], part)}
+    return len(names) in ends
 
 
 Root = Path | Address
