@@ -77,7 +77,8 @@ def demo(
             up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
             monitor = stack.enter_context(monitor_process.start(up.settings, folder, port))
             bar.step(monitor.where)
-            report = asyncio.run(run_live_demo(up.settings, bar)) if live else run_demo(up, bar, queries=queries)
+            scene_run = run_live_demo(up.settings, bar) if live else run_demo(up, bar, queries=queries)
+            report = asyncio.run(scene_run)
             bar.stop()
             if as_json:
                 show_json(report.to_json())

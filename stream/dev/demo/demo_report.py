@@ -74,13 +74,13 @@ def questions(
 ) -> Iterator[DemoQuestion]:
     """Yield queries of all streams in turn; a few percent exceed the threshold."""
     chance = random.Random(seed)  # noqa: S311  (test questions, not noise)
-    people = _People()
+    people = AdultColumns()
     for number in range(queries_per_stream):
         for spec in specs:
             query_id = f"{spec.stream}/{number:06}"
             threshold = TABLE_THRESHOLD if spec.source == TABLE else FEED_THRESHOLD
             if spec.source == TABLE:
-                where, truth = people.question(chance)
+                where, truth = _table_question(people, chance)
                 yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)
             else:
                 value = _feed_value(chance, threshold, calibrations[spec.stream].alpha)
@@ -96,28 +96,32 @@ def _feed_value(chance: random.Random, threshold: float, alpha: float) -> float:
     return float(chance.randint(int(threshold + alpha), int(2 * threshold)))
 
 
-class _People:
-    """Counts rows with array comparisons, independent of the product's bitmaps."""
+class AdultColumns:
+    """Columns of the Adult table, to count rows independently of the product's bitmaps."""
 
     def __init__(self) -> None:
-        frame = pl.read_csv(adult.PATH, columns=["age", "sex", "hours-per-week"])
-        self._age = frame["age"].to_numpy()
-        self._woman = frame["sex"].to_numpy() == "F"
-        self._hours = frame["hours-per-week"].to_numpy()
+        frame = pl.read_csv(adult.PATH)
+        self.age = frame["age"].to_numpy()
+        self.hours = frame["hours-per-week"].to_numpy()
+        self.woman = frame["sex"].to_numpy() == "F"
+        self.rows = frame.height
 
-    def question(self, chance: random.Random) -> tuple[str, float]:
-        """Return a predicate and its true count."""
-        low = chance.randint(17, 70)
-        if chance.random() < 0.987:
-            high, hours = low + chance.randint(0, 6), chance.randint(20, 60)
-            woman = chance.random() < 0.5
-            where = f"age BETWEEN {low} AND {high} AND sex = '{'F' if woman else 'M'}' AND \"hours-per-week\" < {hours}"
-            chosen = (self._age >= low) & (self._age <= high) & (self._woman == woman) & (self._hours < hours)
-        else:
-            oldest = chance.randint(45, 80)
-            where = f"age <= {oldest} OR NOT sex IN ('M')"
-            chosen = (self._age <= oldest) | self._woman
-        return where, float(np.count_nonzero(chosen))
+
+def _table_question(people: AdultColumns, chance: random.Random) -> tuple[str, float]:
+    """Return a predicate and its true count."""
+    low = chance.randint(17, 70)
+    if chance.random() < 0.987:
+        high, hours = low + chance.randint(0, 6), chance.randint(20, 60)
+        woman = chance.random() < 0.5
+        where = (
+            f"age BETWEEN {low} AND {high} AND sex = '{'F' if woman else 'M'}' AND \"hours-per-week\" < {hours}"
+        )
+        chosen = (people.age >= low) & (people.age <= high) & (people.woman == woman) & (people.hours < hours)
+    else:
+        oldest = chance.randint(45, 80)
+        where = f"age <= {oldest} OR NOT sex IN ('M')"
+        chosen = (people.age <= oldest) | people.woman
+    return where, float(np.count_nonzero(chosen))
 
 
 TOLERANCE = 1e-9
@@ -159,8 +163,7 @@ def check_answers(
     times: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     tops: Counter[str] = Counter()
-    after_end = 0
-    wrong = 0
+    after_end = wrong = 0
     halted: set[str] = set()
     indices: dict[str, list[int]] = defaultdict(list)
     for answer in answers:
@@ -209,12 +212,8 @@ def check_answers(
     return checks, outcomes
 
 
-def check_budget(
-    record: SourceRecord,
-    grants: Sequence[GrantRecord],
-    dry: set[str],
-) -> Check:
-    """Check that the budget adds up and that the ledger has the exhausted streams."""
+def check_budget(record: SourceRecord, grants: Sequence[GrantRecord], dry: set[str]) -> Check:
+    """Check that the budget adds up and that the ledger has those of the exhausted streams."""
     total = record.source.epsilon
     granted, spent, refunded = record.granted.epsilon, record.spent.epsilon, record.refunded.epsilon
     ledger_dry = {grant.spec.stream for grant in grants if grant.tops == grant.calibration.cutoff}
@@ -224,7 +223,7 @@ def check_budget(
         and abs(sum(grant.spent.epsilon for grant in grants) - spent) <= TOLERANCE
         and abs(granted - refunded - spent) <= TOLERANCE
         and all(grant.spent.epsilon <= grant.cost.epsilon + TOLERANCE for grant in grants)
-        and ledger_dry == dry
+        and ledger_dry == dry & {grant.spec.stream for grant in grants}
     )
     return Check(
         f"budget of {record.source.source} adds up (ε {total:g})",

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
-from schemas import Answer, Calibration, CloseStream, GrantRecord, OpenStream, RegisterSource, SourceRecord
+from schemas import CloseStream, GrantRecord, OpenStream, RegisterSource, SourceRecord
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import (
     Check,
@@ -27,13 +27,14 @@ from stream.dev.demo.tour import tour
 from stream.kafka.broker.local_broker import LocalBroker, prepare
 from stream.kafka.topics.creation import create_topics, delete_topics
 from stream.privacy.noise import NoiseKey
+from stream.questions import Result
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from stream.tables import adult
 
 SESSION_TIMEOUT_MS = 6000
 ANSWER_TIMEOUT = 60.0
-"""Seconds without a new answer until the demo stops."""
+"""Seconds without a new answer, or for the budget service, until the demo stops."""
 
 
 class DemoProgress(Protocol):
@@ -44,18 +45,6 @@ class DemoProgress(Protocol):
 
     def advance(self, published: int, answered: int, total: int) -> None:
         """Report the numbers of published and answered queries."""
-
-
-@dataclass
-class _DemoRun:
-    asked: dict[str, DemoQuestion]
-    answers: list[Answer]
-    calibrations: dict[str, Calibration]
-    budgets: list[tuple[SourceRecord, list[GrantRecord]]]
-    seconds: float
-    takeover_seconds: float
-    answered_at_kill: int
-    toured: list[Check]
 
 
 @dataclass(frozen=True)
@@ -111,7 +100,46 @@ def installation(
         yield DemoInstallation(settings, tuple(one for one in services if one.role == "worker"))
 
 
-def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int, seed: int = 1) -> DemoReport:
+class AnswerReader:
+    """Reads a client's answers in the background, while it is entered."""
+
+    def __init__(self, client: AsyncClient, progress: DemoProgress, total: int) -> None:
+        self.answers: list[Result] = []
+        self.published = 0
+        self._client = client
+        self._progress = progress
+        self._total = total
+
+    async def __aenter__(self) -> Self:
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    def advance(self, published: int = 0) -> None:
+        """Report the progress after further published events."""
+        self.published += published
+        self._progress.advance(self.published, len(self.answers), self._total)
+
+    async def wait(self, count: int, *, or_exhausted: bool = False) -> None:
+        """Wait for a number of answers, as long as some arrive."""
+        seen, since = len(self.answers), time.monotonic()
+        while len(self.answers) < count and not (or_exhausted and any(one.tops_left == 0 for one in self.answers)):
+            await asyncio.sleep(0.1)
+            self.advance()
+            if len(self.answers) > seen:
+                seen, since = len(self.answers), time.monotonic()
+            elif time.monotonic() - since > ANSWER_TIMEOUT:
+                return
+
+    async def _read(self) -> None:
+        async for answer in self._client.answers(from_beginning=True):
+            self.answers.append(answer)
+
+
+async def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int, seed: int = 1) -> DemoReport:
     """Run the demo, kill one worker half-way, and return the report.
 
     Args:
@@ -120,19 +148,12 @@ def run_demo(up: DemoInstallation, progress: DemoProgress, *, queries: int, seed
         queries: Minimum number of queries.
         seed: Seed of the questions, not of the noise.
     """
-    return _report(asyncio.run(_main_job(up.settings, up.workers[0], progress, queries, seed)))
-
-
-async def _main_job(
-    settings: Settings, victim: Service, progress: DemoProgress, queries: int, seed: int
-) -> _DemoRun:
-    async with AsyncClient(settings) as client:
+    async with AsyncClient(up.settings) as client:
         progress.step("registering two sources and opening 40 streams")
         per_stream = -(-queries // len(streams(1)))
         specs = streams(per_stream)
         await client.requests([RegisterSource(request=source.source, source=source) for source in sources()])
-        opened = await client.requests([OpenStream(request=spec.stream, stream=spec) for spec in specs])
-        for receipt in opened:
+        for receipt in await client.requests([OpenStream(request=spec.stream, stream=spec) for spec in specs]):
             if receipt.outcome != "opened":
                 raise RuntimeError(f"stream {receipt.stream} was not opened: {receipt.reason}")
         names = [source.source for source in sources()]
@@ -140,26 +161,21 @@ async def _main_job(
             grant.spec.stream: grant.calibration for name in names for grant in await client.list_streams(name)
         }
         asked = {one.query.id: one for one in questions(specs, calibrations, per_stream, seed)}
-        answers: list[Answer] = []
-        reading = asyncio.create_task(_read(client, answers))
-        try:
+        order = list(asked.values())
+        half = len(order) // 2
+        async with AnswerReader(client, progress, len(order)) as reader:
             began = time.monotonic()
-            order = list(asked.values())
-            half = len(order) // 2
             progress.step("asking")
-            await _publish(client, order[:half], 0, answers, progress, len(order))
-            await _until(answers, half // 2, progress, half, len(order))
+            await _publish(client, order[:half], reader)
+            await reader.wait(half // 2)
             progress.step("killing one of the two workers (SIGKILL)")
-            victim.kill()
-            killed, answered_at_kill = time.monotonic(), len(answers)
-            await _publish(client, order[half:], half, answers, progress, len(order))
-            await _until(answers, len(order), progress, len(order), len(order))
-            took = time.monotonic() - began
-            takeover = time.monotonic() - killed
+            up.workers[0].kill()
+            killed, answered_at_kill = time.monotonic(), len(reader.answers)
+            await _publish(client, order[half:], reader)
+            await reader.wait(len(order))
+            ended = time.monotonic()
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+        answers = reader.answers
         progress.step("asking a stream of every mechanism")
         toured = await tour(client, seed)
         progress.step("closing the streams")
@@ -167,40 +183,38 @@ async def _main_job(
             [CloseStream(request=f"close {s.stream}", source=s.source, stream=s.stream) for s in specs],
         )
         budgets = [await _settled(client, name) for name in names]
-        return _DemoRun(asked, answers, calibrations, budgets, took, takeover, answered_at_kill, toured)
+    checks, outcomes = check_answers(asked, answers, calibrations)
+    dry = {answer.stream for answer in answers if answer.outcome == "above" and answer.tops_left == 0}
+    checks += [check_budget(*budget, dry) for budget in budgets]
+    after = len(answers) - answered_at_kill
+    checks.append(
+        Check(
+            "the other worker takes over after kill -9",
+            f"{after:,} answers after the kill, all in after {ended - killed:.1f} s",
+            after > 0,
+        ),
+    )
+    figures = {
+        "queries_asked": len(asked),
+        "queries_answered": len(answers),
+        "above": outcomes["above"],
+        "below": outcomes["below"],
+        "halted_answers": outcomes["halted"],
+        "streams": len(calibrations),
+        "streams_halted": len(dry),
+        "seconds": round(ended - began, 2),
+        "queries_per_second": round(len(asked) / (ended - began)),
+        "budgets": [record.model_dump(mode="json", exclude={"source"}) for record, _ in budgets],
+    }
+    return DemoReport(checks + toured, figures)
 
 
-async def _publish(
-    client: AsyncClient,
-    order: list[DemoQuestion],
-    before: int,
-    answers: list[Answer],
-    progress: DemoProgress,
-    total: int,
-) -> None:
-    for number, one in enumerate(order, start=1):
-        await client.publish(one.query)
-        if number % 500 == 0:
-            await client.flush()
-            progress.advance(before + number, len(answers), total)
-    await client.flush()
-    progress.advance(before + len(order), len(answers), total)
-
-
-async def _read(client: AsyncClient, answers: list[Answer]) -> None:
-    async for answer in client.answers(from_beginning=True):
-        answers.append(answer)  # noqa: PERF401  (other tasks read the list meanwhile)
-
-
-async def _until(answers: list[Answer], count: int, progress: DemoProgress, published: int, total: int) -> None:
-    seen, since = len(answers), time.monotonic()
-    while len(answers) < count:
-        await asyncio.sleep(0.1)
-        progress.advance(published, len(answers), total)
-        if len(answers) > seen:
-            seen, since = len(answers), time.monotonic()
-        elif time.monotonic() - since > ANSWER_TIMEOUT:
-            return
+async def _publish(client: AsyncClient, order: list[DemoQuestion], reader: AnswerReader) -> None:
+    for batch in (order[start : start + 500] for start in range(0, len(order), 500)):
+        for one in batch:
+            await client.publish(one.query)
+        await client.flush()
+        reader.advance(len(batch))
 
 
 async def _settled(client: AsyncClient, source: str) -> tuple[SourceRecord, list[GrantRecord]]:
@@ -210,34 +224,3 @@ async def _settled(client: AsyncClient, source: str) -> tuple[SourceRecord, list
         if all(grant.state == "closed" for grant in grants) or time.monotonic() > deadline:
             return await client.budget(source), grants
         await asyncio.sleep(0.2)
-
-
-def _report(run: _DemoRun) -> DemoReport:
-    checks, outcomes = check_answers(run.asked, run.answers, run.calibrations)
-    dry_of = {answer.stream for answer in run.answers if answer.outcome == "above" and answer.tops_left == 0}
-    for record, grants in run.budgets:
-        names = {grant.spec.stream for grant in grants}
-        checks.append(check_budget(record, grants, dry_of & names))
-    after = len(run.answers) - run.answered_at_kill
-    checks.append(
-        Check(
-            "the other worker takes over after kill -9",
-            f"{after:,} answers after the kill, all in after {run.takeover_seconds:.1f} s",
-            after > 0,
-        ),
-    )
-    checks += run.toured
-    rate = len(run.asked) / run.seconds
-    figures = {
-        "queries_asked": len(run.asked),
-        "queries_answered": len(run.answers),
-        "above": outcomes["above"],
-        "below": outcomes["below"],
-        "halted_answers": outcomes["halted"],
-        "streams": len(run.calibrations),
-        "streams_halted": len(dry_of),
-        "seconds": round(run.seconds, 2),
-        "queries_per_second": round(rate),
-        "budgets": [record.model_dump(mode="json", exclude={"source"}) for record, _ in run.budgets],
-    }
-    return DemoReport(checks, figures)

@@ -22,7 +22,7 @@ from schemas import (
 )
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import Check, DemoReport
-from stream.dev.demo.demo_run import DemoProgress
+from stream.dev.demo.demo_run import AnswerReader, DemoProgress
 from stream.kafka.client.security import admin_client
 from stream.questions import Result
 from stream.settings import Settings
@@ -39,8 +39,6 @@ DAY_MS = 24 * 3_600_000
 PARTITIONS = 4
 WORST = 10
 """Number of truly worst half-days in the report."""
-ANSWERS_WAIT = 60.0
-"""Seconds without a new answer until the demo stops."""
 
 Place = tuple[str, str]
 """Start of a window, and an airport."""
@@ -119,48 +117,25 @@ async def _run(settings: Settings, source: EventsSource, progress: DemoProgress)
         await client.requests([RegisterSource(request="flights", source=source)])
         await client.request(OpenStream(request=STREAM, stream=stream()))
         grant = await client.grant("flights", STREAM)
-        answers: list[Result] = []
-        reading = asyncio.create_task(_read(client, answers))
-        try:
+        async with AnswerReader(client, progress, expected) as reader:
             began = time.monotonic()
             progress.step("replaying 336,776 departures of 2013")
-            published = await _publish(client, answers, progress, expected)
-            await _until(answers, expected, progress, published)
+            await _publish(client, reader)
+            await reader.wait(expected, or_exhausted=True)
             took = time.monotonic() - began
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-        return _report(answers, grant.calibration.alpha, published, took, await client.budget("flights"))
+        budget = await client.budget("flights")
+        return _report(reader.answers, grant.calibration.alpha, reader.published, took, budget)
 
 
-async def _publish(client: AsyncClient, answers: list[Result], progress: DemoProgress, expected: int) -> int:
-    published = 0
+async def _publish(client: AsyncClient, reader: AnswerReader) -> None:
     for day, departures in groupby(flights.events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
         await client.advance("flights", written_moment(day * DAY_MS))
         today = list(departures)
         await client.publish("flights", today)
-        published += len(today)
-        progress.advance(published, len(answers), expected)
+        reader.advance(len(today))
     await client.advance("flights", flights.ENDS)
     await client.flush()
-    return published
-
-
-async def _read(client: AsyncClient, answers: list[Result]) -> None:
-    async for answer in client.answers(from_beginning=True):
-        answers.append(answer)  # noqa: PERF401  (other tasks read the list meanwhile)
-
-
-async def _until(answers: list[Result], expected: int, progress: DemoProgress, published: int) -> None:
-    seen, since = len(answers), time.monotonic()
-    while len(answers) < expected and not any(answer.tops_left == 0 for answer in answers):
-        await asyncio.sleep(0.1)
-        progress.advance(published, len(answers), expected)
-        if len(answers) > seen:
-            seen, since = len(answers), time.monotonic()
-        elif time.monotonic() - since > ANSWERS_WAIT:
-            return
 
 
 def _report(

@@ -6,7 +6,7 @@ import asyncio
 import random
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import polars as pl
 
 from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec
 from stream.client.async_client import AsyncClient
-from stream.dev.demo.demo_report import Check
+from stream.dev.demo.demo_report import AdultColumns, Check
 from stream.formatting import bound
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.planning.inverse_plans import needed_epsilon
@@ -149,16 +149,8 @@ ILL = 0.3
 """Share of respondents who are ill."""
 
 
-@dataclass(frozen=True)
-class TourAnswers:
-    """A stream's answers, in the questions' order, and its grant."""
-
-    answers: Sequence[Answer]
-    grant: GrantRecord
-
-
-Judge = Callable[[TourAnswers], tuple[str, bool]]
-"""Returns the observation, and whether the promise held."""
+Judge = Callable[[Sequence[Answer], GrantRecord], tuple[str, bool]]
+"""Returns the observation from a stream's answers and grant, and whether the promise held."""
 
 
 @dataclass(frozen=True)
@@ -168,17 +160,6 @@ class Stop:
     spec: StreamSpec
     questions: Sequence[dict[str, Any]]
     judge: Judge
-
-
-class _TourPeople:
-    """The table's columns, independent of the product's bitmaps."""
-
-    def __init__(self) -> None:
-        frame = pl.read_csv(adult.PATH)
-        self.age = frame["age"].to_numpy()
-        self.hours = frame["hours-per-week"].to_numpy()
-        self.woman = frame["sex"].to_numpy() == "F"
-        self.rows = frame.height
 
 
 def tour_sources() -> list[Source]:
@@ -191,7 +172,7 @@ def tour_sources() -> list[Source]:
 
 def stops(seed: int) -> list[Stop]:
     """Return a stop for every mechanism, in the order of the documentation."""
-    people = _TourPeople()
+    people = AdultColumns()
     return [
         *_sparse_vectors(people),
         *_answers(people),
@@ -215,7 +196,7 @@ async def tour(client: AsyncClient, seed: int) -> list[Check]:
         ]
         answers = await answered(client.ask_many, queries)
         grant = await client.grant(stop.spec.source, stop.spec.stream)
-        seen, held = stop.judge(TourAnswers(answers, grant))
+        seen, held = stop.judge(answers, grant)
         checks.append(Check(f"{stop.spec.mechanism.kind} keeps its promise", seen, bool(held)))
     return checks
 
@@ -229,10 +210,10 @@ def _spec(mechanism: dict[str, Any], source: str = CENSUS, **more: Any) -> Strea
 
 
 def _within(truths: Sequence[float]) -> Judge:
-    def judge(given: TourAnswers) -> tuple[str, bool]:
+    def judge(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
         errors = [
             (abs((answer.estimate if answer.estimate is not None else np.inf) - truth), answer.alpha or 0.0)
-            for answer, truth in zip(given.answers, truths, strict=True)
+            for answer, truth in zip(answers, truths, strict=True)
         ]
         worst, alpha = max(errors)
         return f"{len(errors)} numbers, worst off by {worst:.4g} of ±{bound(alpha)}", all(
@@ -242,18 +223,18 @@ def _within(truths: Sequence[float]) -> Judge:
     return judge
 
 
-def _sparse_vectors(people: _TourPeople) -> list[Stop]:
+def _sparse_vectors(people: AdultColumns) -> list[Stop]:
     young, old = int((people.age < 25).sum()), int((people.age > 88).sum())
     questions = [{"where": "age > 88"}, {"where": "age < 25"}]
     base: dict[str, Any] = {"threshold": (young + old) / 2, "cutoff": 1, "monotone": True}
 
-    def tops(given: TourAnswers) -> tuple[str, bool]:
-        outcomes = [answer.outcome for answer in given.answers]
+    def tops(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
+        outcomes = [answer.outcome for answer in answers]
         return f"{old} and {young} against {base['threshold']:g}: {outcomes}", outcomes == ["below", "above"]
 
-    def numbers(given: TourAnswers) -> tuple[str, bool]:
-        seen, held = tops(given)
-        said, within = _within([float(young)])(TourAnswers(given.answers[1:], given.grant))
+    def numbers(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
+        seen, held = tops(answers, grant)
+        said, within = _within([float(young)])(answers[1:], grant)
         return f"{seen}; {said}", held and within
 
     return [
@@ -262,7 +243,7 @@ def _sparse_vectors(people: _TourPeople) -> list[Stop]:
     ]
 
 
-def _answers(people: _TourPeople) -> list[Stop]:
+def _answers(people: AdultColumns) -> list[Stop]:
     laplace = _spec({"kind": "laplace", "answers": 4})
     questions: list[dict[str, Any]] = [
         {"where": "sex = 'F'"},
@@ -279,8 +260,8 @@ def _answers(people: _TourPeople) -> list[Stop]:
     decades = {f"{low}s": int(((people.age >= low) & (people.age < low + 10)).sum()) for low in range(20, 90, 10)}
     candidates = [{"name": name, "where": f"age BETWEEN {name[:2]} AND {int(name[:2]) + 9}"} for name in decades]
 
-    def chosen(given: TourAnswers) -> tuple[str, bool]:
-        [answer] = given.answers
+    def chosen(answers: Sequence[Answer], _: GrantRecord) -> tuple[str, bool]:
+        [answer] = answers
         lost = max(decades.values()) - decades.get(answer.choice or "", -(10**9))
         alpha = answer.alpha or 0.0
         return f"chose '{answer.choice}', {lost} below the best of ±{bound(alpha)}", lost <= alpha
@@ -292,7 +273,14 @@ def _answers(people: _TourPeople) -> list[Stop]:
     ]
 
 
-def _releases(people: _TourPeople) -> list[Stop]:
+def _women_in_groups(people: AdultColumns, lows: Iterable[int]) -> tuple[list[dict[str, Any]], list[float]]:
+    """Ask for the women of five ages from each of ``lows``; return the questions and their answers."""
+    ages = [range(low, low + 5) for low in lows]
+    asked: list[dict[str, Any]] = [{"cells": [{"at": {"age": age, "sex": "F"}} for age in one]} for one in ages]
+    return asked, [float((people.woman & np.isin(people.age, one)).sum()) for one in ages]
+
+
+def _releases(people: AdultColumns) -> list[Stop]:
     histogram = _spec({"kind": "histogram", "attributes": ["sex", "age"]})
     wheres = ["age < 30", "sex = 'F' AND age >= 60", "TRUE"]
     truths = [
@@ -300,10 +288,8 @@ def _releases(people: _TourPeople) -> list[Stop]:
         float((people.woman & (people.age >= 60)).sum()),
         float(people.rows),
     ]
-    cells = [[{"at": {"age": age, "sex": "F"}} for age in range(low, low + 5)] for low in (20, 40, 60)]
-    counts = [float((people.woman & (people.age >= low) & (people.age < low + 5)).sum()) for low in (20, 40, 60)]
+    asked, counts = _women_in_groups(people, (20, 40, 60))
     sparse = {"attributes": ["age", "sex"], "sparsity": 5}
-    asked: list[dict[str, Any]] = [{"cells": one} for one in cells]
 
     return [
         Stop(histogram, [{"where": where} for where in wheres], _within(truths)),
@@ -312,25 +298,23 @@ def _releases(people: _TourPeople) -> list[Stop]:
     ]
 
 
-def _hypotheses(people: _TourPeople) -> list[Stop]:
-    lows = range(20, 80, 2)
-    cells = [[{"at": {"age": age, "sex": "F"}} for age in range(low, low + 5)] for low in lows]
-    counts = [float((people.woman & (people.age >= low) & (people.age < low + 5)).sum()) for low in lows]
+def _hypotheses(people: AdultColumns) -> list[Stop]:
+    asked, counts = _women_in_groups(people, range(20, 80, 2))
     sparse = {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 5, "rows": people.rows}
 
-    def judged(given: TourAnswers) -> tuple[str, bool]:
-        seen, held = _within(counts)(given)
-        bases = Counter(answer.basis for answer in given.answers)
-        return f"{seen}; {bases['hypothesis']} free, {len(given.answers) - bases['hypothesis']} paid", held
+    def judge(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
+        seen, held = _within(counts)(answers, grant)
+        free = sum(answer.basis == "hypothesis" for answer in answers)
+        return f"{seen}; {free} free, {len(answers) - free} paid", held
 
-    return [Stop(_spec(sparse, epsilon=4.0), [{"cells": one} for one in cells], judged)]
+    return [Stop(_spec(sparse, epsilon=4.0), asked, judge)]
 
 
 def _many(seed: int) -> Stop:
     asked = mixed(seed)
     spec = _spec(MECHANISM, epsilon=MANY_EPSILON, delta=0.0, expected_queries=QUESTIONS)
     return Stop(
-        spec, asked.questions, lambda given: judged(asked, given.answers, spec, given.grant.calibration.alpha)
+        spec, asked.questions, lambda answers, grant: judged(asked, answers, spec, grant.calibration.alpha)
     )
 
 
@@ -344,8 +328,8 @@ def _randomized_response(seed: int) -> Stop:
         expected_queries=RESPONDENTS,
     )
 
-    def judge(given: TourAnswers) -> tuple[str, bool]:
-        share = next(one for one in shares_of(given.grant, given.answers).shares if one.category == "ill")
+    def judge(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
+        share = next(one for one in shares_of(grant, answers).shares if one.category == "ill")
         truth = sum(ill) / len(ill)
         seen = f"{share.estimate:.3f} in [{share.low:.3f}, {share.high:.3f}] estimated, {truth:.3f} are ill"
         return seen, share.low <= truth <= share.high
