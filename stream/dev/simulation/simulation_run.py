@@ -253,50 +253,37 @@ def simulate(
         )
     if isinstance(source, TableSource) and table is None:
         raise SimulationError(f"source '{source.source}': it has a table; give a public one")
-    exact = _Exact(source, table)
-    made = tuple(_run(number, spec, source, questions, table, seed, exact) for number in range(1, runs + 1))
-    return SimulationReport(source, len(questions), exact.rows, exact.counted, seed, made)
-
-
-class _Exact:
-    """Exact answers of each run; its key selects the counted rows of each person."""
-
-    def __init__(self, source: Source, table: pl.DataFrame | None) -> None:
-        self._source = source
-        self._rows = Rows.load(source, table) if isinstance(source, TableSource) else None
-        self._table: PrivateTable | None = None
-        self._truths: Truths | None = None
-
-    @property
-    def rows(self) -> int | None:
-        """Number of rows of the public table."""
-        return None if self._rows is None else self._rows.file_row_count
-
-    @property
-    def counted(self) -> int | None:
-        """Number of counted rows, equal for every key."""
-        return None if self._table is None else self._table.private_row_count
-
-    def truths(self, key: NoiseKey) -> Truths:
-        """Return the exact answers of a run with this key."""
-        if self._truths is None or (self._rows is not None and self._rows.people is not None):
-            if self._rows is not None and isinstance(self._source, TableSource):
-                self._table = PrivateTable.of(self._rows, self._source, table_key(key))
-            self._truths = truths_of(self._source, self._table)
-        return self._truths
+    rows = Rows.load(source, table) if isinstance(source, TableSource) else None
+    public: PrivateTable | None = None
+    made: list[Run] = []
+    for number in range(1, runs + 1):
+        key = NoiseKey(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest())
+        if not made or (
+            rows is not None and rows.people is not None
+        ):  # the key selects each person's counted rows
+            if rows is not None and isinstance(source, TableSource):
+                public = PrivateTable.of(rows, source, table_key(key))
+            truths = truths_of(source, public)
+        made.append(_run(number, key, spec, source, questions, table, truths))
+    return SimulationReport(
+        source,
+        len(questions),
+        None if rows is None else rows.file_row_count,
+        None if public is None else public.private_row_count,
+        seed,
+        tuple(made),
+    )
 
 
 def _run(
     number: int,
+    key: NoiseKey,
     spec: StreamSpec,
     source: Source,
     questions: Mapping[int, Query],
     table: pl.DataFrame | None,
-    seed: int,
-    exact: _Exact,
+    truths: Truths,
 ) -> Run:
-    key = NoiseKey(blake3(f"sotto simulation v1 {seed} {number}".encode()).digest())
-    truths = exact.truths(key)
     driver = Driver(key, partitions=1)
     driver.register(source, table)
     driver.open(spec)

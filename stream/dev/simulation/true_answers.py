@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Protocol
 
 from schemas import Query, Source, TableSource, ValuesSource, form_of
 from stream.privacy.accuracy.source_facts import range_of
@@ -12,20 +11,6 @@ from stream.tables import PredicateParser, PrivateTable, cell_codes, rows_are_pu
 
 class SimulationError(ValueError):
     """A simulation is refused or its input is invalid; the message has the remedy."""
-
-
-class Truths(Protocol):
-    """Exact answers to questions about some public data."""
-
-    def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """Return the exact numbers of a query in its answer's order; empty if undefined.
-
-        Raises:
-            ValueError: a worker would reject the query.
-        """
-
-    def scores(self, query: Query) -> dict[str, Fraction]:
-        """Return the exact score of each candidate."""
 
 
 class TableTruths:
@@ -39,7 +24,11 @@ class TableTruths:
         self._rows = table.public_size if rows_are_public(source) else table.private_row_count
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """Return the exact numbers of a query."""
+        """Return the exact numbers of a query in its answer's order; empty if undefined.
+
+        Raises:
+            ValueError: a worker would reject the query.
+        """
         if query.group_by is not None:
             counts = self._table.group_counts(query.group_by, self._parser.parse(_where(query)))
             return tuple(map(Fraction, counts.ravel().tolist()))
@@ -106,6 +95,9 @@ class FeedTruths:
     def _clamped(self, value: float) -> Fraction:
         # Use the shortest decimal of the double, as the query has it.
         return max(self._low, min(self._high, Fraction(repr(value))))
+
+
+Truths = TableTruths | FeedTruths
 
 
 def truths_of(source: Source, table: PrivateTable | None) -> Truths:
