@@ -18,6 +18,8 @@ from stream.kernel.library import compiled
 Words = npt.NDArray[np.uint64]
 
 _FEWEST: Final = 16
+_ENTRY_BYTES: Final = 150
+"""Bytes of a dictionary's entry with its key."""
 _GROWTH: Final = 4
 """Tables grow by 1/_GROWTH, so that the unused part stays small."""
 
@@ -34,6 +36,8 @@ class Keys:
         self._known: Words = np.zeros((_FEWEST, 2), dtype=np.uint64)
         self._bits = 0
         self._index: npt.NDArray[np.uint32] = np.zeros(0, dtype=np.uint32)
+        self._numbers_of: dict[bytes, int] = {}
+        """The numbers, in place of the index, if keys were added without the kernel."""
         self._make_index()
 
     def __len__(self) -> int:
@@ -42,7 +46,7 @@ class Keys:
     @property
     def nbytes(self) -> int:
         """Bytes of memory in use."""
-        return self._known.nbytes + self._index.nbytes
+        return self._known.nbytes + self._index.nbytes + _ENTRY_BYTES * len(self._numbers_of)
 
     def of(self, numbers: Column) -> Words:
         """Return the keys with some numbers."""
@@ -50,9 +54,12 @@ class Keys:
 
     def numbers(self, keys: Words) -> Column:
         """Return the number of each key; new keys are added."""
+        keys = np.ascontiguousarray(keys)
         if (library := compiled()) is None:
             return self._numbers(keys)
-        keys = np.ascontiguousarray(keys)
+        if self._numbers_of:
+            self._numbers_of = {}
+            self._make_index()
         found: Column = np.empty(len(keys), dtype=np.int64)
         count, done = ctypes.c_int64(self._count), 0
         while True:
@@ -83,61 +90,26 @@ class Keys:
     def _make_index(self) -> None:
         self._bits = (2 * len(self._known) - 1).bit_length()
         self._index = np.zeros(1 << self._bits, dtype=np.uint32)
-        if (library := compiled()) is None:
-            self._enter(np.arange(self._count))
-        else:
+        if (library := compiled()) is not None:
             library.sotto_index(
                 self._count, address(self._known), address(self._index), self._bits, int(self._seed)
             )
 
     def _numbers(self, keys: Words) -> Column:
-        order = np.lexsort((keys[:, 1], keys[:, 0]))
-        ordered = keys[order]
-        begins = np.ones(len(keys), dtype=np.bool_)
-        begins[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-        heads = order[begins]
-        found = self._find_numbers(keys[heads])
-        new = np.flatnonzero(found < 0)
-        new = new[np.argsort(heads[new])]
-        if len(new):
-            self._reserve(self._count + len(new))
-            found[new] = np.arange(self._count, self._count + len(new))
-            self._known[found[new]] = keys[heads[new]]
-            self._count += len(new)
-            self._enter(found[new])
-        numbers: Column = np.empty(len(keys), dtype=np.int64)
-        numbers[order] = found[np.cumsum(begins) - 1]
-        return numbers
-
-    def _find_numbers(self, keys: Words) -> Column:
-        """Return the number of each key, -1 for new keys."""
-        found: Column = np.full(len(keys), -1, dtype=np.int64)
-        rows, places = np.arange(len(keys)), self._homes(keys)
-        while len(rows):
-            numbers = self._index[places].astype(np.int64) - 1
-            taken = numbers >= 0
-            rows, places, numbers = rows[taken], places[taken], numbers[taken]
-            alike = (self._known[numbers] == keys[rows]).all(axis=1)
-            found[rows[alike]] = numbers[alike]
-            rows, places = rows[~alike], self._next(places[~alike])
+        if len(self._numbers_of) < self._count:
+            known = _texts_of(self._known[: self._count])
+            self._numbers_of = {text: number for number, text in enumerate(known)}
+        numbers = [self._numbers_of.setdefault(text, len(self._numbers_of)) for text in _texts_of(keys)]
+        found: Column = np.array(numbers, dtype=np.int64)
+        self._reserve(len(self._numbers_of))
+        self._known[found] = keys
+        self._count = len(self._numbers_of)
         return found
 
-    def _enter(self, numbers: Column) -> None:
-        """Add known keys to the index."""
-        places = self._homes(self._known[numbers])
-        while len(numbers):
-            free = self._index[places] == 0
-            self._index[places[free]] = numbers[free] + 1
-            # If several keys collide in one slot, the last written keeps it.
-            lost = self._index[places] != numbers + 1
-            numbers, places = numbers[lost], self._next(places[lost])
 
-    def _homes(self, keys: Words) -> Column:
-        with np.errstate(over="ignore"):
-            return ((keys[:, 0] * self._seed) >> np.uint64(64 - self._bits)).astype(np.int64)
-
-    def _next(self, places: Column) -> Column:
-        return (places + 1) & (len(self._index) - 1)
+def _texts_of(keys: Words) -> list[bytes]:
+    data = keys.tobytes()
+    return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
 def with_share(count: int, room: int) -> int:
