@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from schemas.sources import MAX_CONTRIBUTION
@@ -71,8 +69,6 @@ _SHOWN_PEOPLE: Final = 3
 _DOUBLINGS: Final = 21
 _SHOWN_SPELLINGS: Final = 4
 
-_Digests = npt.NDArray[np.uint64]
-
 
 def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> PersonRows:
     """Count each person's rows by 64-bit digests of names, and the rows beyond ``most``.
@@ -81,34 +77,33 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Pers
     digests. Among a hundred million people, two share a digest with a probability of 0.03 %.
     """
     passes = -(-rows // _ROWS_A_PASS)
-    people = most_rows = several = somebody = beyond = alike = 0
+    people = most_rows = several = somebody = alike = 0
     examples: list[int] = []
-    doubled = np.array([most << step for step in range(_DOUBLINGS)], dtype=np.int64)
-    left_out = np.zeros(_DOUBLINGS, dtype=np.int64)
+    contributions = [most << step for step in range(_DOUBLINGS)]
+    left_out = [0] * _DOUBLINGS
     for number in range(passes):
-        counted = _Counted()
-        for batch in file.batches([column]):
-            names, folded = _digests(_names(column, batch[column]))
-            mine = folded % np.uint64(passes) == number
-            counted.add(names[mine], folded[mine])
-        several_forms = counted.forms_of_several()
-        alike += len(several_forms)
-        examples += several_forms[: _SHOWN_PEOPLE - len(examples)].tolist()
-        people += len(counted.rows)
-        most_rows = max(most_rows, int(counted.rows.max(initial=0)))
-        beyond += int(np.maximum(counted.rows - most, 0).sum())
-        left_out += [int(np.maximum(counted.rows - bound, 0).sum()) for bound in doubled]
-        several += int(np.count_nonzero(counted.rows > 1))
-        somebody += int(counted.rows.sum())
+        counted = _count_names(file, column, number, passes)
+        forms = counted.filter(pl.len().over("folded") > 1)["folded"].unique().sort()
+        alike += len(forms)
+        examples += forms[: _SHOWN_PEOPLE - len(examples)].to_list()
+        rows_of = counted["rows"]
+        people += len(rows_of)
+        most_rows = max([most_rows, *rows_of.top_k(1)])
+        left_out = [
+            beyond + int((rows_of - bound).clip(0).sum())
+            for bound, beyond in zip(contributions, left_out, strict=True)
+        ]
+        several += int((rows_of > 1).sum())
+        somebody += int(rows_of.sum())
     return PersonRows(
         column=column,
         people=people,
         most_rows=most_rows,
         with_several=several,
         contribution=most,
-        rows_beyond=beyond,
+        rows_beyond=left_out[0],
         rows_without=rows - somebody,
-        bounds=_bounds(doubled.tolist(), left_out.tolist(), somebody, most_rows),
+        bounds=_bounds(contributions, left_out, somebody, most_rows),
         alike=alike,
         spellings=_spellings(file, column, examples) if examples else (),
     )
@@ -128,29 +123,14 @@ def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows:
     return tuple(found)
 
 
-class _Counted:
-    """Numbers of rows by digest of the name, and the digest of each name's folded form."""
-
-    def __init__(self) -> None:
-        self._names: _Digests = np.empty(0, dtype=np.uint64)
-        self._folded: _Digests = np.empty(0, dtype=np.uint64)
-        self.rows: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-
-    def add(self, names: _Digests, folded: _Digests) -> None:
-        found, first, rows = np.unique(names, return_index=True, return_counts=True)
-        places = np.searchsorted(self._names, found)
-        known = np.zeros(len(found), dtype=np.bool_)
-        inside = places < len(self._names)
-        known[inside] = self._names[places[inside]] == found[inside]
-        self.rows[places[known]] += rows[known]
-        self._names = np.insert(self._names, places[~known], found[~known])
-        self._folded = np.insert(self._folded, places[~known], folded[first[~known]])
-        self.rows = np.insert(self.rows, places[~known], rows[~known])
-
-    def forms_of_several(self) -> _Digests:
-        """Return the folded forms that several names have."""
-        forms, names = np.unique(self._folded, return_counts=True)
-        return forms[names > 1]
+def _count_names(file: TableScan, column: str, part: int, parts: int) -> pl.DataFrame:
+    """Count the rows of each name whose folded form has a digest in this part of all digests."""
+    batches = []
+    for batch in file.batches([column]):
+        names = _names(column, batch[column])
+        digests = pl.DataFrame({"name": names.hash(), "folded": _folded(names).hash()})
+        batches.append(digests.filter(pl.col("folded") % parts == part).group_by("name", "folded").len("rows"))
+    return pl.concat(batches).group_by("name", "folded").agg(pl.col("rows").cast(pl.Int64).sum())
 
 
 def _names(column: str, cells: pl.Series) -> pl.Series:
@@ -159,15 +139,10 @@ def _names(column: str, cells: pl.Series) -> pl.Series:
     return texts.filter(pl.Series(~nobody))
 
 
-def _digests(names: pl.Series) -> tuple[_Digests, _Digests]:
-    """Return digests of each name, and of its form without case, spaces and leading zeros."""
-    folded = (
-        names.str.normalize("NFKC")
-        .str.to_lowercase()
-        .str.replace_all(r"\s+", "")
-        .str.replace(r"^0+([0-9])", "${1}")
-    )
-    return names.hash().to_numpy(), folded.hash().to_numpy()
+def _folded(names: pl.Series) -> pl.Series:
+    """Return the names without case, spaces and leading zeros."""
+    folded = names.str.normalize("NFKC").str.to_lowercase().str.replace_all(r"\s+", "")
+    return folded.str.replace(r"^0+([0-9])", "${1}")
 
 
 def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[str, ...], ...]:
@@ -175,8 +150,7 @@ def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[st
     found: dict[int, dict[str, None]] = {form: {} for form in forms}
     for batch in file.batches([column]):
         names = _names(column, batch[column])
-        _, folded = _digests(names)
-        these = pl.DataFrame({"form": folded, "name": names}).filter(pl.col("form").is_in(forms))
+        these = pl.DataFrame({"form": _folded(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
         for form, name in these.unique(maintain_order=True).iter_rows():
             found[form][name] = None
     return tuple(tuple(islice(names, _SHOWN_SPELLINGS)) for names in found.values())
