@@ -20,7 +20,7 @@ from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import InputRefusedError, RecordLike
 from stream.processing.record_columns import RecordColumns
 from stream.tables.expressions import Codes, Predicate, evaluate
-from stream.tables.masks import membership
+from stream.tables.universe import membership
 
 
 class FeedRefusedError(InputRefusedError):

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from stream.tables.columns_table import PrivateTable
     from stream.tables.expressions import Predicate, attributes_of
-    from stream.tables.fingerprints import fingerprint
-    from stream.tables.masks import cells
     from stream.tables.predicates import PredicateParser, parse
     from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
     from stream.tables.rows import Rows
-    from stream.tables.store import TableStore
+    from stream.tables.store import TableStore, fingerprint
     from stream.tables.sums import (
         count_sensitivity,
         groups_sensitivity,
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
         within,
     )
     from stream.tables.table_errors import DataError, PredicateError, UnreadableError
-    from stream.tables.universe import Cell, CellReader, cell_codes
+    from stream.tables.universe import Cell, CellReader, cell_codes, cells
 
 __all__ = [
     "Cell",
@@ -57,12 +55,10 @@ __all__ = [
 _HOMES: Final = {
     "table_errors": ("DataError", "PredicateError", "UnreadableError"),
     "expressions": ("Predicate", "attributes_of"),
-    "fingerprints": ("fingerprint",),
-    "masks": ("cells",),
     "predicates": ("PredicateParser", "parse"),
     "readers.table_reading": ("GuardedReader", "ReadingLimits"),
     "rows": ("Rows",),
-    "store": ("TableStore",),
+    "store": ("TableStore", "fingerprint"),
     "sums": (
         "count_sensitivity",
         "groups_sensitivity",
@@ -72,7 +68,7 @@ _HOMES: Final = {
         "within",
     ),
     "columns_table": ("PrivateTable",),
-    "universe": ("Cell", "CellReader", "cell_codes"),
+    "universe": ("Cell", "CellReader", "cell_codes", "cells"),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -15,12 +15,11 @@ from schemas import MAX_UNIVERSE, Domain, TableSource
 from stream.tables.cache import BoundedCache
 from stream.tables.encoding import CodeArray
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
-from stream.tables.masks import membership
 from stream.tables.people import RowOwners, choose, contribution_key
 from stream.tables.rows import Frame, Rows
 from stream.tables.sums import summable
 from stream.tables.table_errors import DataError, no_attribute, shown
-from stream.tables.universe import Cell, CellIndex
+from stream.tables.universe import Cell, CellIndex, membership
 
 Bitmap = npt.NDArray[np.uint64]
 """One bit per row, 64 rows per word; the bits after the last row are 0."""

@@ -1,48 +1,54 @@
-"""Caches a process's tables and predicates, which its streams share."""
+"""Caches a process's tables and predicates, which its streams share, and makes fingerprints of tables."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import count
 from threading import RLock
 from time import monotonic
-from typing import Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
 
 from schemas import FIRST_VERSION, Address, Domain, TableSource
 from stream.privacy.noise import NoiseKey
 from stream.tables.cache import BoundedCache
 from stream.tables.columns_table import PrivateTable
 from stream.tables.comparisons import Ranges
+from stream.tables.encoding import CodeArray, siphash
 from stream.tables.expressions import Predicate
-from stream.tables.fingerprints import fingerprint
+from stream.tables.people import words_of
 from stream.tables.predicates import PredicateParser
 from stream.tables.readers.sheets import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
+from stream.tables.sums import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, shown
 
 PREDICATE_CACHE_SIZE: Final = 1 << 14
 RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
+_TAG: Final = b"sotto table fingerprint v1"
+_UNORDERED_TAG: Final = b"sotto table fingerprint of rows in no order v1"
+_HASHED_ROWS: Final = 1 << 16
 
 
-@dataclass(frozen=True)
-class _Current:
+class _Current(NamedTuple):
     stamp: Stamp
     table: PrivateTable
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     stamp: Stamp
     source: TableSource
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class _Parser:
+class _Parser(NamedTuple):
     attributes: Mapping[str, Domain]
     parser: PredicateParser
     number: int
@@ -141,14 +147,15 @@ class TableStore:
         """Return the fingerprint of the source's current table as this version."""
         with self._one_at_a_time(source):
             stamp = self._stamp_of(source)
-            made = self._fingerprint_known(source, version, stamp)
-            if made is None:
-                current = self._load(source, stamp)
-                made = current.fingerprint
-                if version != FIRST_VERSION:
-                    made = fingerprint(current.table, source, self._keys[0], version)
-                    self._tables[source.source, made] = current.table
-                self._known[source.source, version] = _Known(stamp, source, made)
+            known = self._known.get((source.source, version))
+            if known is not None and (known.stamp, known.source) == (stamp, source):
+                return known.fingerprint
+            current = self._load(source, stamp)
+            made = current.fingerprint
+            if version != FIRST_VERSION:
+                made = fingerprint(current.table, source, self._keys[0], version)
+                self._tables[source.source, made] = current.table
+            self._known[source.source, version] = _Known(stamp, source, made)
             return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
@@ -180,31 +187,24 @@ class TableStore:
                 self._parsers[source.source] = parser
         return parser
 
-    def _expected(self, source: TableSource, fingerprint: str, version: int) -> PrivateTable:
-        if (
-            known := self._recognised(source, self._load(source, self._stamp_of(source)), fingerprint, version)
-        ) is not None:
-            return known
-        raise DataError(
-            f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
-            "new with 'sotto source refresh'",
-        )
-
-    def _recognised(
-        self, source: TableSource, current: _Current, expected: str, version: int
-    ) -> PrivateTable | None:
-        """Return the current table, if it has this fingerprint under any key."""
-        table: PrivateTable | None = current.table
+    def _expected(self, source: TableSource, expected: str, version: int) -> PrivateTable:
+        """Load the current table; DataError unless it has this fingerprint under any key."""
+        current = self._load(source, self._stamp_of(source))
+        found: PrivateTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
+            # Each key chooses different rows of a person.
             made = (
-                # Each key chooses different rows of a person.
                 (current.table if key == self._keys[0] else _chosen_by(key, current.table, source), key)
                 for key in self._keys
             )
-            table = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
-        if table is not None:
-            self._tables[source.source, expected] = table
-        return table
+            found = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
+        if found is None:
+            raise DataError(
+                f"source data differs from what was registered for {shown(source.source)}; restore that data, or take in the "
+                "new with 'sotto source refresh'",
+            )
+        self._tables[source.source, expected] = found
+        return found
 
     def _one_at_a_time(self, source: TableSource) -> RLock:
         with self._lock:
@@ -213,11 +213,6 @@ class TableStore:
     def _stamp_of(self, source: TableSource) -> Stamp:
         number, frame = self._frames.get(source.source, (None, None))
         return (number,) if frame is not None else self._stamp(source)
-
-    def _fingerprint_known(self, source: TableSource, version: int, stamp: Stamp) -> str | None:
-        """Return a version's cached fingerprint, if the data has not changed since."""
-        known = self._known.get((source.source, version))
-        return known.fingerprint if known is not None and (known.stamp, known.source) == (stamp, source) else None
 
     def _load(self, source: TableSource, stamp: Stamp) -> _Current:
         current = self._current.get(source.source)
@@ -257,3 +252,75 @@ def table_key(key: NoiseKey) -> bytes:
 def _chosen_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
     """Choose the counted rows again, by another key."""
     return table if table.everyone is None else PrivateTable.of(table.rows(), source, key)
+
+
+def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
+    """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
+
+    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the
+    owners of rows, which rows count, and a public number of rows or people. The order of rows matters
+    unless they have persons or come from a database. The version is included, as it is private whether
+    the data changed.
+    """
+    if not table.is_of(source):
+        raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
+    schema = {name: domain.model_dump(mode="json") for name, domain in source.attributes.items()}
+    digest = blake3(key=key)
+
+    def add(part: bytes | memoryview) -> None:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+
+    def add_column(column: npt.NDArray[np.unsignedinteger[Any]]) -> None:
+        add(column.dtype.str.encode())
+        add(np.ascontiguousarray(column).view(np.uint8).data)
+
+    rows = table.rows()
+    is_ordered = rows.people is not None or not _is_in_database(source)
+    add(_TAG if is_ordered else _UNORDERED_TAG)
+    add(source.source.encode())
+    add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
+    if is_ordered:
+        for name in sorted(rows.private_codes):
+            add(name.encode())
+            add_column(rows.private_codes[name])
+    else:
+        add(_multiset(rows.private_codes, rows.private_row_count, key))
+    if rows.people is not None:
+        add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
+        add_column(rows.people.private_numbers)
+        add_column(rows.people.private_names)
+        if rows_are_public(source) and rows.people.private_unnamed:
+            # If there are no such rows, the names determine the number.
+            add(b"people of the file")
+            add(table.public_size.to_bytes(8, "little"))
+    elif source.neighbors == "replace" and table.public_size != table.private_row_count:
+        # If no row is left out, the codes determine the number.
+        add(b"rows of the file")
+        add(table.public_size.to_bytes(8, "little"))
+    if version != FIRST_VERSION:
+        add(b"version")
+        add(version.to_bytes(8, "little"))
+    return digest.hexdigest()
+
+
+def _is_in_database(source: TableSource) -> bool:
+    address = Address.of_table(source.path)
+    return address is not None and address.scheme == "postgresql"
+
+
+def _multiset(codes: Mapping[str, CodeArray], rows: int, key: bytes) -> bytes:
+    """Hash rows independent of order: their number and two sums of keyed hashes mod 2⁶⁴.
+
+    Collisions cannot be found without the key. The result is private, for the digest alone.
+    """
+    keys = (
+        np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)
+    )
+    sums = np.zeros(2, dtype=np.uint64)
+    for start in range(0, rows, _HASHED_ROWS):
+        block = {name: column[start : start + _HASHED_ROWS] for name, column in codes.items()}
+        words = words_of(block, min(_HASHED_ROWS, rows - start))
+        for place in range(2):
+            sums[place : place + 1] += siphash(keys[place], words).sum(dtype=np.uint64)
+    return rows.to_bytes(8, "little") + sums.astype("<u8").tobytes()

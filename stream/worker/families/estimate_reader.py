@@ -28,8 +28,8 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
 from stream.tables import Predicate, TableStore, attributes_of, cells, sum_sensitivity, within
 from stream.tables.expressions import AllOf, Codes
-from stream.tables.masks import membership
 from stream.tables.table_errors import listed, shown
+from stream.tables.universe import membership
 from stream.worker.families.family import declared, named
 from stream.worker.families.tensors import WeightedPredicates, canonical, check_range, predicate_on, weighted
 
