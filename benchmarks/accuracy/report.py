@@ -102,7 +102,7 @@ def _tables(measured: Measured, cases: Sequence[Case]) -> list[str]:
             f"**{workload.name.capitalize()}**, {workload.queries:,} questions, medians of {said} noise keys:",
             "",
         ]
-        lines += _markdown(HEADINGS, [_row(measured, case) for case in own])
+        lines += _markdown(HEADINGS[2:], [_row(measured, case)[2:] for case in own])
         lines.append("")
     return lines[:-1]
 

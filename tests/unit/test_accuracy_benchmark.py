@@ -173,9 +173,8 @@ def test_write_replaces_tables_between_their_marks(tmp_path: Path, monkeypatch: 
     text = document.read_text()
     assert "stale rows" not in text
     assert (text.count("before"), text.count("after")) == (3, 3)
-    assert "| 1 | 0 | pmw | 0.5000 | 0.37500 | – | 2 | 0 | 1 |" in text
+    assert text.count("| pmw | 0.5000 | 0.37500 | – | 2 | 0 | 1 |") == 3
     assert "| pmw | over 1,000 | over 1,000 |" in text
-    assert "| 0.1 | 0 | pmw |" not in text
     assert "PMW-Bypass" in (tmp_path / "a.svg").read_text()
     assert (tmp_path / "b.svg").stat().st_size > 10_000
     document.write_text("no marks")
