@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,7 +22,7 @@ from stream.client.kafka_connection import Connection
 from stream.client.stream_watcher import Openings
 from stream.engine.health import Probes
 from stream.errors import SottoError
-from stream.kafka.client.availability import BACKOFF, Stopped, is_passing, patiently
+from stream.kafka.client.availability import BACKOFF, Stopped, is_passing, patiently, stopped_within
 from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import find_topics
 from stream.log import get_logger
@@ -137,9 +136,7 @@ class TargetDelivery:
                 failures += 1
                 reason = str(error) if isinstance(error, AlertsError) else type(error).__name__
                 log.warning("target restarts", target=self.name, reason=reason, seconds=pause)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._stopping.wait()
+                await stopped_within(self._stopping, pause)
             finally:
                 await self._openings.stop()
 

@@ -11,7 +11,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from stream.alerts.delivery import (
     TargetSender,
     stream_page,
 )
+from stream.kafka.client.availability import stopped_within
 from stream.log import get_logger
 from stream.questions.alert_states import (
     Alarm,
@@ -250,7 +250,9 @@ class Webhook:
         try:
             if (left := self._not_before - self._clock()) > 0:
                 self._metrics.waiting.set(max(self._clock() - alert.time, 0.0))
-                await self._rest(min(left, LONGEST_RETRY_AFTER))  # the clock may have been set back
+                await stopped_within(
+                    self._stopping, min(left, LONGEST_RETRY_AFTER)
+                )  # the clock may have been set back
             while ours() and not self._stopping.is_set():
                 outcome = await self._send(alert.key, body)
                 if outcome.failure is None:
@@ -288,7 +290,7 @@ class Webhook:
                     status=outcome.status,
                     seconds=round(pause, 1),
                 )
-                await self._rest(pause)
+                await stopped_within(self._stopping, pause)
             return False
         finally:
             self._metrics.waiting.set(0)
@@ -301,8 +303,3 @@ class Webhook:
         target = self._target
         headers = signed_headers(target.secrets(), key, int(self._clock()), body)
         return await self._sender.post(target.url, body, headers, target.bearer())
-
-    async def _rest(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()

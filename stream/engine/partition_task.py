@@ -20,7 +20,7 @@ from stream.engine.restore import TopicWentBackError, UnreadableChangelogError
 from stream.engine.session import Equipment, PartitionSession, SessionOpener
 from stream.engine.task_status import PartitionHealth, TaskStep
 from stream.kafka.client.adapter import Fetched
-from stream.kafka.client.availability import Stopped
+from stream.kafka.client.availability import Stopped, stopped_within
 from stream.kafka.client.client_patches import RefusedTimeError
 from stream.log import get_logger
 from stream.processing.protocol import InputRefusedError, LaterVersionError, Outputs, TableMissedError, Timed
@@ -178,11 +178,7 @@ class PartitionTask:
             pause = 2 * self._settings.heartbeat_ms / 1000
         elif isinstance(error, KafkaError):
             pause = min(pause, KAFKA_BACKOFF_SECONDS)
-        try:
-            async with asyncio.timeout(pause):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
+        await stopped_within(self._stopping, pause)
 
     def _seek(self, session: PartitionSession) -> None:
         for source, offset in session.positions.items():
@@ -256,9 +252,7 @@ class PartitionTask:
             pause = min(pause, left)
         if pause > 0:
             self.step.enter("waiting")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+            await stopped_within(self._stopping, pause)
 
 
 def _is_due(due: float | None, told: float, moment: float) -> bool:

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from stream.engine.task_status import ServiceName
 from stream.environment import KEY_FILE_VARIABLE, MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
+from stream.kafka.client.availability import stopped_within
 from stream.log import get_logger
 from stream.settings import LAST_PORT, Settings, variable
 
@@ -228,7 +229,7 @@ class Replicas:
                 raise ReplicaError(
                     f"{self._role} process {number} failed {failures} times at its start; see its log above"
                 )
-            await self._stopped_within(BACKOFF[failures - 1])
+            await stopped_within(self._stopping, BACKOFF[failures - 1])
 
     async def _live(self, number: int) -> int:
         process = await asyncio.create_subprocess_exec(
@@ -247,13 +248,6 @@ class Replicas:
             stopping.cancel()
             await _end(process, ended)
         return ended.result()
-
-    async def _stopped_within(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
 
 
 async def _end(process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import chain, repeat
 from typing import Final, TypeVar
 
@@ -47,13 +48,17 @@ async def patiently(
             log.warning("waiting for Kafka", reason=told, seconds=pause)
             if tell is not None:
                 tell(f"waits for Kafka: {told}")
-        try:
-            async with asyncio.timeout(pause):
-                await stopping.wait()
-        except TimeoutError:
-            continue
-        raise Stopped
+        if await stopped_within(stopping, pause):
+            raise Stopped
     raise AssertionError("pauses do not end")
+
+
+async def stopped_within(stopping: asyncio.Event, seconds: float) -> bool:
+    """Pauses, and returns early if ``stopping`` is set; returns whether it is."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+    return stopping.is_set()
 
 
 async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) -> Result:

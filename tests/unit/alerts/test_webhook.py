@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aiohttp import web
@@ -20,9 +21,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from prometheus_client import generate_latest
 
+from stream.alerts import targets
 from stream.alerts.alert_targets import WebhookTarget
 from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, parse_outcome
 from stream.alerts.targets import Webhook
+from stream.kafka.client.availability import stopped_within
 from tests.unit.alerts.events import NOW, alert
 from tests.unit.alerts.receiver import OTHER_SECRET, SECRET, Receiver
 
@@ -55,6 +58,12 @@ class Ground:
         }
         return WebhookTarget.model_validate_json(json.dumps(given))
 
+    async def pause(self, stopping: asyncio.Event, seconds: float) -> bool:
+        """Note a pause, let the clock run on, and wait for a moment."""
+        self.pauses.append(seconds)
+        self.now += seconds
+        return await stopped_within(stopping, min(seconds, 0.01))
+
     async def deliver(self, *alerts: Alert, ours: Callable[[], bool] = lambda: True, **fields: Any) -> list[bool]:
         target = self.target(**fields)
         async with TargetSender(target.timeout_seconds) as sender:
@@ -67,15 +76,8 @@ class Ground:
                 clock=lambda: self.now,
                 backoff=backoff,
             )
-            rest = webhook._rest
-
-            async def resting(seconds: float) -> None:
-                self.pauses.append(seconds)
-                self.now += seconds
-                await rest(min(seconds, 0.01))
-
-            webhook._rest = resting  # type: ignore[method-assign]
-            return [await webhook.deliver(one, ours) for one in alerts]
+            with patch.object(targets, "stopped_within", self.pause):
+                return [await webhook.deliver(one, ours) for one in alerts]
 
     def figure(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, {"target": "oncall", **labels}) or 0.0

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
-from aiokafka import conn, errors
+from aiokafka import client, conn, errors
+from aiokafka.consumer import consumer, fetcher
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.producer import message_accumulator, producer
 from aiokafka.protocol.metadata import MetadataRequest
 
 from stream.kafka.client import aiokafka_copy, client_patches
 from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
 
+PROJECT = Path(__file__).parents[3]
 AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: a connection is reset when it is closed."""
 
@@ -69,6 +76,52 @@ def test_client_patches_names_the_methods_that_aiokafka_lacks(monkeypatch: pytes
     monkeypatch.delattr(aiokafka_copy.client.AIOKafkaClient, "_metadata_update")
     with pytest.raises(RuntimeError, match=r"no AIOKafkaClient\._metadata_update; install the version"):
         client_patches.require_known_client()
+
+
+PRIVATE_NAMES = {
+    conn.AIOKafkaConnection: ("_host",),
+    MetadataRequest: ("_allow_auto_topic_creation",),
+    client.AIOKafkaClient: ("_get_conn", "_metadata_update", "_wait_on_metadata"),
+    fetcher.Fetcher: ("_fetch_max_wait_ms", "_fetch_task", "_pending_tasks", "_proc_fetch_request"),
+    fetcher.PartitionRecords: (
+        "_aborted_producers",
+        "_check_crcs",
+        "_consume_aborted_up_to",
+        "_consumer_record",
+        "_contains_abort_marker",
+        "_isolation_level",
+        "_records",
+        "_records_iterator",
+        "_tp",
+    ),
+    fetcher.FetchResult: ("_partition_records", "_topic_partition", "_update_position"),
+    GroupCoordinator: ("_do_rejoin_group", "_group_instance_id", "_maybe_leave_group", "_send_req"),
+    consumer.AIOKafkaConsumer: ("_client", "_coordinator", "_isolation_level"),
+    producer.AIOKafkaProducer: ("_message_accumulator", "_sender"),
+    message_accumulator.MessageAccumulator: ("_batches", "_pending_batches"),
+    message_accumulator.BatchBuilder: ("_build", "_set_producer_state"),
+}
+RECORD = PROJECT / "docs/decisions/0034-aiokafka-stays-with-its-changes-in-one-package.md"
+
+
+@pytest.mark.parametrize("kind", PRIVATE_NAMES, ids=lambda kind: kind.__name__)
+def test_aiokafka_has_the_private_names_that_sotto_uses(kind: type[Any]) -> None:
+    """Each name is in the source of its class, or of a base class, and in the decision that lists them."""
+    source = "".join(inspect.getsource(one) for one in kind.__mro__ if one.__module__.startswith("aiokafka"))
+    [listed] = [line for line in RECORD.read_text().splitlines() if line.startswith(f"| `{kind.__name__}`")]
+    for name in PRIVATE_NAMES[kind]:
+        assert re.search(rf"(self\.|def |self, ){name}\b", source), (
+            f"aiokafka has no {kind.__name__}.{name} any more"
+        )
+        assert f"`{name}`" in listed
+
+
+def test_private_names_are_used_in_one_package_only() -> None:
+    """No other module accesses a private name of another object."""
+    package = PROJECT / "stream/kafka/client"
+    files = [file for file in (PROJECT / "stream").rglob("*.py") if "noqa: SLF001" in file.read_text()]
+    assert files
+    assert {file.parent for file in files} == {package}
 
 
 _HOST = """
