@@ -41,7 +41,7 @@ def start(
 
 @app.command("prepare")
 def prepare() -> None:
-    """Download Kafka and prepare its start (70 MB): brokers then start with a third of the CPU time."""
+    """Download Kafka and prepare its start (70 MB): brokers then start with half the CPU time."""
     typer.echo(f"saved in {record_start_cache(typer.echo)}")
 
 
