@@ -195,3 +195,10 @@ class Position(Event):
     topic: str
     partition: int
     offset: int
+
+
+def require_delta(budget: Any) -> Any:
+    """Refuse a budget under zCDP without a δ; a validator of the whole model."""
+    if budget.accountant == "zcdp" and budget.delta <= 0.0:
+        raise ValueError("delta must be above 0 with accountant 'zcdp'; give one, or use accountant 'pure'")
+    return budget

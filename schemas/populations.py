@@ -18,6 +18,7 @@ from schemas.base import (
     Renewal,
     SparingEvent,
     Surplus,
+    require_delta,
 )
 
 
@@ -35,11 +36,7 @@ class Population(SparingEvent):
     accountant: Literal["pure", "zcdp"] = "pure"
     renews: Renewal | None = None
 
-    @model_validator(mode="after")
-    def _accountant_has_delta(self) -> Population:
-        if self.accountant == "zcdp" and self.delta <= 0.0:
-            raise ValueError("delta must be above 0 with accountant 'zcdp'; give one, or use accountant 'pure'")
-        return self
+    _accountant_has_delta = model_validator(mode="after")(require_delta)
 
 
 class Period(Event):

@@ -37,15 +37,8 @@ class RejectedHeaders(Event):
 
     def to_kafka(self) -> list[tuple[str, bytes]]:
         """Return the facts as Kafka headers in Kafka Connect's naming, without absent facts."""
-        facts = [
-            (f"{HEADER_PREFIX}topic", self.topic.encode()),
-            (f"{HEADER_PREFIX}partition", str(self.partition).encode()),
-            (f"{HEADER_PREFIX}offset", str(self.offset).encode()),
-            (f"{HEADER_PREFIX}exception.class.name", self.code.encode()),
-            (f"{HEADER_PREFIX}exception.message", self.message.encode()),
-        ]
-        further = ((name, getattr(self, name)) for name in OPTIONAL_FACTS)
-        return [*facts, *((header_name(name), str(fact).encode()) for name, fact in further if fact is not None)]
+        facts = ((header, getattr(self, fact)) for header, fact in _FACT_OF.items())
+        return [(header, str(fact).encode()) for header, fact in facts if fact is not None]
 
     @classmethod
     def from_kafka(cls, headers: Sequence[tuple[str, bytes | None]]) -> Self:

@@ -15,7 +15,18 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.base import ByKind, Delta, Epsilon, Event, Identifier, Number, Renewal, SparingEvent, matching
+from schemas.base import (
+    ByKind,
+    Delta,
+    Epsilon,
+    Event,
+    Identifier,
+    Number,
+    Renewal,
+    SparingEvent,
+    matching,
+    require_delta,
+)
 from schemas.table_places import Address
 from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
 
@@ -140,11 +151,7 @@ class _Source(SparingEvent):
     population: Identifier | None = None
     renews: Renewal | None = None
 
-    @model_validator(mode="after")
-    def _accountant_has_delta(self) -> _Source:
-        if self.accountant == "zcdp" and self.delta <= 0.0:
-            raise ValueError("delta must be above 0 with accountant 'zcdp'; give one, or use accountant 'pure'")
-        return self
+    _accountant_has_delta = model_validator(mode="after")(require_delta)
 
 
 class ValuesSource(_Source):
@@ -257,15 +264,7 @@ class EventsSource(_Source):
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
-        "fields",
-        "total",
-        "unit",
-        "period",
-        "period_of",
-        "starts",
-        "clock",
-        "ahead",
-        "idle",
+        *("fields", "total", "unit", "period", "period_of", "starts", "clock", "ahead", "idle")
     }
 
     kind: Literal["events"]

@@ -89,22 +89,8 @@ class TrailRequest(TrailEntry):
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
         {
-            *(
-                "source",
-                "stream",
-                "population",
-                "analyst",
-                "allotment",
-                "analysts",
-                "by",
-                "mechanism",
-                "epsilon",
-                "delta",
-                "reason",
-                "asked",
-                "left",
-            ),
-            *("granted", "answers", "stream_digest", "totals"),
+            *("source", "stream", "population", "analyst", "allotment", "analysts", "by", "mechanism", "epsilon"),
+            *("delta", "reason", "asked", "left", "granted", "answers", "stream_digest", "totals"),
         }
     )
 

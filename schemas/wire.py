@@ -26,13 +26,14 @@ Steps = tuple[int | str, ...]
 
 ModelType = TypeVar("ModelType", bound=BaseModel)
 
-_LIMITS: dict[type, str] = {
+_LIMITS: Final[dict[type, str]] = {
     annotated_types.Ge: "ge",
     annotated_types.Gt: "gt",
     annotated_types.Le: "le",
     annotated_types.Lt: "lt",
+    annotated_types.MinLen: "min_length",
+    annotated_types.MaxLen: "max_length",
 }
-_LENGTHS: dict[type, str] = {annotated_types.MinLen: "min_length", annotated_types.MaxLen: "max_length"}
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -66,11 +67,7 @@ def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
             if item.pattern is not None:
                 # Python's $ also matches before a last line end; that of pydantic's engine does not.
                 limits["pattern"] = str(item.pattern).removesuffix("$") + r"\Z"
-        elif type(item) in _LIMITS:
-            name = _LIMITS[type(item)]
-            limits[name] = getattr(item, name)
-        elif type(item) in _LENGTHS:
-            name = _LENGTHS[type(item)]
+        elif (name := _LIMITS.get(type(item))) is not None:
             limits[name] = getattr(item, name)
     return limits
 
@@ -78,13 +75,6 @@ def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
 def _limited(kind: Any, metadata: tuple[Any, ...] | list[Any]) -> Any:
     limits = _limits(metadata)
     return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
-
-
-def _container(annotation: Any) -> Any:
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is tuple and (len(parts) != 2 or parts[1] is not Ellipsis):
-        raise TypeError(f"no fast path for {annotation!r}")
-    return origin[tuple(part if part is Ellipsis else _struct_type(part) for part in parts)]
 
 
 def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) -> Any:
@@ -100,7 +90,8 @@ def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) ->
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return struct(annotation)
     if origin in {tuple, dict}:
-        return _limited(_container(annotation), metadata)
+        parts = tuple(part if part is Ellipsis else _struct_type(part) for part in get_args(annotation))
+        return _limited(origin[parts], metadata)
     if origin is Literal or annotation in {bool, type(None)}:
         return annotation
     if annotation in {str, int, float}:
@@ -152,10 +143,7 @@ class Codec(Generic[ModelType]):
             raise MalformedEventError(f"event: {len(data)} bytes; send at most {self._limit}")
         if fault := shape_fault(data, names=self._names):
             raise MalformedEventError(f"event: {fault}")
-        try:
-            event = self._adapter.validate_json(data)
-        except ValidationError as error:
-            raise MalformedEventError(_describe_event(error, data)) from None
+        event = self.decode_own(data)
         if repeats_a_field(data):
             raise MalformedEventError(REPEATED)
         return event
@@ -165,7 +153,7 @@ class Codec(Generic[ModelType]):
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(_describe_event(error, data)) from None
+            raise MalformedEventError(describe_at(error, Place(parsed(data), public=True))) from None
 
     def encode(self, event: ModelType) -> bytes:
         """Encode the event as compact JSON."""
@@ -205,10 +193,6 @@ def parsed(document: bytes | str) -> Any:
         return None
 
 
-def _describe_event(error: ValidationError, data: bytes) -> str:
-    return describe_at(error, Place(parsed(data), public=True))
-
-
 def describe_at(
     error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
 ) -> str:
@@ -232,11 +216,10 @@ def describe_at(
     return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
 
 
+_NO_OBJECT: Final = "is no object; give one with its fields, in braces"
 _FORMS: Final = {
     "tuple_type": "is no list; give one, in brackets",
-    "dict_type": "is no object; give one with its fields, in braces",
-    "model_type": "is no object; give one with its fields, in braces",
-    "model_attributes_type": "is no object; give one with its fields, in braces",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _NO_OBJECT),
 }
 
 _MISSING: Final = {
