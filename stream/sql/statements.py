@@ -27,17 +27,8 @@ _DIALECT: Final = Dialect.get_or_raise("postgres")
 _OPEN: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
 _CLOSE: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
 _BEHIND_CONDITIONS: Final = frozenset(
-    {
-        TokenType.THEN,
-        TokenType.COMMA,
-        TokenType.GROUP_BY,
-        TokenType.HAVING,
-        TokenType.ORDER_BY,
-        TokenType.LIMIT,
-        TokenType.FETCH,
-        TokenType.OFFSET,
-        TokenType.SEMICOLON,
-    }
+    TokenType[name]
+    for name in ("THEN", "COMMA", "GROUP_BY", "HAVING", "ORDER_BY", "LIMIT", "FETCH", "OFFSET", "SEMICOLON")
 )
 _COUNTS_IF: Final = frozenset({"COUNT_IF", "COUNTIF"})
 

@@ -26,31 +26,10 @@ if TYPE_CHECKING:
     from stream.tables.table_errors import DataError, PredicateError, UnreadableError
     from stream.tables.universe import Cell, CellReader, cell_codes, cells
 
-__all__ = [
-    "Cell",
-    "CellReader",
-    "DataError",
-    "GuardedReader",
-    "Predicate",
-    "PredicateError",
-    "PredicateParser",
-    "PrivateTable",
-    "ReadingLimits",
-    "Rows",
-    "TableStore",
-    "UnreadableError",
-    "attributes_of",
-    "cell_codes",
-    "cells",
-    "count_sensitivity",
-    "fingerprint",
-    "groups_sensitivity",
-    "parse",
-    "rows_are_public",
-    "sum_sensitivity",
-    "total_sensitivity",
-    "within",
-]
+__all__ = ["Cell", "CellReader", "DataError", "GuardedReader", "Predicate", "PredicateError"]
+__all__ += ["PredicateParser", "PrivateTable", "ReadingLimits", "Rows", "TableStore", "UnreadableError"]
+__all__ += ["attributes_of", "cell_codes", "cells", "count_sensitivity", "fingerprint", "groups_sensitivity"]
+__all__ += ["parse", "rows_are_public", "sum_sensitivity", "total_sensitivity", "within"]
 
 _HOMES: Final = {
     "table_errors": ("DataError", "PredicateError", "UnreadableError"),

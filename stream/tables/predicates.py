@@ -48,29 +48,26 @@ _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
 """Each comparison, and its form with the operands exchanged."""
 
 _ALLOWED_TOKENS: Final = frozenset(
-    {
-        TokenType.AND,
-        TokenType.OR,
-        TokenType.NOT,
-        TokenType.L_PAREN,
-        TokenType.R_PAREN,
-        TokenType.COMMA,
-        TokenType.TRUE,
-        TokenType.FALSE,
-        TokenType.EQ,
-        TokenType.NEQ,
-        TokenType.LT,
-        TokenType.LTE,
-        TokenType.GT,
-        TokenType.GTE,
-        TokenType.BETWEEN,
-        TokenType.IN,
-        TokenType.VAR,
-        TokenType.IDENTIFIER,
-        TokenType.STRING,
-        TokenType.NUMBER,
-        TokenType.DASH,
-    },
+    TokenType[name]
+    for name in (
+        *(
+            "AND",
+            "OR",
+            "NOT",
+            "L_PAREN",
+            "R_PAREN",
+            "COMMA",
+            "TRUE",
+            "FALSE",
+            "EQ",
+            "NEQ",
+            "LT",
+            "LTE",
+            "GT",
+            "GTE",
+        ),
+        *("BETWEEN", "IN", "VAR", "IDENTIFIER", "STRING", "NUMBER", "DASH"),
+    )
 )
 
 _KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})

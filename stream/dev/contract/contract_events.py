@@ -3,57 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel
 
-from schemas import (
-    MAX_ANSWER_BYTES,
-    MAX_DEFINITION_BYTES,
-    MAX_EVENT_BYTES,
-    MAX_RECORD_BYTES,
-    Allot,
-    AllotmentRecord,
-    Answer,
-    BeginPeriod,
-    Charge,
-    Checkpoint,
-    CloseStream,
-    ExtendStream,
-    FeedProgress,
-    FeedStream,
-    GrantRecord,
-    HaltSource,
-    HaltStream,
-    HypothesisUpdate,
-    JoinPopulation,
-    LedgerProgress,
-    Measurement,
-    MemberStatus,
-    MergedStream,
-    NodeSums,
-    OpenStream,
-    Partial,
-    PartitionStatus,
-    PopulationRecord,
-    Progress,
-    Query,
-    Receipt,
-    RefreshSource,
-    RegisterPopulation,
-    RegisterSource,
-    SourceRecord,
-    StreamClosed,
-    StreamHalted,
-    StreamOpened,
-    StreamStatus,
-    TrailBeginning,
-    TrailEvent,
-    TrailPoint,
-    TrailRequest,
-    TrailRestored,
-    TrailStanding,
-)
+import schemas
 
 CONTRACT_VERSION: Final = "0.2.0"
 """Version of the contract: a major number breaks readers or producers, a minor number adds."""
@@ -191,27 +145,27 @@ class EventKind:
         return self.model.__name__
 
 
-_REQUESTS: Final = (
-    *(RegisterSource, OpenStream, ExtendStream, CloseStream, HaltStream, HaltSource, RefreshSource),
-    *(RegisterPopulation, JoinPopulation, Allot, BeginPeriod),
-)
-_ACCOUNTS: Final = (SourceRecord, PopulationRecord, AllotmentRecord, GrantRecord, Receipt)
-_TRAIL: Final = (TrailBeginning, TrailStanding, TrailRequest, TrailEvent, TrailPoint, TrailRestored)
+def _kinds_of(union: Any) -> tuple[type[BaseModel], ...]:
+    """Return the members of a union that ``kind`` discriminates."""
+    return get_args(get_args(union)[0])
+
+
+*_ACCOUNTS, _PROGRESS = _kinds_of(schemas.LedgerRecord)
 _KINDS: Final[tuple[tuple[TopicName, int | None, tuple[type[BaseModel], ...]], ...]] = (
-    ("queries", MAX_EVENT_BYTES, (Query,)),
-    ("answers", MAX_ANSWER_BYTES, (Answer,)),
-    ("requests", MAX_DEFINITION_BYTES, _REQUESTS),
-    ("ledger", MAX_RECORD_BYTES, _ACCOUNTS),
-    ("ledger", None, (LedgerProgress,)),
-    ("trail", None, _TRAIL),
-    ("status", None, (StreamStatus, PartitionStatus, MemberStatus)),
-    ("control", MAX_RECORD_BYTES, (StreamOpened, StreamHalted, StreamClosed)),
-    ("charges", MAX_DEFINITION_BYTES, (Charge,)),
-    ("state", None, (Checkpoint, Progress)),
-    ("partials", None, (Partial,)),
-    ("merges", None, (MergedStream, NodeSums)),
-    ("feed_state", None, (FeedProgress, FeedStream)),
-    ("state", None, (HypothesisUpdate, Measurement)),
+    ("queries", schemas.MAX_EVENT_BYTES, (schemas.Query,)),
+    ("answers", schemas.MAX_ANSWER_BYTES, (schemas.Answer,)),
+    ("requests", schemas.MAX_DEFINITION_BYTES, _kinds_of(schemas.Request)),
+    ("ledger", schemas.MAX_RECORD_BYTES, (*_ACCOUNTS,)),
+    ("ledger", None, (_PROGRESS,)),
+    ("trail", None, _kinds_of(schemas.TrailRecord)),
+    ("status", None, (schemas.StreamStatus, schemas.PartitionStatus, schemas.MemberStatus)),
+    ("control", schemas.MAX_RECORD_BYTES, _kinds_of(schemas.Control)),
+    ("charges", schemas.MAX_DEFINITION_BYTES, (schemas.Charge,)),
+    ("state", None, (schemas.Checkpoint, schemas.Progress)),
+    ("partials", None, (schemas.Partial,)),
+    ("merges", None, (schemas.MergedStream, schemas.NodeSums)),
+    ("feed_state", None, (schemas.FeedProgress, schemas.FeedStream)),
+    ("state", None, (schemas.HypothesisUpdate, schemas.Measurement)),
 )
 EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, models in _KINDS for model in models)
 """All JSON events; dead letters have arbitrary bytes, and the pieces of a feed are binary."""
