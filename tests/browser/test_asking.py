@@ -102,7 +102,7 @@ async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage
         await expect(told).to_have_text("Condition on 'days': a number is missing; give one, as from 0 to 999.")
         await value.fill("many")
         await ask(page)
-        await expect(told).to_contain_text("'many' is no number")
+        await expect(told).to_contain_text("'many' is not a number")
         await page.get_by_role("group", name="Condition").get_by_label("Attribute").select_option("sex")
         await page.get_by_label("Comparison").select_option("IN")
         await ask(page)

@@ -189,7 +189,7 @@ async def test_the_trail_is_filtered_by_address_and_saved(open_page: OpenPage, t
     scene = shared()
     async with scene.served() as address:
         page = await open_page(address, "trail")
-        await expect(page.get_by_text("is whole, as far as it goes")).to_be_visible()
+        await expect(page.get_by_text("entries is intact")).to_be_visible()
         await expect(row_of(page, "Entries", "ward-3/heart-rate")).to_contain_text("ana")
         await page.get_by_label("Analyst").fill("ben")
         await expect(page.get_by_role("table", name="Entries").locator("tbody tr")).to_have_count(1)

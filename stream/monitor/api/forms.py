@@ -186,21 +186,21 @@ def _neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of s
             differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
             rows = "one row counts" if most == 1 else f"at most {most:,} rows count"
             return (
-                f"two tables are neighbours if one has {differ}, with all rows of that '{person}', of which {rows}"
+                f"two tables are neighbors if one has {differ}, with all rows of that '{person}', of which {rows}"
             )
         case TableSource(neighbors="add-remove"):
-            return "two tables are neighbours if one has one row more: one person is one row, and the number of rows is private"
+            return "two tables are neighbors if one has one row more: one person is one row, and the number of rows is private"
         case TableSource():
-            return "two tables are neighbours if one row is another person's: one person is one row, and the number of rows is public"
+            return "two tables are neighbors if one row is another person's: one person is one row, and the number of rows is public"
         case RecordsSource(contributions=contributions):
             events = "one event" if contributions == 1 else f"up to {contributions:,} events"
-            return f"one person sends {events} to a stream; neighbours differ in what that person sends"
+            return f"one person sends {events} to a stream; neighbors differ in what that person sends"
         case EventsSource(contribution=most):
             differ = "one person more" if source.neighbors == "add-remove" else "another person in one's place"
             events = "one event counts" if most == 1 else f"at most {most:,} events count"
             when = "" if source.period is None else f" in one period of {source.period}"
             return (
-                f"two topics are neighbours if one has {differ}, with all events of that '{source.person}'{when}, of which {events} in each "
+                f"two topics are neighbors if one has {differ}, with all events of that '{source.person}'{when}, of which {events} in each "
                 "window of a stream"
             )
         case ValuesSource(neighbors="add-remove"):

@@ -4,9 +4,9 @@ import { make } from "../dom.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
 
 const KINDS = [["integers", "integers"], ["categories", "categories"], ["bins", "bins"]];
-const OUTSIDE = [["clamp", "to the nearer end"], ["reject", "row left out"]];
+const OUTSIDE = [["clamp", "are moved to the nearer end"], ["reject", "leave their rows out"]];
 
-/** `onChange()` is called whenever a row comes or goes. */
+/** `onChange()` is called after a row is added or removed. */
 export function domainEditor(onChange) {
   const rows = [];
   const list = make("div", { class: "attributes" });
@@ -29,7 +29,7 @@ export function domainEditor(onChange) {
   return {
     element,
     value: () => Object.fromEntries(rows.filter((row) => row.name()).map((row) => [row.name(), row.value()])),
-    /** Why the rows are not the domain that they look like; empty if they are. */
+    /** The problem of the rows; empty if they are a domain. */
     problem() {
       const names = rows.map((row) => row.name()).filter(Boolean);
       const twice = names.find((name, index) => names.indexOf(name) !== index);
@@ -49,10 +49,10 @@ function attributeRow(onRemove) {
   const outside = select(OUTSIDE);
   const parts = {
     integers: [labelled("Minimum", minimum), labelled("Maximum", maximum)],
-    categories: [labelled("Values", values, "separated by commas, or one a line"), labelled("Any other value counts as", other, "empty: its row is left out")],
-    bins: [labelled("Edges", edges, "rising, separated by commas")],
+    categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out")],
+    bins: [labelled("Edges", edges, "ascending, separated by commas")],
   };
-  const beyond = labelled("A value outside goes", outside);
+  const beyond = labelled("Values outside the range", outside);
   const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
   const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute" }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, remove);
   const show = () => {

@@ -44,7 +44,7 @@ export function overviewView() {
   const sources = sourceList();
   const noSource = emptyState("No source yet", "A source is what has a privacy budget. Register the first one:", ADD_SOURCE);
   const streams = streamTable({ label: "Open streams that run dry first" });
-  const noStream = emptyState("No open stream", "A stream answers queries on a source at a privacy cost. Open one:", OPEN_STREAM);
+  const noStream = emptyState("No open stream", "A stream answers questions about a source at a privacy cost. Open one:", OPEN_STREAM);
   const element = make(
     "div",
     { class: "view" },

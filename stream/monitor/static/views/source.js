@@ -68,7 +68,7 @@ export function sourceView({ names: [name], session }) {
     period.update(row);
     budget.hidden = burnDown.hidden = row.current !== null; // the same, of which nothing is spent
     refresh.hidden = halt.hidden || row.version === null;
-    setText(about, `${describe(row)}; neighbours ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}`);
+    setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
     setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);

@@ -25,7 +25,7 @@ export function sourcesView({ query, remember }) {
     remember({ ...chosen, sort: chosen.sort === "source" ? "" : chosen.sort, offset: chosen.offset || "" }, connections());
   };
   const connections = () => [{ views: ["overview", "sources"], query: { ...chosen, limit: LIMIT } }];
-  const search = searchField(chosen.of ? "Search periods, as 2013-03" : "Search sources", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const search = searchField(chosen.of ? "Search periods, for example 2013-03" : "Search sources", chosen.search, afterPause(() => change({ search: search.input.value })));
   const state = choice("State", [["", "any state"], ["open", "open"], ["halted", "halted"]], chosen.state, (value) => change({ state: value }));
   const sort = choice("Sort by", SORTS, chosen.sort, (value) => change({ sort: value }), { labelled: true });
   const order = orderButton(chosen.descending, (descending) => change({ descending }));

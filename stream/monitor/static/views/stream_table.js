@@ -5,7 +5,7 @@ import { ago, bound, count, duration, mechanism, number, periodText, words } fro
 import { cutoffBar, periodsLink, rateCell, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
-// What a cell is, its heading, what sorts by it, and its name where there is room for a word.
+// Of each column: its key, its heading, its sort field, and its label on a narrow screen.
 const COLUMNS = [
   ["stream", "Stream", "stream"],
   ["state", "State", "state"],
@@ -53,7 +53,7 @@ function row(withSource, inPeriods) {
   return {
     element,
     update(line) {
-      // Where it has periods it is not asked itself: the figures are those of the latest.
+      // A model is not asked: its figures are those of its latest period.
       const stream = line.current ?? line;
       setText(name, inPeriods && line.starts ? periodText(line.starts) : line.stream);
       setAttribute(name, "href", route("streams", [line.stream]));
@@ -64,7 +64,7 @@ function row(withSource, inPeriods) {
       setAttribute(state.element, "title", stream.refused ?? stream.reason);
       setText(kind, mechanism(stream.mechanism));
       tops.update(stream);
-      setAttribute(tops.element, "title", `${words(stream.mechanism).used} used, of those that its grant pays for`);
+      setAttribute(tops.element, "title", `${words(stream.mechanism).used} used of those that its grant pays for`);
       above.update(stream.rates);
       below.update(stream.rates);
       setText(answered, count(stream.answered));
@@ -77,7 +77,7 @@ function row(withSource, inPeriods) {
   };
 }
 
-/** The accuracy that a stream promises, in words whose parts are the API's. */
+/** A stream's error bounds as sentences, from the API's parts. */
 export function promise({ promises }) {
   return promises
     .map(({ before, alpha, after, over, probability, remark, warning }) =>
@@ -93,8 +93,8 @@ export function promise({ promises }) {
 }
 
 /**
- * A table of streams; with `inPeriods` all stand for one, and are called by their moments. With `onSort(sort)` its headings can be pressed; `order({ sort, descending })` marks the one that
- * it is sorted by.
+ * A table of streams; with `inPeriods` its rows are one model's periods, named by their start. With `onSort(sort)` its headings
+ * are buttons; `order({ sort, descending })` marks the sorted column.
  */
 export function streamTable({ withSource = true, inPeriods = false, onSort = null, label = "Streams" } = {}) {
   const heads = COLUMNS.map(([key, text, sort]) =>
@@ -123,5 +123,5 @@ export function streamTable({ withSource = true, inPeriods = false, onSort = nul
   };
 }
 
-/** What streams can be sorted by, with what to call it. */
+/** The sort fields of streams with their labels. */
 export const sortings = [...COLUMNS.map(([, text, sort]) => [sort, text]), ["source", "Source"], ["updated", "Last change"]];

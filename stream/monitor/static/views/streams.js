@@ -1,4 +1,4 @@
-// All streams: the server searches, filters, sorts and cuts into pages, so that ten thousand cost a browser no more.
+// All streams; the server searches, filters, sorts and pages them, so that ten thousand cost a browser no more.
 
 import { make, setText } from "../dom.js";
 import { count, mechanisms } from "../format.js";
@@ -33,7 +33,7 @@ export function streamsView({ query, remember }) {
     table.order(chosen);
     remember({ ...chosen, sort: chosen.sort === "stream" ? "" : chosen.sort, offset: chosen.offset || "" }, connections());
   };
-  const search = searchField(chosen.of ? "Search periods, as 2013-03" : "Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const search = searchField(chosen.of ? "Search periods, for example 2013-03" : "Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
   const pressed = chosen.state ? chosen.state.split(",") : [];
   const states = toggles("States", STATES, pressed, (names) => change({ state: names.join(",") }));
   const kind = choice("Mechanism", [["", "any mechanism"], ...mechanisms], chosen.mechanism, (value) => change({ mechanism: value }));
@@ -57,7 +57,7 @@ export function streamsView({ query, remember }) {
     change({ offset });
     scrollTo({ top: 0 });
   });
-  const none = emptyState("No stream yet", "A stream answers queries on a source at a privacy cost. Open one:", OPEN_STREAM);
+  const none = emptyState("No stream yet", "A stream answers questions about a source at a privacy cost. Open one:", OPEN_STREAM);
   const unmatched = emptyState("No stream matches", "Shorten the search text or remove a filter.");
   const clear = make("p", {}, make("a", { href: route("streams") }, "Clear all filters"));
   unmatched.append(clear);
@@ -80,7 +80,7 @@ export function streamsView({ query, remember }) {
         return;
       }
       if (!data.items.length && data.matching) {
-        change({}); // the page asked for has gone
+        change({}); // the requested page no longer exists
         return;
       }
       table.update(data.items);

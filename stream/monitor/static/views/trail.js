@@ -1,4 +1,4 @@
-// The audit trail: what was asked and decided, by whom, and what followed; and whether the chain of its entries is whole.
+// The audit trail: requests, decisions and events, and the state of its chain.
 
 import { explain, open, parameters } from "../api.js";
 import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
@@ -10,7 +10,7 @@ import { choice, searchField } from "./filters.js";
 import { pager } from "./pager.js";
 
 const LIMIT = 50;
-const HEADS = ["No.", "Time", "What", "About", "Asked by", "Analyst", "Outcome", "Left", "Request"];
+const HEADS = ["No.", "Time", "Action", "Subject", "Requested by", "Analyst", "Outcome", "Left", "Request"];
 const ACTIONS = ["register", "register_population", "join", "allot", "open", "extend", "close", "halt", "halt_source", "refresh", "exhausted", "halted", "closed", "renewed", "beginning", "standing", "restored"];
 const OUTCOMES = ["registered", "opened", "closing", "halted", "refused"];
 const FIELDS = ["search", "source", "stream", "population", "analyst", "by", "action", "outcome"];
@@ -49,10 +49,10 @@ function outcome(row) {
   const figures = [
     row.allotment && `ε ${row.epsilon} for ${row.analysts.join(", ")}`,
     row.granted && `granted ${amount(row.granted)}`,
-    row.answers && `${count(row.answers)} more answers`,
+    row.answers && `${count(row.answers)} more charged answers`,
     row.spent && `spent ${amount(row.spent)}`,
-    row.refunded && (row.refunded.epsilon || row.refunded.rho) && `${amount(row.refunded)} back`,
-    row.asked && !row.granted && `asked ${amount(row.asked)}`,
+    row.refunded && (row.refunded.epsilon || row.refunded.rho) && `refunded ${amount(row.refunded)}`,
+    row.asked && !row.granted && `requested ${amount(row.asked)}`,
   ].filter(Boolean);
   return [row.outcome, ...figures, row.reason].filter(Boolean).join("; ") || "–";
 }
@@ -67,7 +67,7 @@ export function trailView({ query, remember, session }) {
     remember({ ...chosen, offset: offset || "" }, connections());
   };
   const search = searchField("Search names and request ids", chosen.search, afterPause(() => change({ search: search.input.value })));
-  const named = [["source", "Source"], ["stream", "Stream"], ["population", "Population"], ["by", "Asked by"], ["analyst", "Analyst"]].map(([name, label]) => {
+  const named = [["source", "Source"], ["stream", "Stream"], ["population", "Population"], ["by", "Requested by"], ["analyst", "Analyst"]].map(([name, label]) => {
     const field = searchField(label, chosen[name], afterPause(() => change({ [name]: field.input.value.trim() })));
     field.input.name = name;
     return field.element;
@@ -79,7 +79,7 @@ export function trailView({ query, remember, session }) {
   const chain = make("p", { class: "outcome", role: "status" });
   const told = make("p", { class: "quiet" });
   const failure = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
-  const none = emptyState("No entry matches", "Every request to the budget service stands here, with its decision.");
+  const none = emptyState("No entry matches", "The trail lists every request to the budget service with its decision.");
   none.hidden = true;
   const save = make("button", { type: "button", onclick: () => download() }, "Save as CSV");
 
@@ -117,7 +117,7 @@ export function trailView({ query, remember, session }) {
       if (name !== "trail") {
         return;
       }
-      setText(chain, data.broken ? `The chain is broken: ${data.broken}. This is not the trail that was written.` : `The chain of ${count(data.entries)} entries is whole, as far as it goes.`);
+      setText(chain, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : `The chain of ${count(data.entries)} entries is intact. A missing end shows only in “sotto ledger verify --head”.`);
       chain.dataset.level = data.broken ? "refused" : "done";
       none.hidden = data.matching > 0;
       table.hidden = data.matching === 0;

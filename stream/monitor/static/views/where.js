@@ -1,9 +1,9 @@
-// A predicate built from a declared domain: conditions on attributes, all of which hold, or any.
+// A predicate of conditions on declared attributes, combined with AND or OR.
 
 import { make, setText } from "../dom.js";
 import { labelled, numberInput, select } from "../forms.js";
 
-const MOST_LISTED = 200; // categories or edges that are offered in a list; beyond that one types
+const MOST_LISTED = 200; // categories or edges in a list
 const SIGNS = [["=", "is"], ["<>", "is not"], ["<", "below"], ["<=", "at most"], [">", "above"], [">=", "at least"], ["BETWEEN", "from … to"]];
 const FOR_CATEGORIES = [["=", "is"], ["<>", "is not"], ["IN", "is one of"], ["NOT IN", "is none of"]];
 const FOR_BINS = [["<", "below"], [">=", "at least"]];
@@ -18,15 +18,15 @@ export function literal(text) {
   return `'${text.replaceAll("'", "''")}'`;
 }
 
-/** `text()` is the predicate, empty without a condition; `problem()` says what one lacks; `onChange()` is called when conditions come or go. */
+/** `text()` is the predicate, empty without conditions; `problem()` is the first condition's problem; `onChange()` is called after a condition is added or removed. */
 export function whereBuilder(attributes, onChange, { required = false } = {}) {
   const rows = [];
   const list = make("div", { class: "conditions" });
-  const together = select([["AND", "all of them hold"], ["OR", "any of them holds"]], "AND", { "aria-label": "How conditions go together" });
+  const together = select([["AND", "all conditions hold"], ["OR", "any condition holds"]], "AND", { "aria-label": "How conditions are combined" });
   const add = make("button", { type: "button", onclick: () => append().focus() }, "Add condition");
   const written = make("code", { class: "predicate" });
   const none = make("span", { class: "quiet" }, required ? "Add a condition." : "All rows.");
-  const element = make("fieldset", { class: "where" }, make("legend", {}, "Of the rows where"), together, list, none, make("div", { class: "line" }, add, written));
+  const element = make("fieldset", { class: "where" }, make("legend", {}, "Rows where"), together, list, none, make("div", { class: "line" }, add, written));
 
   function append() {
     const row = conditionRow(attributes, () => {
@@ -95,7 +95,7 @@ function conditionRow(attributes, onRemove) {
       const several = sign === "IN" || sign === "NOT IN";
       const offered = domain.values.slice(0, MOST_LISTED).map((one) => [one, one]);
       const control = select(offered, several ? "" : offered[0][0], several ? { multiple: true, size: Math.min(offered.length, 6) } : {});
-      holder.replaceChildren(labelled(several ? "Values" : "Value", control, domain.values.length > MOST_LISTED ? `the first ${MOST_LISTED} of them; others in SQL` : ""));
+      holder.replaceChildren(labelled(several ? "Values" : "Value", control, domain.values.length > MOST_LISTED ? `the first ${MOST_LISTED} values; use SQL for others` : ""));
       const chosen = () => [...control.selectedOptions].map((one) => literal(one.value));
       wrong = () => (chosen().length ? "" : `Condition on '${attribute.value}': no value is chosen; choose one or more, or remove the condition.`);
       read = () => (several ? (chosen().length ? `${name} ${sign} (${chosen().join(", ")})` : "") : `${name} ${sign} ${chosen()[0]}`);
@@ -115,7 +115,7 @@ function conditionRow(attributes, onRemove) {
       (between ? [first, second] : [first])
         .map((control) => control.value.trim())
         .filter((text) => text === "" || !Number.isFinite(Number(text)))
-        .map((text) => `Condition on '${attribute.value}': ${text ? `'${text}' is no number` : "a number is missing"}; give one, as from ${range}.`)[0] ?? "";
+        .map((text) => `Condition on '${attribute.value}': ${text ? `'${text}' is not a number` : "a number is missing"}; give a number from ${range}.`)[0] ?? "";
     holder.replaceChildren(labelled(between ? "From" : "Value", first, range), ...(between ? [labelled("To", second)] : []));
     read = () => (between ? `${name} BETWEEN ${first.value.trim()} AND ${second.value.trim()}` : `${name} ${sign} ${first.value.trim()}`);
   }
