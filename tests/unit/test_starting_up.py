@@ -16,8 +16,7 @@ import yaml
 
 import sotto
 from stream import tables
-from stream.cli.app import COMMANDS
-from stream.cli.lazy_commands import Later, _load_command
+from stream.cli.app import COMMANDS, Later, _load_command
 from stream.cli.manage.source_commands import CHECK
 from stream.optional_packages import EXTRAS
 from stream.version import VERSION

@@ -6,12 +6,13 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from schemas import LedgerProgress, LedgerRecord, TrailHead, TrailRecord
+from schemas import LedgerProgress, TrailHead, TrailRecord
 from schemas.trail import Since
 from schemas.wire import MalformedEventError
 from stream.cli.manage.record_rows import call_client, new_file, read_lines, summary_row, write_trail
@@ -173,15 +174,23 @@ def _concerning(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, b
 
 def _batches() -> Iterator[Sequence[bytes]]:
     """Yield the trail from Kafka in batches."""
-    with asyncio.Runner() as runner, translated():
-        connection = Connection(settings_here())
-        runner.run(connection.open())
+    with asyncio.Runner() as runner, _connected(runner) as connection:
         each = read_topic(connection, connection.topics.trail)
         try:
             while (batch := runner.run(_next(each))) is not None:
                 yield [record.value or b"" for record in batch]
         finally:
             runner.run(each.aclose())
+
+
+@contextmanager
+def _connected(runner: asyncio.Runner) -> Iterator[Connection]:
+    with translated():
+        connection = Connection(settings_here())
+        runner.run(connection.open())
+        try:
+            yield connection
+        finally:
             runner.run(connection.close())
 
 
@@ -193,16 +202,8 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
     """Check Kafka's topics: read the ledger, compare it at the trail's entry that it names."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
-    async def accounts() -> list[LedgerRecord]:
-        connection = Connection(settings_here())
-        await connection.open()
-        try:
-            return await read_accounts(connection)
-        finally:
-            await connection.close()
-
-    with translated():
-        ledger = asyncio.run(accounts())
+    with asyncio.Runner() as runner, _connected(runner) as connection:
+        ledger = runner.run(read_accounts(connection))
     head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY
     check, compared = TrailCheck(noted), None
     try:

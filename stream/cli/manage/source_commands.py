@@ -8,7 +8,7 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord, ValuesSource
-from stream.cli.lazy_commands import Later, group_of
+from stream.cli.app import Later, group_of
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, folded, show_budget, shown_grants
 from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
 from stream.client.async_client import AsyncClient

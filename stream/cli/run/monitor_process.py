@@ -31,20 +31,18 @@ OPERATOR_FILE = "monitor-operator.token"
 VIEWER_FILE = "monitor-viewer.token"
 
 
+@dataclass(frozen=True)
 class FolderLock:
     """The lock of a folder; it is released when this process ends or is killed."""
 
-    def __init__(self, folder: Path, descriptor: int) -> None:
-        self._folder = folder
-        self._descriptor = descriptor
-        self.write_addresses()
+    descriptor: int
 
     def write_addresses(self, bootstrap: str | None = None, monitor: str | None = None) -> None:
         """Write this process and the known addresses to the lock file."""
         pid = os.getpid()
         content = {"pid": pid, "mark": start_mark(pid), "bootstrap": bootstrap, "monitor": monitor}
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(content).encode(), 0)
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, json.dumps(content).encode(), 0)
 
 
 @contextmanager
@@ -63,7 +61,9 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CommandError(_refusal(folder, os.pread(descriptor, 4096, 0))) from None
-        yield FolderLock(folder, descriptor)
+        lock = FolderLock(descriptor)
+        lock.write_addresses()
+        yield lock
     finally:
         os.close(descriptor)
 
@@ -78,34 +78,24 @@ def _refusal(folder: Path, content: bytes) -> str:
     return f"'sotto up' runs in {folder} already ({who}){where} give this one another --folder"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMonitor:
-    """The monitor of a running ``sotto up``."""
-
-    address: str
-    token_file: Path
-    """The file of the viewer's token."""
-
-
-def local_monitor(start: Path | None = None) -> LocalMonitor | None:
-    """Return the monitor of the nearest ``.sotto``, in the working folder or a parent."""
-    for folder in folders_above(start):
+def _local_monitor() -> tuple[str, Path] | None:
+    """Return address and viewer's token file of the ``sotto up`` in the working folder or a parent."""
+    for folder in folders_above():
         try:
             holder = json.loads(read_own(folder / LOCK) or b"{}")
             process, address = Process(int(holder["pid"]), holder["mark"]), holder["monitor"]
         except (ValueError, KeyError, TypeError):
             continue
         if isinstance(address, str) and is_alive(process):
-            return LocalMonitor(address, folder / VIEWER_FILE)
+            return address, folder / VIEWER_FILE
     return None
 
 
 def monitor_of(url: str | None, settings: Settings) -> tuple[str, str]:
     """Return the monitor's address and token; a local token is sent to no other address."""
-    if url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"}):
-        local = local_monitor()
-        if local is not None:
-            return local.address.rstrip("/"), _own_token(settings) or read_secret(local.token_file)
+    is_default = url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"})
+    if is_default and (local := _local_monitor()) is not None:
+        return local[0].rstrip("/"), _own_token(settings) or read_secret(local[1])
     address = url or f"http://{settings.monitor_host}:{settings.monitor_port}"
     if token := _own_token(settings):
         return address.rstrip("/"), token

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.live_events_stream import EventQuery
-from stream.monitor.api.models import Problem, View
+from stream.monitor.api.models import AccessRole, Problem, View
 from stream.monitor.api.routes import ROUTES, VIEWS, Route
 from stream.version import VERSION
 
@@ -55,7 +55,12 @@ def document() -> _Json:
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     for path, summary, media, queries in _PLAIN:
-        paths[path] = {"get": _plain(path, summary, media, queries, schemas)}
+        codes = {"401", "429", "503", *(("400",) if queries else ())}
+        operation = {
+            **_head("GET", path, summary, "viewer"),
+            "responses": _responses({media: {"schema": {}}}, codes, schemas),
+        }
+        paths[path] = {"get": operation | ({"parameters": _parameters(queries)} if queries else {})}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Sotto monitor", "version": VERSION},
@@ -87,17 +92,13 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     ]
     if route.query is not None:
         parameters += _parameters((route.query,))
-    answer = {"description": "Done", "content": _json(schemas[route.method, route.path, "answer"])}
+    content = _json(schemas[route.method, route.path, "answer"])
     operation: _Json = {
-        "summary": route.summary,
-        "operationId": _identifier(route.method, route.path),
-        "responses": {"200": answer, **_problems(_codes(route), schemas)},
-        "security": [] if route.access is None else [{"token": []}],
+        **_head(route.method, route.path, route.summary, route.access),
+        "responses": _responses(content, _codes(route), schemas),
     }
-    if route.access is not None:
-        operation["x-role"] = route.access
     if route.path == "/readyz":
-        operation["responses"]["503"] = {**answer, "description": "Not yet"}
+        operation["responses"]["503"] = {"description": "Not yet", "content": content}
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
@@ -122,22 +123,14 @@ def _codes(route: Route) -> set[str]:
     return codes
 
 
-def _plain(
-    path: str, summary: str, media: str, queries: tuple[type[View], ...], schemas: dict[Any, _Json]
-) -> _Json:
-    operation: _Json = {
+def _head(method: str, path: str, summary: str, access: AccessRole | None) -> _Json:
+    words = [word for word in re.findall(r"\w+", path) if word != "api"]
+    return {
         "summary": summary,
-        "operationId": _identifier("GET", path),
-        "responses": {
-            "200": {"description": "Done", "content": {media: {"schema": {}}}},
-            **_problems({"401", "429", "503", *(("400",) if queries else ())}, schemas),
-        },
-        "security": [{"token": []}],
-        "x-role": "viewer",
+        "operationId": "_".join([method.lower(), *words]),
+        "security": [] if access is None else [{"token": []}],
+        **({} if access is None else {"x-role": access}),
     }
-    if queries:
-        operation["parameters"] = _parameters(queries)
-    return operation
 
 
 def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
@@ -161,15 +154,11 @@ def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
     return list(found.values())
 
 
-def _problems(codes: set[str], schemas: dict[Any, _Json]) -> _Json:
-    content = {"application/json": {"schema": schemas["problem"]}}
-    return {code: {"description": _PROBLEMS[code], "content": content} for code in sorted(codes)}
+def _responses(content: _Json, codes: set[str], schemas: dict[Any, _Json]) -> _Json:
+    problem = _json(schemas["problem"])
+    problems = {code: {"description": _PROBLEMS[code], "content": problem} for code in sorted(codes)}
+    return {"200": {"description": "Done", "content": content}, **problems}
 
 
 def _json(schema: _Json) -> _Json:
     return {"application/json": {"schema": schema}}
-
-
-def _identifier(method: str, path: str) -> str:
-    words = re.findall(r"\w+", path)
-    return "_".join([method.lower(), *(word for word in words if word != "api")])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from math import fsum
 
 from schemas import AllotmentRecord, Amount, Period, PopulationRecord
@@ -27,8 +26,7 @@ from stream.monitor.api.budget_models import (
 from stream.monitor.api.problems import unknown
 from stream.monitor.api.views import left_share, points_of, source_row
 from stream.monitor.state.budget_history import PeriodEnd, merged
-from stream.monitor.state.digests import GrantRecordShape
-from stream.monitor.state.entries import SourceEntry, StreamEntry, meaning_of, total_amount
+from stream.monitor.state.entries import SourceEntry, meaning_of, total_amount
 from stream.monitor.state.monitor_tables import Tables
 
 
@@ -129,39 +127,26 @@ def _accountant_of(tables: Tables, record: AllotmentRecord) -> str:
     return "pure" if known is None else known[0].population.accountant
 
 
-@dataclass(slots=True)
-class _Sum:
-    """Amounts of one source, all under its accountant."""
-
-    streams: int = 0
-    parts: list[list[Amount]] = field(default_factory=lambda: [[], [], []])
-
-    def add(self, entry: StreamEntry, grant: GrantRecordShape) -> None:
-        self.streams += 1
-        for part, amount in zip(self.parts, (grant.cost, entry.spent or grant.spent, grant.refunded), strict=True):
-            part.append(amount)
-
-    def share(self) -> Share:
-        granted, spent, refunded = (_total(part) for part in self.parts)
-        return Share(granted=granted, spent=spent, refunded=refunded)
-
-
 def spending(tables: Tables, query: SpendingQuery) -> Spending:
     """Return analysts, most streams first, and the costliest streams; of periods only the latest."""
-    sums: defaultdict[str | None, dict[str, _Sum]] = defaultdict(dict)
     found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
+    shares = {
+        entry.name: Share(granted=grant.cost, spent=entry.spent or grant.spent, refunded=grant.refunded)
+        for entry, grant in found
+    }
+    by_analyst: defaultdict[str | None, defaultdict[str, list[Share]]] = defaultdict(lambda: defaultdict(list))
     for entry, grant in found:
-        sums[grant.analyst].setdefault(grant.spec.source, _Sum()).add(entry, grant)
+        by_analyst[grant.analyst][grant.spec.source].append(shares[entry.name])
     analysts = [
         AnalystSpending(
             analyst=analyst,
-            streams=sum(one.streams for one in by_source.values()),
+            streams=sum(map(len, by_source.values())),
             sources=[
-                SourceShare(source=source, streams=one.streams, share=one.share())
-                for source, one in sorted(by_source.items())
+                SourceShare(source=source, streams=len(own), share=_sum_shares(own))
+                for source, own in sorted(by_source.items())
             ],
         )
-        for analyst, by_source in sums.items()
+        for analyst, by_source in by_analyst.items()
     ]
     analysts.sort(key=lambda one: (-one.streams, one.analyst or ""))
     costliest = heapq.nlargest(
@@ -177,16 +162,24 @@ def spending(tables: Tables, query: SpendingQuery) -> Spending:
                 source=grant.spec.source,
                 analyst=grant.analyst,
                 state=entry.state,
-                share=Share(granted=grant.cost, spent=entry.spent or grant.spent, refunded=grant.refunded),
+                share=shares[entry.name],
             )
             for entry, grant in costliest
         ],
     )
 
 
-def _total(amounts: Iterable[Amount]) -> Amount:
+def _sum_shares(shares: Sequence[Share]) -> Share:
+    """Add up shares of one source, all under its accountant."""
+    return Share(
+        granted=_total([one.granted for one in shares]),
+        spent=_total([one.spent for one in shares]),
+        refunded=_total([one.refunded for one in shares]),
+    )
+
+
+def _total(parts: Sequence[Amount]) -> Amount:
     """Add up amounts. Under zCDP an ε with a δ is implied by ρ, so that only ρ is given."""
-    parts = list(amounts)
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)

@@ -73,14 +73,7 @@ class Tables:
         self.records = 0
         self.passed_over = 0
         """Number of records that are dead letters of live topics, which are not shown."""
-        self.changes: dict[ChangeTopic, int] = {
-            "sources": 0,
-            "streams": 0,
-            "rejected": 0,
-            "workers": 0,
-            "trail": 0,
-            "alerts": 0,
-        }
+        self.changes: Counter[ChangeTopic] = Counter()
         self._seen: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)

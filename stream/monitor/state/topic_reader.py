@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, cast
 
 import faust
 import faust.auth
@@ -174,16 +174,11 @@ class Reader:
 
     async def _ends(self) -> dict[TopicPartition, int]:
         while True:
-            consumer = reader(self._settings)
             try:
-                await consumer.start()
-                ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
+                async with reader(self._settings) as consumer:
+                    return cast("dict[TopicPartition, int]", await consumer.end_offsets(self._partitions))
             except KafkaError:
                 await asyncio.sleep(1.0)
-            else:
-                return ends
-            finally:
-                await consumer.stop()
 
     async def _fetched(self, ends: dict[TopicPartition, int]) -> bool:
         """Return True if Faust's consumer has passed all these ends."""
@@ -258,9 +253,7 @@ class AlertReader:
             await asyncio.sleep(_PAUSE)
 
     async def _read(self) -> None:
-        consumer = reader(self._settings, fetch_max_wait_ms=100)
-        try:
-            await consumer.start()
+        async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
             await require_visible(consumer, self._partitions[0].topic)
             consumer.assign(self._partitions)
             ends = await self._begin(consumer)
@@ -276,8 +269,6 @@ class AlertReader:
                     self._alerts.complete = all(read)
                     if self._alerts.complete:
                         self._alerts.changed()
-        finally:
-            await consumer.stop()
 
     async def _begin(self, consumer: Any) -> dict[TopicPartition, int]:
         """Seek to the first unread answers and return the current end offsets."""
