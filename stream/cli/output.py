@@ -9,7 +9,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, TextIO, TypeVar
+from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -121,14 +121,10 @@ def say(text: str, *, soft_wrap: bool = False) -> None:
 
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print one JSON value on one line, with control characters escaped."""
-    text = json.dumps(_plain(value), ensure_ascii=not _is_unicode(sys.stdout))
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    text = json.dumps(_plain(value), ensure_ascii=not encoding.startswith("utf"))
     # Unprintable characters occur only in JSON strings.
     typer.echo("".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in text))
-
-
-def _is_unicode(stream: TextIO | None) -> bool:
-    """Return whether the stream's encoding covers Unicode."""
-    return (getattr(stream, "encoding", None) or "").lower().replace("-", "").startswith("utf")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -99,7 +99,7 @@ async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage
         value = page.get_by_label("Value", exact=True)
         await value.fill("")
         await ask(page)
-        await expect(told).to_have_text("Condition on 'days': a number is missing; give one, as from 0 to 999.")
+        await expect(told).to_have_text("Condition on 'days': a number is missing; give a number from 0 to 999.")
         await value.fill("many")
         await ask(page)
         await expect(told).to_contain_text("'many' is not a number")

@@ -109,7 +109,7 @@ async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: Ope
         await pay.get_by_label("Name").fill("pay")
         await pay.get_by_label("Kind").select_option("bins")
         await pay.get_by_label("Edges").fill("0, 10.5, 100")
-        await pay.get_by_label("Values outside the range").select_option("reject")
+        await pay.get_by_label("Outside the range").select_option("reject")
         table = page.get_by_role("table", name="Declared attributes")
         await expect(table.locator("tbody tr")).to_have_count(3)
         await expect(page.locator(".declared")).to_contain_text("400 cells of all attributes together")

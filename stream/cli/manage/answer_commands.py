@@ -22,7 +22,7 @@ from stream.cli.output import AsJson, CommandError, console, lines_of, read_as, 
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import settings_here
-from stream.privacy.planning.response_plans import Estimate, EstimateError, shares_of
+from stream.privacy.planning.response_plans import EstimateError, shares_of
 from stream.processing.topic_names import partition_of
 from stream.questions.alert_states import Notice, estimate_text, group_text, window_text, written_time
 
@@ -58,7 +58,8 @@ def estimate(
         if answers is None:
             found = shares_of(record, asyncio.run(_collected(stream)), beta)
         else:
-            found = _from_lines(record, answers, beta)
+            with lines_of(answers) as lines:
+                found = shares_of(record, _decoded(answers, lines), beta)
     except EstimateError as error:
         raise CommandError(str(error)) from None
     if as_json:
@@ -78,11 +79,6 @@ def estimate(
             for one in found.shares
         ],
     )
-
-
-def _from_lines(grant: GrantRecord, answers: str, beta: float | None) -> Estimate:
-    with lines_of(answers) as lines:
-        return shares_of(grant, _decoded(answers, lines), beta)
 
 
 def _decoded(file: str, lines: Iterable[bytes]) -> Iterator[Answer]:

@@ -75,7 +75,17 @@ def _print(report: CheckReport) -> None:
         show_table(
             "cells that do not fit",
             ["attribute", "what", "rows", "share", "becomes", "found"],
-            [_row(one, report.rows) for one in report.misfits],
+            [
+                [
+                    one.attribute,
+                    one.what,
+                    f"{one.rows:,}",
+                    _share(one.rows, report.rows),
+                    one.fate if one.becomes is None else f"{one.becomes} ({one.fate})",
+                    _found(one),
+                ]
+                for one in report.misfits
+            ],
         )
     for one in report.misfits:
         if one.sum_moved:
@@ -106,14 +116,6 @@ def _print_people(people: PersonRows) -> None:
         f"{people.most_rows:,} at most; {people.rows_beyond:,} rows exceed the contribution of {people.contribution:,}, "
         f"{people.rows_without:,} have no person"
     )
-
-
-def _row(one: Misfit, rows: int) -> list[str]:
-    return [one.attribute, one.what, f"{one.rows:,}", _share(one.rows, rows), _becomes(one), _found(one)]
-
-
-def _becomes(one: Misfit) -> str:
-    return one.fate if one.becomes is None else f"{one.becomes} ({one.fate})"
 
 
 def _found(one: Misfit) -> str:

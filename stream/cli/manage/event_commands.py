@@ -31,11 +31,6 @@ _decode = msgspec.json.Decoder().decode
 app = typer.Typer(help="People's events, for live topics.", no_args_is_help=True)
 
 
-@app.callback()
-def _events() -> None:
-    """People's events, for live topics."""
-
-
 @app.command("publish")
 def publish(
     source: Annotated[str, typer.Argument(help="The source of kind events; its topic is written.")],

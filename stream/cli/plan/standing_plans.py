@@ -165,7 +165,8 @@ def _print(plan: StandingPlan, other: StandingPlan | str, source: EventsSource) 
     say(declared_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)
-    say(f"{windows_words(plan.windows, plan.period)}: {_days(plan.days)}", soft_wrap=True)
+    lasting = f"{plan.days:,.3g} days" if plan.days >= 1 else f"{24 * plan.days:,.3g} hours"
+    say(f"{windows_words(plan.windows, plan.period)}: {lasting}", soft_wrap=True)
     cost = "in all" if plan.period is None else f"in each period of {plan.period}"
     say(f"cost {amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
     say(_compared(plan, other), soft_wrap=True)
@@ -179,10 +180,6 @@ def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
     what = "each window's numbers" if running else "the numbers so far"
     kind = "" if other.spec.mechanism.kind == "running_count" else f" ({other.spec.mechanism.kind})"
     return f"{name} for the same ε{kind}: {what} within ±{bound(other.chosen.alpha, grouped=True)} over {other.windows:,} windows"
-
-
-def _days(days: float) -> str:
-    return f"{days:,.3g} days" if days >= 1 else f"{24 * days:,.3g} hours"
 
 
 @dataclass(frozen=True, slots=True)

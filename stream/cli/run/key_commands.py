@@ -17,11 +17,6 @@ from stream.privacy.noise import NoiseKey, NoiseKeyError
 key_app = typer.Typer(help="Noise keys.", no_args_is_help=True)
 
 
-@key_app.callback()
-def _keys() -> None:
-    """Noise keys."""
-
-
 @key_app.command("new")
 def new(path: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")]) -> None:
     """Create a noise key in a file that only its owner can read."""

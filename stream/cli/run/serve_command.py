@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -72,16 +73,11 @@ def serve(
 
 def run_service(service: Coroutine[Any, Any, None]) -> None:
     """Run a service in uvloop's event loop, or in asyncio's if uvloop is not installed."""
-    with asyncio.Runner(loop_factory=_loops()) as runner:
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        from uvloop import new_event_loop as new_loop  # noqa: PLC0415
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(service)
-
-
-def _loops() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415
-    except ImportError:
-        return None
-    return new_event_loop
 
 
 async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *, stop_with_stdin: bool) -> None:

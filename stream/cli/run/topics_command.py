@@ -17,11 +17,6 @@ from stream.settings import Settings
 app = typer.Typer(help="The topics of an installation and their access control lists.", no_args_is_help=True)
 
 
-@app.callback()
-def _topics() -> None:
-    """The topics of an installation and their access control lists."""
-
-
 @app.command("create")
 def create(
     partitions: Annotated[

@@ -37,10 +37,6 @@ StreamSort = Literal[
 SourceSort = Literal["source", "state", "left", "left_share", "streams", "updated"]
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value.split(",")) if isinstance(value, str) else value
-
-
 class _Page(Parameters):
     search: Annotated[Name, Field(description="Part of a name, in any case.")] = ""
     descending: bool = False
@@ -60,7 +56,9 @@ class StreamQuery(_Page):
     """Filters streams; ``search`` matches the names of stream and source."""
 
     state: Annotated[
-        tuple[StreamState, ...], BeforeValidator(_listed), Field(description="States, separated by commas.")
+        tuple[StreamState, ...],
+        BeforeValidator(lambda value: tuple(value.split(",")) if isinstance(value, str) else value),
+        Field(description="States, separated by commas."),
     ] = ()
     source: Name | None = None
     of: Annotated[Name | None, Field(description="List only the streams of this model's periods.")] = None
@@ -198,11 +196,6 @@ def _page(entries: Sequence[_Listed], key: Callable[[_Listed], _Key], query: _Pa
     return sorted(entries, key=key, reverse=query.descending)[query.offset : wanted]
 
 
-def _amount_left(entry: SourceEntry) -> float:
-    left = entry.record.left
-    return left.epsilon if left.rho is None else left.rho
-
-
 def _rate(entry: StreamEntry, now: float, name: Literal["above", "below"]) -> float:
     return float(getattr(rates(entry, now)[0], name))
 
@@ -210,7 +203,7 @@ def _rate(entry: StreamEntry, now: float, name: Literal["above", "below"]) -> fl
 _SOURCE_KEYS: dict[SourceSort, Callable[[SourceEntry], _Key]] = {
     "source": lambda entry: entry.record.source.source,
     "state": lambda entry: entry.record.state,
-    "left": _amount_left,
+    "left": lambda entry: entry.record.left.epsilon if entry.record.left.rho is None else entry.record.left.rho,
     "left_share": lambda entry: left_share(entry.record.left, entry.total),
     "streams": lambda entry: entry.streams.total(),
     "updated": lambda entry: entry.updated,

@@ -200,7 +200,8 @@ def _guard(monitor: Monitor) -> Any:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        _refuse_encoded(request)
+        if any(coding.strip().lower() != "identity" for coding in request.headers.getall("Content-Encoding", ())):
+            raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it unencoded")
         if request.path in _UNLIMITED or request.path.startswith(_PUBLIC_PREFIX):
             return await handler(request)
         unreadable = False
@@ -229,11 +230,6 @@ def _guard(monitor: Monitor) -> Any:
         return await handler(request)
 
     return guard
-
-
-def _refuse_encoded(request: web.Request) -> None:
-    if any(coding.strip().lower() != "identity" for coding in request.headers.getall("Content-Encoding", ())):
-        raise ProblemError(415, "malformed", "body: has a Content-Encoding; send it unencoded")
 
 
 def _token(request: web.Request) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from schemas import Amount
 from stream.monitor.api.budget_models import HELD_ENTRIES, TrailFilter, TrailPage, TrailQuery, TrailRow
 from stream.monitor.api.connections import sending, write
 from stream.monitor.api.problems import too_many
@@ -122,17 +121,13 @@ class TrailExports:
             response = web.StreamResponse(headers=_HEADERS)
             with sending(request):
                 await response.prepare(request)
-                await _send(response, list(trail)[::-1], wanted)
+                for text in trail_csv(list(trail)[::-1], wanted):
+                    await write(response, text)
+                    # For a fast client writes never wait: other tasks run only here.
+                    await asyncio.sleep(0)
         finally:
             self._sending[bearer.name] -= 1
         return response
-
-
-async def _send(response: web.StreamResponse, entries: list[HeldEntry], wanted: TrailFilter) -> None:
-    for text in trail_csv(entries, wanted):
-        await write(response, text)
-        # For a fast client writes never wait: other tasks run only here.
-        await asyncio.sleep(0)
 
 
 def trail_csv(entries: list[HeldEntry], wanted: TrailFilter) -> Iterator[str]:
@@ -154,10 +149,5 @@ def _cells(entry: HeldEntry) -> list[Any]:
         "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
         "analysts": " ".join(row.analysts) or None,
     }
-    amounts = [part for name in _AMOUNTS for part in _parts(row, name)]
+    amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNTS for part in _PARTS]
     return [*(cell(values[name]) for name in _WORDS), *amounts, entry.raw.decode(errors="replace")]
-
-
-def _parts(row: TrailRow, name: str) -> tuple[float | None, ...]:
-    amount: Amount | None = getattr(row, name)
-    return tuple(None if amount is None else getattr(amount, part) for part in _PARTS)

@@ -129,6 +129,7 @@ class GroupWatch:
         rows = []
         for number in range(max(counts.values())):
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
+            restore = self._tables.restores.get((group.role, number))
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
                 self._behind(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
@@ -142,7 +143,7 @@ class GroupWatch:
                     end=end[inputs[0]],
                     lag=sum(lags),
                     events_per_second=self._rate(group.role, number, sum(positions)),
-                    restore=self._restore(group.role, number),
+                    restore=restore and Restore.from_record(restore.record, updated=restore.updated),
                 )
             )
         return rows
@@ -161,10 +162,6 @@ class GroupWatch:
         if before is None or now <= before[0]:
             return 0.0
         return max(position - before[1], 0.0) / (now - before[0])
-
-    def _restore(self, role: ServiceName, partition: int) -> Restore | None:
-        entry = self._tables.restores.get((role, partition))
-        return None if entry is None else Restore.from_record(entry.record, updated=entry.updated)
 
 
 async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:

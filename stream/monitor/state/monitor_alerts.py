@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from schemas import MAX_ANSWER_BYTES, Answer, StreamState, registered_as
+from schemas import MAX_ANSWER_BYTES, Answer, registered_as
 from schemas.wire import Codec, MalformedEventError
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import counted_in
@@ -97,7 +97,7 @@ class Alerts:
                     since=alarm.since,
                     alerts=alarm.alerts,
                     latest=self._row(alarm.answer, alarm.time, source),
-                    state=self._state(alarm.place.stream),
+                    state=(entry := self._entry(alarm.place.stream)) and (entry.ending or entry.state),
                 )
                 for alarm, source in chosen[: query.limit]
             ],
@@ -127,10 +127,6 @@ class Alerts:
             group=dict(answer.group or {}),
             counted="" if entry is None else counted_in(self._tables, entry),
         )
-
-    def _state(self, stream: str) -> StreamState | None:
-        entry = self._entry(stream)
-        return None if entry is None else entry.ending or entry.state
 
 
 def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:

@@ -90,9 +90,10 @@ class Reader:
     def __init__(self, settings: Settings, topics: Topics, tables: Tables) -> None:
         self._settings = settings
         self._partitions = [
-            TopicPartition(topic, number)
-            for topic in tables.inputs
-            for number in range(_partitions_of(topic, topics))
+            TopicPartition(topic.name, number)
+            for topic in layout(topics)
+            if topic.name in tables.inputs
+            for number in range(topic.partitions)
         ]
         self._tables = tables
         self._folder = tempfile.TemporaryDirectory(prefix="sotto-monitor-")
@@ -205,10 +206,6 @@ def _credentials(settings: Settings) -> faust.auth.Credentials | None:
             mechanism=mechanism,
         )
     return None if context is None else faust.auth.SSLCredentials(context)
-
-
-def _partitions_of(topic: str, topics: Topics) -> int:
-    return next(wanted.partitions for wanted in layout(topics) if wanted.name == topic)
 
 
 def _record(event: EventT[bytes]) -> Record:

@@ -4,7 +4,7 @@ import { make } from "../dom.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
 
 const KINDS = [["integers", "integers"], ["categories", "categories"], ["bins", "bins"]];
-const OUTSIDE = [["clamp", "are moved to the nearer end"], ["reject", "leave their rows out"]];
+const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
 /** `onChange()` is called after a row is added or removed. */
 export function domainEditor(onChange) {
@@ -52,7 +52,7 @@ function attributeRow(onRemove) {
     categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out")],
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
   };
-  const beyond = labelled("Values outside the range", outside);
+  const beyond = labelled("Outside the range", outside);
   const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
   const element = make("div", { class: "attribute", role: "group", "aria-label": "Attribute" }, labelled("Name", name), labelled("Kind", kind), Object.values(parts).flat(), beyond, remove);
   const show = () => {
