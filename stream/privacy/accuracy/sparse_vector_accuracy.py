@@ -11,70 +11,14 @@ derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from schemas import SparseVectorCalibration
 from stream.optional_packages import np
 from stream.privacy.composition.losses import answer_rate, answers_failure
-
-_CLEARLY: Final = 1.001
-"""Bounds apart by this factor are ordered as their errors, whatever the blocks."""
-_LOOKS: Final = 8
-"""Most chord steps before bisection takes over."""
-
-
-class Failing:
-    """Decides if an error's failure probability exceeds β, and caches clear decisions."""
-
-    def __init__(self, bound: Callable[[int], float], beta: float) -> None:
-        """Set ``bound``, which decreases in the error in steps, except for rounding."""
-        self._compute, self._beta = bound, beta
-        self._known: dict[int, float] = {}
-        self._low, self._high = 0, math.inf
-
-    def __call__(self, alpha: int) -> bool:
-        """Return True if an error is too small."""
-        if alpha <= self._low:
-            return True
-        return alpha < self._high and self._bound(alpha) > self._beta
-
-    def look_near(self, guess: float, ends: tuple[int, int], resolution: int) -> None:
-        """Bracket the least error from a guess by doubling, then by chords of the logarithm."""
-        least, most = ends
-        at = max(least, min(round(guess), most))
-        while self._clearly(at) is True and at < most:
-            at = min(2 * at, most)
-        while self._clearly(at) is False and at > least:
-            at = max(at // 2, least)
-        for _ in range(_LOOKS):
-            low, high = self._low, self._high
-            if not (low and high < math.inf) or high - low <= 2 * (1 + high // resolution):
-                return
-            above, below = (math.log(max(self._known[int(one)], 1e-300) / self._beta) for one in (low, high))
-            # The ends themselves are known.
-            share = min(max(above / (above - below), 0.02), 0.98)
-            if self._clearly(low + round(share * (high - low))) is None:
-                return
-
-    def _clearly(self, alpha: int) -> bool | None:
-        """Return True if an error clearly fails, False if it holds, None if it is close to β."""
-        bound = self._bound(alpha)
-        if bound > self._beta * _CLEARLY:
-            self._low = max(self._low, alpha)
-            return True
-        if bound * _CLEARLY < self._beta:
-            self._high = min(self._high, alpha)
-            return False
-        return None
-
-    def _bound(self, alpha: int) -> float:
-        if (known := self._known.get(alpha)) is None:
-            known = self._known[alpha] = self._compute(alpha)
-        return known
-
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -183,10 +127,12 @@ def alpha_of(
     Raises:
         AccuracyError: no α below 2^60 steps will do.
     """
-    tail, first = negligible(layout, beta), max(1, abs(shift))
-    fails = Failing(lambda alpha: failure_bound(layout, alpha, shift, blocks=blocks, tail=tail), beta)
-    fails.look_near(_scale(layout, beta), (first, LARGEST_STEPS), resolution)
-    low, high = 0, first
+    tail = negligible(layout, beta)
+
+    def fails(alpha: int) -> bool:
+        return failure_bound(layout, alpha, shift, blocks=blocks, tail=tail) > beta
+
+    low, high = 0, max(1, abs(shift))
     while fails(high):
         low, high = high, 2 * high
         if high > LARGEST_STEPS:
@@ -195,18 +141,8 @@ def alpha_of(
             )
     while high - low > 1 + high // resolution:
         middle = (low + high) // 2
-        if fails(middle):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if fails(middle) else (low, middle)
     return high
-
-
-def _scale(layout: RunLayout, beta: float) -> float:
-    queries, tops = math.log(1.0 + layout.queries / beta), math.log(1.0 + layout.tops / beta)
-    decisions = queries / layout.query_rate + tops / layout.threshold_rate
-    numbers = tops / (layout.answer_rate * layout.answer_ratio) if layout.numbers == "fresh" else 0.0
-    return min(max(decisions, numbers), float(LARGEST_STEPS))
 
 
 def negligible(layout: RunLayout, beta: float) -> float:
