@@ -43,12 +43,6 @@ class CountingTree:
     levels: int
     shape: Shape = "balanced"
 
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.levels < 1:
-            raise ValueError("a tree has at least one window and one level")
-        if self.shape == "dyadic" and self.levels != self.steps.bit_length():
-            raise ValueError(f"the dyadic tree of {self.steps} windows has {self.steps.bit_length()} levels")
-
     @property
     def most(self) -> int:
         """Largest number of nodes in one answer."""

@@ -68,6 +68,7 @@ def sum_tail(rate: float, terms: int, at_least: int) -> float:
     return min(1.0, float(np.sum(np.exp(log_weights) * tails)) * _SPECIAL_ROUNDING)
 
 
+@lru_cache(maxsize=4096)
 def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
     """Return the least x that bounds ``sums`` sums of ``terms`` two-sided draws.
 
@@ -81,10 +82,7 @@ def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        if sum_tail(rate, terms, middle + 1) > allowed:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if sum_tail(rate, terms, middle + 1) > allowed else (low, middle)
     return high
 
 
@@ -104,10 +102,7 @@ def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
         low, high = high, 2.0 * high
     while high - low > 1e-13 * high:
         middle = 0.5 * (low + high)
-        if _max_failure(math.exp(-middle), candidates) > allowed:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if _max_failure(math.exp(-middle), candidates) > allowed else (low, middle)
     reach = math.ceil(high * _ROUNDING / rate)
     # The bounds on both sides are one step apart; a short sum decides between them.
     if reach > 0 and _max_failure_sum(rate, candidates, reach - 1) <= allowed:
@@ -148,7 +143,7 @@ def exponential_reach(rate: float, candidates: int, beta: float) -> int:
 MOST_EXACT_TERMS = 512
 """Longest sum with an exact tail; longer ones use Chernoff's bound."""
 
-_SUM_ROUNDING = 1.0 + 1e-9
+SUM_ROUNDING = 1.0 + 1e-9
 """Margin above the rounding errors of a bound."""
 _RESOLUTION = 1e-7
 
@@ -181,22 +176,16 @@ def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, whole:
     if terms == 0:
         return 0.0
     if terms == 1 or (whole and terms <= MOST_EXACT_TERMS):
-        return float(_exact_reach(rate, terms, sums, beta))
+        return float(sum_reach(rate, terms, sums, beta))
     return weighted_reach(rate, terms, sums, beta)
 
 
 def least_bound(bound: Callable[[float], float]) -> float:
     """Minimise a unimodal bound that holds for all arguments in (0, 1)."""
     found = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
-    return float(found.fun) * _SUM_ROUNDING
+    return float(found.fun) * SUM_ROUNDING
 
 
-@lru_cache(maxsize=4096)
-def _exact_reach(rate: float, terms: int, sums: int, beta: float) -> int:
-    return sum_reach(rate, terms, sums, beta)
-
-
-"""Raises a bound by more than the rounding errors of its evaluation."""
 _RIPPLE = 1.0 + 3e-13
 """Largest ratio to the density of continuous noise, per draw of at least the least variance."""
 
@@ -213,7 +202,7 @@ def variance_of(law: Symmetric) -> float:
 def reach(law: Symmetric, draws: int, beta: float) -> int:
     """Return an x that bounds ``draws`` draws with probability 1 − ``beta``."""
     if isinstance(law, Gaussian):
-        return math.ceil(deviation_of(law) * normal_reach(each_failure(beta, draws)))
+        return math.ceil(math.sqrt(law.variance) * normal_reach(each_failure(beta, draws)))
     return two_sided_reach(float(law.rate), draws, beta)
 
 
@@ -227,22 +216,17 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool
         return laplace_sum_alpha(float(law.rate), terms, sums, beta, whole=whole)
     if terms == 0:
         return 0.0
-    spread = deviation_of(law) * math.sqrt(terms)
+    spread = math.sqrt(law.variance) * math.sqrt(terms)
     allowed = beta / sums
     if terms == 1 or (whole and law.variance >= LEAST_VARIANCE):
         return float(math.ceil(spread * normal_reach(allowed / _RIPPLE**terms)))
     # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
-    return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * _SUM_ROUNDING
+    return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * SUM_ROUNDING
 
 
 def normal_reach(failure: float) -> float:
     """Return the deviations exceeded on either side with at most this probability."""
-    return max(0.0, -float(special.ndtri(0.5 * failure)) * _SUM_ROUNDING)
-
-
-def deviation_of(law: Gaussian) -> float:
-    """Return σ."""
-    return math.sqrt(law.variance)
+    return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
 
 
 def at_least(successes: ArrayLike, trials: int, alpha: float) -> Floats:

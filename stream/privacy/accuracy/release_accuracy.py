@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from schemas import ReleaseCalibration
 from stream.optional_packages import np, optimize, special
-from stream.privacy.accuracy.noise_laws import least_bound, reach, sum_alpha
+from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, least_bound, reach, sum_alpha
 from stream.privacy.noise import Symmetric, gaussian, sampler
 
 SUMS_SHARE = 0.1
@@ -62,8 +62,6 @@ CROSS_TALK_SHARE = 0.45
 NORM_SHARE = 0.1
 """Share of β for the bound on the table's norm, once for all answers."""
 
-_ROUNDING = 1.0 + 1e-9
-"""Margin above the rounding errors of a bound."""
 _LARGEST_TILT = 1.0
 """E e^{−tY} ≤ 1 − t + …: no quadratic bound is better beyond a tilt of 1."""
 
@@ -105,13 +103,13 @@ def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta:
     allowed = math.log(2.0 * sums / beta) / projections
     signs = cells * math.sqrt(2.0 * allowed)
     if cells == 1:
-        return norm * signs * _ROUNDING
+        return norm * signs * SUM_ROUNDING
 
     def bound(fraction: float) -> float:
         theta = 0.5 * fraction
         return (allowed - 0.5 * math.log1p(-fraction) - theta) / theta
 
-    return norm * min(signs, math.sqrt(cells) * least_bound(bound)) * _ROUNDING
+    return norm * min(signs, math.sqrt(cells) * least_bound(bound)) * SUM_ROUNDING
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +141,7 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
     while high - low > 1e-6 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if log_chance(middle) > wanted else (low, middle)
-    return math.sqrt(max(0.0, high * _ROUNDING - variance))
+    return math.sqrt(max(0.0, high * SUM_ROUNDING - variance))
 
 
 def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | None) -> float:

@@ -151,12 +151,7 @@ def negligible(layout: RunLayout, beta: float) -> float:
 
 
 def failure_bound(
-    layout: RunLayout,
-    alpha: int,
-    shift: int,
-    *,
-    blocks: int = DEFAULT_BLOCKS,
-    tail: float = 1e-18,
+    layout: RunLayout, alpha: int, shift: int, *, blocks: int = DEFAULT_BLOCKS, tail: float = 1e-18
 ) -> float:
     """Bound the probability that a run's error exceeds the allowed one at ``alpha`` steps.
 

@@ -18,15 +18,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
 
-from schemas import (
-    Amount,
-    AnswersCalibration,
-    Calibration,
-    Extension,
-    Extensions,
-    GrantRecord,
-    StreamState,
-)
+from schemas import Amount, AnswersCalibration, Calibration, Extension, Extensions, GrantRecord, StreamState
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import are_independent, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
@@ -277,13 +269,7 @@ def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions
 
 
 def _realised_extension(
-    calibration: Calibration,
-    accountant: str,
-    extension: Extension,
-    start: int,
-    charges: Fraction,
-    *,
-    uneven: bool,
+    calibration: Calibration, accountant: str, extension: Extension, start: int, charges: Fraction, *, uneven: bool
 ) -> Cost:
     """Return the spent part of an extension after ``charges`` charged answers.
 

@@ -259,10 +259,7 @@ def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) 
     low, high = -_LARGEST_ORDER_LOG, _LARGEST_ORDER_LOG
     for _ in range(_COARSE_STEPS):
         first, second = low + (high - low) / 3, high - (high - low) / 3
-        if rough(first) < rough(second):
-            low = first
-        else:
-            high = second
+        low, high = (first, high) if rough(first) < rough(second) else (low, second)
     # Doubles locate a maximum only to the square root of their precision.
     centre = Decimal(math.exp((low + high) / 2))
     left, right = centre * Decimal("0.999"), centre * Decimal("1.001")

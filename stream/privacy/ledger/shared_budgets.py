@@ -27,7 +27,10 @@ class Sums(TypedDict):
 
 @dataclass(slots=True)
 class Ceiling:
-    """A total with the sums of the grants that count against it; ``called`` names it."""
+    """A total with the sums of the grants that count against it; ``called`` names it.
+
+    ``remedy`` is further advice for a refusal.
+    """
 
     called: str
     terms: BudgetTerms
@@ -37,6 +40,7 @@ class Ceiling:
     refunded: Cost = NOTHING
     counted: Cost = NOTHING
     streams: int = 0
+    remedy: str = ""
 
     @property
     def left(self) -> Cost:
@@ -50,11 +54,6 @@ class Ceiling:
     def pays(self, cost: Cost) -> bool:
         """Return True if the rest pays for a cost."""
         return fits(cost, self.left, self.terms.accountant)
-
-    @property
-    def remedy(self) -> str:
-        """Further advice for a refusal."""
-        return ""
 
     def change(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
         """Replace a grant's amounts ``before`` by its amounts ``after``."""
@@ -90,11 +89,7 @@ class Allotment(Ceiling):
 
     name: str = ""
     analysts: tuple[str, ...] = ()
-
-    @property
-    def remedy(self) -> str:
-        """Further advice for a refusal."""
-        return "have it raised, "
+    remedy: str = "have it raised, "
 
 
 @dataclass(slots=True)

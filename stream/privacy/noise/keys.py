@@ -104,7 +104,7 @@ class NoiseKey:
             return cls.from_command(command)
         raise NoiseKeyError(
             f"no noise key: set {KEY_VARIABLE}, or {KEY_FILE_VARIABLE} to a file made with 'sotto key new FILE', or "
-            f"{KEY_COMMAND_VARIABLE} to a command that prints it",
+            f"{KEY_COMMAND_VARIABLE} to a command that prints it"
         )
 
     @classmethod

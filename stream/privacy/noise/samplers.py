@@ -88,7 +88,7 @@ class Geometric:
         if self.digits > MAX_DIGITS:
             raise NoiseScaleError(
                 f"noise of scale {float(1 / self.rate):.3g} steps does not fit {MAX_DIGITS} binary digits; "
-                "raise epsilon, lower the cutoff, or coarsen the grid",
+                "raise epsilon, lower the cutoff, or coarsen the grid"
             )
 
     @cached_property
@@ -187,7 +187,7 @@ class Gaussian:
         if self.variance > LARGEST_VARIANCE:
             raise NoiseScaleError(
                 f"Gaussian noise of deviation {math.sqrt(self.variance):.3g} steps does not fit {MAX_DIGITS} binary "
-                "digits; raise epsilon or delta, ask for less, or coarsen the grid",
+                "digits; raise epsilon or delta, ask for less, or coarsen the grid"
             )
 
     @cached_property

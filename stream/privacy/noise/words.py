@@ -122,11 +122,7 @@ def event_words(
 
 
 def _derive(
-    subkeys: Sequence[bytes],
-    place: bytes,
-    numbers: Sequence[int] | Column,
-    texts: Sequence[bytes],
-    count: int,
+    subkeys: Sequence[bytes], place: bytes, numbers: Sequence[int] | Column, texts: Sequence[bytes], count: int
 ) -> tuple[Words, LowWords]:
     if not isinstance(subkeys, Spans) or not isinstance(texts, Spans):
         # The kernel's columns cost more than a few short messages.
@@ -146,7 +142,7 @@ def _derive(
 def _derived(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     width = count * _WORD_BYTES
     digests = b"".join(
-        [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)],
+        [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)]
     )
 
     def low(row: int) -> Words:

@@ -190,9 +190,7 @@ def promised_answers(calibration: AnswersCalibration) -> int:
 
 
 def ratio_interval(
-    numerator: tuple[float, float],
-    denominator: tuple[float, float],
-    bounds: tuple[float, float],
+    numerator: tuple[float, float], denominator: tuple[float, float], bounds: tuple[float, float]
 ) -> tuple[float, float]:
     """Return a quotient and its α from two noisy numbers with their α.
 

@@ -16,12 +16,7 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel
 
-from schemas import (
-    Calibration,
-    RandomizedResponse,
-    SparseVectorCalibration,
-    StreamSpec,
-)
+from schemas import Calibration, RandomizedResponse, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
 from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.planning import plans

@@ -125,12 +125,7 @@ def _first_shift(layout: RunLayout, beta: float) -> float:
 
 
 def _least_failure(
-    layout_for: LayoutFor,
-    alpha: int,
-    start: Sequence[float],
-    beta: float,
-    *,
-    first: bool,
+    layout_for: LayoutFor, alpha: int, start: Sequence[float], beta: float, *, first: bool
 ) -> list[float]:
     shift, *logits = start
     tail = negligible(layout_for(_split_at(logits)), beta)
@@ -280,12 +275,7 @@ def one_sided_rounds(problem: PlanInputs) -> SparseVectorCalibration:
 
 
 def _optimised(
-    problem: PlanInputs,
-    method: Method,
-    epsilon: float,
-    *,
-    delta: float = 0.0,
-    threshold: float | None = None,
+    problem: PlanInputs, method: Method, epsilon: float, *, delta: float = 0.0, threshold: float | None = None
 ) -> SparseVectorCalibration:
     width = _width(problem, fresh=_is_fresh(method))
     refinement = _refinement(problem, epsilon)
@@ -343,12 +333,7 @@ def _layouts(
 
 
 def _finished(
-    problem: PlanInputs,
-    method: Method,
-    parts: tuple[float, float, float],
-    shift: int,
-    *,
-    delta: float = 0.0,
+    problem: PlanInputs, method: Method, parts: tuple[float, float, float], shift: int, *, delta: float = 0.0
 ) -> SparseVectorCalibration:
     draft = SparseVectorCalibration(
         method=method,

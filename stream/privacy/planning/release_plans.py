@@ -100,11 +100,7 @@ def _sparse_project(
 
 
 def _one_release(
-    spec: StreamSpec,
-    setting: Setting,
-    alpha: Callable[[ReleaseCalibration], float],
-    cells: int,
-    summed: int,
+    spec: StreamSpec, setting: Setting, alpha: Callable[[ReleaseCalibration], float], cells: int, summed: int
 ) -> tuple[ReleaseCalibration, ...]:
     """Return the calibrations of a release; the theorem's α is for ``summed`` of ``cells``."""
     basic = _draft(spec, setting, 1, "basic", spec.epsilon, 0.0)
@@ -121,12 +117,7 @@ def _one_release(
 
 
 def _draft(
-    spec: StreamSpec,
-    setting: Setting,
-    parts: int,
-    method: PartsMethod,
-    epsilon_part: float,
-    delta: float,
+    spec: StreamSpec, setting: Setting, parts: int, method: PartsMethod, epsilon_part: float, delta: float
 ) -> ReleaseCalibration:
     return ReleaseCalibration(
         method=method,

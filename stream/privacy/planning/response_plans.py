@@ -114,18 +114,12 @@ def share_alpha(law: Response, events: int, beta: float) -> float:
     low, high = 0.0, math.sqrt(allowed / 2.0)
     while high - low > 1e-9 * high:
         middle = 0.5 * (low + high)
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high / law.slope
 
 
 def estimate_shares(
-    counts: Sequence[int],
-    categories: Sequence[str],
-    law: Response,
-    beta: float,
+    counts: Sequence[int], categories: Sequence[str], law: Response, beta: float
 ) -> tuple[EstimatedShare, ...]:
     """Unbiased shares of all categories from how often each was answered.
 
@@ -173,12 +167,7 @@ def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, 
 
 
 def _finished(
-    spec: StreamSpec,
-    categories: int,
-    parts: int,
-    method: PartsMethod,
-    epsilon_part: float,
-    delta: float,
+    spec: StreamSpec, categories: int, parts: int, method: PartsMethod, epsilon_part: float, delta: float
 ) -> ReleaseCalibration:
     law = response(Fraction(epsilon_part), categories)
     bound = hoeffding_alpha if method == "textbook" else share_alpha

@@ -30,14 +30,7 @@ from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import Response, response
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import scores_of
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
-    Reply,
-    Stateless,
-    form_for,
-    within_grants,
-)
+from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stateless, form_for, within_grants
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,11 +80,14 @@ class LaplaceFamily(Stateless):
         if self._context.trusts_values(slot):
             return self._trusted(slot, query)
         form = form_for(query, "count", "people", "fraction", "sum", "mean", "groups", takes_alpha=True)
-        if query.alpha is not None and (form == "mean" or (form == "fraction" and self._private_rows(slot))):
+        public = form != "fraction" or rows_are_public(self._context.source_table(slot))
+        if query.alpha is not None and (form == "mean" or not public):
             raise no_alpha_for(form)
         match form:
             case "count" | "people":
-                return self._counted(slot, query, people=form == "people")
+                count = self._context.people if form == "people" else self._context.count
+                width = 1 if form == "people" else self._count_width(slot)
+                return _LaplaceQuestion((count(slot, query.where),), (width,), "number")
             case "fraction":
                 return self._fraction(slot, query)
             case "sum":
@@ -95,11 +98,6 @@ class LaplaceFamily(Stateless):
                 return self._mean(slot, query)
             case _:
                 return self._groups(slot, query)
-
-    def _counted(self, slot: int, query: Any, *, people: bool) -> _LaplaceQuestion:
-        if people:
-            return _LaplaceQuestion((self._context.people(slot, query.where),), (1,), "number")
-        return _LaplaceQuestion((self._context.count(slot, query.where),), (self._count_width(slot),), "number")
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions, drawing all noise of equal widths at once."""
@@ -128,9 +126,6 @@ class LaplaceFamily(Stateless):
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
-
-    def _private_rows(self, slot: int) -> bool:
-        return not rows_are_public(self._context.source_table(slot))
 
     def _priced(self, slot: int, question: _LaplaceQuestion, alpha: float) -> _LaplaceQuestion:
         """Add a requested error and its price to a question about a table."""

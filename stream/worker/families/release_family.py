@@ -14,13 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas import (
-    MAX_CATEGORIES,
-    Histogram,
-    LazyHistogram,
-    ReleaseCalibration,
-    SparseProject,
-)
+from schemas import MAX_CATEGORIES, Histogram, LazyHistogram, ReleaseCalibration, SparseProject
 from stream.privacy.accuracy.release_accuracy import (
     histogram_alpha,
     lazy_alpha,
@@ -101,11 +95,11 @@ class _Release(Stateless):
 
 @dataclass(frozen=True, slots=True)
 class _Marginal:
-    """Counts over ``axes`` of the cells in ``mask``, divided by ``rows`` if given."""
+    """Counts over ``axes`` of the cells in ``mask``, divided by ``rows``."""
 
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
-    rows: int | None = None
+    rows: int = 1
 
 
 class HistogramFamily(_Release):
@@ -126,7 +120,13 @@ class HistogramFamily(_Release):
             raise Rejection("predicate", f"where: {error}") from None
         if form == "groups":
             return table, _Marginal(mask, self._axes(query.group_by, space))
-        return table, _Marginal(mask, (), self._rows(slot) if form == "fraction" else None)
+        rows = self._context.public_rows(slot) if form == "fraction" else 1
+        if rows is None:
+            raise Rejection(
+                "malformed",
+                "fraction: the number of rows is private here; ask for the count, and for that of TRUE",
+            )
+        return table, _Marginal(mask, (), max(1, rows))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions from the releases."""
@@ -146,15 +146,6 @@ class HistogramFamily(_Release):
             )
         return axes
 
-    def _rows(self, slot: int) -> int:
-        rows = self._context.public_rows(slot)
-        if rows is None:
-            raise Rejection(
-                "malformed",
-                "fraction: the number of rows is private here; ask for the count, and for that of TRUE",
-            )
-        return max(1, rows)
-
     def _reply(self, one: AdmittedQuestion) -> Reply:
         table, question = one.content
         release = self._release(one.slot, table)
@@ -169,8 +160,8 @@ class HistogramFamily(_Release):
         if question.axes:
             estimates = tuple(map(float, numbers.ravel().tolist()))
             return Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha)
-        rows = question.rows or 1
-        return Reply(charged=False, estimate=int(numbers) / rows, basis=BASIS, alpha=alpha / rows)
+        estimate = int(numbers) / question.rows
+        return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows)
 
     def _computed(self, slot: int, table: PrivateTable) -> Integers:
         """Compute the noisy histogram over the attributes' axes."""
@@ -224,7 +215,8 @@ class SparseProjectFamily(_Release):
         seed = matrix_seed(self._context.streams.incarnations[one.slot])
         products = inner_products(columns(seed, cell_names(question.cells), len(release)), release)
         calibration = self._calibration(one.slot)
-        norm = released_norm(calibration, _squares(release), self._context.public_rows(one.slot))
+        doubles = release.astype(np.float64)
+        norm = released_norm(calibration, float(doubles @ doubles), self._context.public_rows(one.slot))
         alpha = projection_alpha(calibration, len(question.cells), norm)
         return Reply(
             charged=False,
@@ -239,12 +231,6 @@ class SparseProjectFamily(_Release):
         codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
         exact = project(matrix_seed(self._context.streams.incarnations[slot]), codes, mechanism.projections)
         return exact + self._noise(slot, cell_names(np.arange(mechanism.projections)[:, None]))
-
-
-def _squares(release: Integers) -> float:
-    """Return Σ (u_i + v_i)² in double precision."""
-    doubles = release.astype(np.float64)
-    return float(doubles @ doubles)
 
 
 def _whole(question: CellQuestion) -> bool:

@@ -29,14 +29,7 @@ from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
-    Reply,
-    Stateless,
-    form_for,
-    within_grants,
-)
+from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stateless, form_for, within_grants
 
 
 @dataclass(frozen=True, slots=True)

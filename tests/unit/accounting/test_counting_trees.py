@@ -79,17 +79,6 @@ def test_a_tree_of_a_million_windows_is_never_laid_out() -> None:
     assert len(tree.nodes((1 << 20) - 1)) <= tree.most
 
 
-@pytest.mark.parametrize(("steps", "levels"), [(0, 1), (5, 0)])
-def test_an_empty_tree_is_refused(steps: int, levels: int) -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        CountingTree(steps, levels)
-
-
-def test_the_levels_of_the_dyadic_tree_follow_from_its_horizon() -> None:
-    with pytest.raises(ValueError, match="has 4 levels"):
-        CountingTree(8, 3, "dyadic")
-
-
 def test_no_answer_is_beyond_the_horizon() -> None:
     with pytest.raises(ValueError, match="horizon is 8 windows, not 9"):
         dyadic(8).nodes(9)
