@@ -86,7 +86,8 @@ def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, 
 
     def bound(fraction: float) -> float:
         theta = fraction * rate / cells
-        log_moments = -np.log1p(-_squared_ratio(theta * np.abs(signed), rate))
+        ratios = np.sinh(0.5 * (theta * np.abs(signed))) / math.sinh(0.5 * rate)
+        log_moments = -np.log1p(-np.square(ratios))
         return (allowed + float(special.logsumexp(log_chances + log_moments))) / theta
 
     return least_bound(bound)
@@ -166,12 +167,6 @@ def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
     """Return the noise part of ``projection_alpha``, known before the release."""
     beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
     return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
-
-
-def _squared_ratio(
-    at: np.ndarray[tuple[int], np.dtype[np.float64]], rate: float
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.square(np.sinh(0.5 * at) / math.sinh(0.5 * rate))
 
 
 def _rate_of(calibration: ReleaseCalibration) -> float:

@@ -295,7 +295,7 @@ class Estimator:
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
         """Return the least reach, its measurement, and True if that published numbers."""
-        told, moved = self._measured.best_measurement(question.key), question.width
+        told, moved = self._measured.told.get(question.key), question.width
         best = math.inf if told is None else self._measured.listed[told].reach * moved
         if not question.whole:
             return best, told, True

@@ -139,7 +139,8 @@ class Covering:
 class Measurements:
     """The measurements of one stream in order; ``listed`` is indexed by number.
 
-    ``sizes`` are those of the attributes, ``private`` returns true counts.
+    ``sizes`` are those of the attributes, ``private`` returns true counts. ``told`` has the most
+    accurate measurement of each question's numbers, by the question's key.
     """
 
     sizes: tuple[int, ...]
@@ -154,7 +155,7 @@ class Measurements:
             MeasuredMarginal(axes, opening_law(calibration), None)
             for axes in (opening(self.sizes, calibration.warm_start) if calibration.starts else ())
         ]
-        self._told: dict[bytes, int] = {}
+        self.told: dict[bytes, int] = {}
         self._used: dict[Axes, tuple[int, ...]] = {}
         self._covering: dict[Axes, list[Covering]] = {}
 
@@ -173,15 +174,11 @@ class Measurements:
             law = marginal_law(self.calibration, numbered=question is not None)
             one = MeasuredMarginal(axes, law, tops, question, self.calibration.sparse_vector.answer_alpha)
         if question is not None:
-            known = self._told.get(question.key)
+            known = self.told.get(question.key)
             if known is None or one.reach < self.listed[known].reach:
-                self._told[question.key] = len(self.listed)
+                self.told[question.key] = len(self.listed)
         self.listed.append(one)
         self._used, self._covering = {}, {}
-
-    def best_measurement(self, key: bytes) -> int | None:
-        """Return the most accurate measurement of a question's numbers, or None."""
-        return self._told.get(key)
 
     def used_for(self, frame: Axes) -> tuple[int, ...]:
         """Return the measurements that a fit on these axes uses.

@@ -70,10 +70,11 @@ class SparseHypothesis:
         shares = self._normalised()
         other = self._other_share
         half = 1 << (SHARE_BITS - 1)
-        return np.array(
-            [(rows * _mass(question, shares, other) + half) >> SHARE_BITS for question in questions],
-            dtype=np.int64,
+        masses = (
+            sum(step * shares.get(cell, other) for cell, step in zip(question.cells, question.steps, strict=True))
+            for question in questions
         )
+        return np.array([(rows * mass + half) >> SHARE_BITS for mass in masses], dtype=np.int64)
 
     def update(self, question: CellQuestion, *, up: bool, times: int = 1) -> None:
         """Multiply each cell's weight by exp(±times·η q(x)), q as a share of a full weight."""
@@ -93,10 +94,6 @@ class SparseHypothesis:
                 self._shares = {cell: int(weight * scale) for cell, weight in self._weights.items()}
                 self._other_share = int(scale)
         return self._shares
-
-
-def _mass(question: CellQuestion, shares: dict[Cell, int], other: int) -> int:
-    return sum(step * shares.get(cell, other) for cell, step in zip(question.cells, question.steps, strict=True))
 
 
 def whole_steps(weight: float) -> int:

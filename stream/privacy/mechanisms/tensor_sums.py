@@ -115,7 +115,9 @@ def corners(weights: Integers) -> Corners:
     padded = np.pad(weights, 1)
     for axis in range(padded.ndim):
         padded = -np.diff(padded, axis=axis)
-    return _without_zeros(padded)
+    flat = padded.reshape(-1)
+    places = np.flatnonzero(flat)
+    return Corners(places, flat[places])
 
 
 def count_of_corners(factors: Sequence[Integers]) -> int:
@@ -142,9 +144,3 @@ def added(parts: Sequence[tuple[int, Corners]]) -> Corners:
     np.add.at(found, where, np.concatenate([factor * one.weights for factor, one in parts]))
     kept = found != 0
     return Corners(places[kept], found[kept])
-
-
-def _without_zeros(differences: Integers) -> Corners:
-    flat = differences.reshape(-1)
-    places = np.flatnonzero(flat)
-    return Corners(places, flat[places])

@@ -43,9 +43,6 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
     Gaussian noise. ``alpha`` is that of the largest answer: ``dimensions`` numbers, all groups of
     a window, or a choice among ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact
     one if a coarse grid makes that larger.
-
-    Raises:
-        PlanError: the noise does not fit the integers; the message names the parameter to change.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):

@@ -106,9 +106,6 @@ def candidates(
 
     ``alpha`` is in counts, for tables of at most ``rows`` rows. Cost and noise do not depend on
     the true number.
-
-    Raises:
-        PlanError: none fits; the message names the parameter to change.
     """
     task = _task(spec, setting)
     makers: list[Callable[[], HypothesisCalibration]] = [lambda: _textbook(task)]

@@ -75,9 +75,6 @@ def split_candidates(
     ``parameters`` are the other fields of ``PlanInputs``. All are pure (δ = 0) except
     ``one_sided_rounds``, and the textbook's if its constant for δ > 0 is better and sound.
     Calibrations whose noise is too wide for the grid's integers are omitted.
-
-    Raises:
-        PlanError: none fits; the message names the parameter to change.
     """
     numbers = mechanism.numbers if isinstance(mechanism, NumericSparse) else "none"
     return _split_candidates(
@@ -98,11 +95,7 @@ TIE = 1.001
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
-    """Return every calibration that applies, the simplest first.
-
-    Raises:
-        PlanError: none fits; the message names the parameter to change.
-    """
+    """Return every calibration that applies, the simplest first."""
     return _candidates(_anonymous(spec), setting)
 
 
@@ -110,9 +103,6 @@ def choose(spec: StreamSpec, setting: Setting) -> Calibration:
     """Return the candidate with the least error, or the textbook's if the stream requests it.
 
     Streams that differ only in names and thresholds share one computation.
-
-    Raises:
-        PlanError: none fits; the message names the parameter to change.
     """
     return _choose(_anonymous(spec), setting)
 

@@ -44,9 +44,6 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
     ``alpha`` is the error of every cell of a histogram, or of a question of ``sparsity`` cells.
     The textbook's is its theorem's, or the exact one if that is larger. A projection's covers its
     noise alone (``noise_only``) if the row count is private, else the worst table.
-
-    Raises:
-        PlanError: the histogram is too large, or the source has no cells; the message names the parameter to change.
     """
     match spec.mechanism:
         case Histogram():
@@ -146,9 +143,6 @@ def running_count_candidates(spec: StreamSpec, setting: Setting) -> tuple[Runnin
 
     ``alpha`` bounds the errors of all answers together; the textbook's is its theorem's, or the
     exact one if that is larger.
-
-    Raises:
-        PlanError: the noise does not fit the integers; the message names the parameter to change.
     """
     if not isinstance(spec.mechanism, RunningCount):
         raise TypeError(f"{spec.mechanism.kind} is not a running count")

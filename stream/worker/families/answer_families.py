@@ -5,7 +5,7 @@ Selection (noisy maximum, exponential) charges each answer; randomized response 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,7 +30,7 @@ from stream.privacy.planning.answer_plans import choice_alpha
 from stream.privacy.planning.response_plans import Response, response
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import scores_of
-from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stateless, form_for, within_grants
+from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, form_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Choice:
     scores: tuple[float, ...]
 
 
-class _Selection(Stateless, ABC):
+class _Selection(Family):
     """Base of both selection mechanisms, which differ only in the draw."""
 
     kind: Literal["noisy_max", "exponential"]
@@ -57,7 +57,7 @@ class _Selection(Stateless, ABC):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each question with a draw from the words of its event."""
-        return within_grants(self._context.streams, questions, lambda _, own: [self._reply(one) for one in own])
+        return self._answer_paid(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, AnswersCalibration)
@@ -68,7 +68,7 @@ class _Selection(Stateless, ABC):
 
     def _steps(self, one: AdmittedQuestion) -> npt.NDArray[np.int64]:
         """Round the scores to steps."""
-        terms = self._context.streams.terms_at(one.slot)
+        terms = self._streams.terms_at(one.slot)
         scores = one.content.scores
         exactly = (
             scores_of(one.payload)
@@ -136,7 +136,7 @@ class ExponentialFamily(_Selection):
         return exponential(scores.tolist(), weights(selection_rate(calibration)), uniform)
 
 
-class RandomizedResponseFamily(Stateless):
+class RandomizedResponseFamily(Family):
     """Streams of kind ``randomized_response``."""
 
     def __init__(self, context: Context) -> None:
@@ -159,7 +159,7 @@ class RandomizedResponseFamily(Stateless):
         return replies
 
     def _categories(self, slot: int) -> dict[str, int]:
-        terms = int(self._context.streams.columns.terms_of[slot])
+        terms = int(self._streams.columns.terms_of[slot])
         if (numbers := self._numbers.get(terms)) is None:
             names, _ = self._law(slot)
             numbers = self._numbers[terms] = {name: number for number, name in enumerate(names)}

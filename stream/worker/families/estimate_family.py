@@ -101,12 +101,15 @@ class EstimateFamily(Restored[_EstimateState]):
         ):
             raise no_alpha_for(form)
         key = (self._streams.incarnations[slot], form, _asked(query))
+        current = self._state(slot)
         if (known := self._read.get(key)) is None:
-            current = self._state(slot)
             known = current.reader.read(form, query)
             known.hidden = current.estimator.hides(known.question)
             self._read.put(key, known)
-        if not known.hidden and self._may_be_told(slot, known, query.alpha):
+        if not known.hidden and (
+            query.alpha is None or current.estimator.is_tested(known.question, _limit(current, known, query.alpha))
+        ):
+            # A ⊤ may publish the question's numbers.
             raise too_wide(form, "updates")
         return _Wanted(known, query.alpha, most_parts(self._calibration(slot), query))
 
@@ -147,11 +150,6 @@ class EstimateFamily(Restored[_EstimateState]):
                 read.last = (step, reply)
             replies[place] = reply if alpha is None else _priced(calibration, reply, step, alpha)
         return replies
-
-    def _may_be_told(self, slot: int, read: ReadQuestion, alpha: float | None) -> bool:
-        """Return whether a ⊤ may publish the question's numbers with the stream's noise."""
-        current = self._state(slot)
-        return alpha is None or current.estimator.is_tested(read.question, _limit(current, read, alpha))
 
     def _begin(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
         calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -72,22 +72,6 @@ class Reply:
     refusal: Rejection | None = None
 
 
-class Family(Protocol):
-    """One kind of mechanism, for all streams of a partition that run it."""
-
-    def admit(self, slot: int, query: Any) -> Any:
-        """Resolve a query or its struct, or raise Rejection; changes no state."""
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions of open streams in order; None if a stream's grant is used up.
-
-        ``streams.left`` has the charged answers left at the start of the batch.
-        """
-
-    def resume(self, slot: int, updates: Sequence[Update]) -> None:
-        """Restore a stream's updates in order."""
-
-
 def stream_by_stream(
     questions: Sequence[AdmittedQuestion], answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply | None]]
 ) -> list[Reply | None]:
@@ -102,33 +86,54 @@ def stream_by_stream(
     return replies
 
 
-def within_grants(
-    streams: HostedStreams,
-    questions: Sequence[AdmittedQuestion],
-    answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply | None]],
-) -> list[Reply | None]:
-    """Answer the questions that their streams can pay for, if every answer is charged."""
-
-    def paid(slot: int, own: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        bought = own[: max(0, streams.left(slot))]
-        return [*(answer(slot, bought) if bought else ()), *[None] * (len(own) - len(bought))]
-
-    return stream_by_stream(questions, paid)
-
-
 class TableLetGoError(Exception):
     """The table of an ended stream was released."""
+
+
+class Family(ABC):
+    """One kind of mechanism, for all streams of a partition that run it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._streams = context.streams
+
+    @abstractmethod
+    def admit(self, slot: int, query: Any) -> Any:
+        """Resolve a query or its struct, or raise Rejection; changes no state."""
+
+    @abstractmethod
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer questions of open streams in order; None if a stream's grant is used up.
+
+        ``streams.left`` has the charged answers left at the start of the batch.
+        """
+
+    def resume(self, slot: int, updates: Sequence[Update]) -> None:
+        """Restore a stream's updates in order; most families have none."""
+        del slot, updates
+
+    def _answer_paid(
+        self,
+        questions: Sequence[AdmittedQuestion],
+        answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply]],
+    ) -> list[Reply | None]:
+        """Answer the questions that their streams can pay for, if every answer is charged."""
+
+        def paid(slot: int, own: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+            bought = own[: max(0, self._streams.left(slot))]
+            return [*(answer(slot, bought) if bought else ()), *[None] * (len(own) - len(bought))]
+
+        return stream_by_stream(questions, paid)
 
 
 State = TypeVar("State")
 
 
-class Restored(ABC, Generic[State]):
+class Restored(Family, Generic[State]):
     """A family whose streams have a state, which their updates determine."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._streams = context.streams
+        super().__init__(context)
         self._updates: dict[int, tuple[str, Sequence[Any]]] = {}
         self._states: dict[int, tuple[str, State]] = {}
 
@@ -158,17 +163,6 @@ class Restored(ABC, Generic[State]):
             self._states[slot] = known
             self._updates.pop(slot, None)
         return known[1]
-
-
-class Stateless:
-    """A family without updates: a stream's only state is its number of charged answers."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def resume(self, slot: int, updates: Sequence[Update]) -> None:
-        """Do nothing, as there are no updates."""
-        del slot, updates
 
 
 Terms = TypeVar("Terms")

@@ -22,8 +22,8 @@ from stream.processing.exact_decimals import value_of, values_of
 from stream.tables import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity, within
 from stream.worker.families.family import (
     AdmittedQuestion,
+    Family,
     Reply,
-    Stateless,
     above_limit,
     form_for,
     most_parts,
@@ -59,7 +59,7 @@ class _LaplaceQuestion:
     moved: int = 1
 
 
-class LaplaceFamily(Stateless):
+class LaplaceFamily(Family):
     """Streams of kind ``laplace``."""
 
     def admit(self, slot: int, query: Any) -> _LaplaceQuestion:
@@ -105,7 +105,7 @@ class LaplaceFamily(Stateless):
         left: dict[int, int] = {}
         by_laws: dict[tuple[Sampler, ...], list[int]] = {}
         for number, one in enumerate(questions):
-            rest = left[one.slot] if one.slot in left else self._context.streams.parts_left(one.slot)
+            rest = left[one.slot] if one.slot in left else self._streams.parts_left(one.slot)
             parts = PARTS if one.content.price is None else one.content.price.parts
             most = one.content.most
             if most is not None and most < parts <= rest:
@@ -140,12 +140,12 @@ class LaplaceFamily(Stateless):
                 "alpha: where delta is above 0 all answers are charged alike; ask with an alpha of at least "
                 f"{ordinary / question.parts:.6g}, or open a stream with delta 0",
             )
-        accountant = self._context.streams.terms_at(slot).source.accountant
+        accountant = self._streams.terms_at(slot).source.accountant
         price = answer_price(calibration, accountant, width, values, steps)
         return replace(question, alpha=alpha, price=price)
 
     def _trusted(self, slot: int, query: Any) -> _LaplaceQuestion:
-        terms = self._context.streams.terms_at(slot)
+        terms = self._streams.terms_at(slot)
         form = form_for(query, "value") if terms.standing is not None else form_for(query, "value", "values")
         values = (query.value,) if form == "value" else query.values
         mechanism = terms.mechanism
@@ -243,7 +243,7 @@ class LaplaceFamily(Stateless):
     def _rounded(self, one: AdmittedQuestion) -> list[int]:
         """Round a question's trusted values to steps."""
         question: _LaplaceQuestion = one.content
-        grid = self._context.streams.terms_at(one.slot).grid
+        grid = self._streams.terms_at(one.slot).grid
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
         steps: list[int] = grid.private(question.trusted, exactly).tolist()
         return steps

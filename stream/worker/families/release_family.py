@@ -38,7 +38,7 @@ from stream.processing.dead_letters import Rejection
 from stream.tables import PredicateError, PrivateTable, cells
 from stream.tables.cache import BoundedCache
 from stream.tables.table_errors import no_attribute
-from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stateless, form_for, stream_by_stream
+from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, form_for, stream_by_stream
 from stream.worker.families.sparse_cells import NamedCells
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
@@ -49,7 +49,7 @@ BASIS: Final = "release"
 Integers = npt.NDArray[np.int64]
 
 
-class _Release(Stateless):
+class _Release(Family):
     """Base of the families with one release."""
 
     def __init__(self, context: Context) -> None:
@@ -71,14 +71,14 @@ class _Release(Stateless):
 
     def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
         """Return the stream's cells, which streams of equal terms share."""
-        terms = int(self._context.streams.columns.terms_of[slot])
+        terms = int(self._streams.columns.terms_of[slot])
         if (known := self._cells_of.get(terms)) is None:
             known = self._cells_of[terms] = NamedCells(self._context.source_table(slot), attributes)
         return known
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:
         """Return a stream's noisy numbers."""
-        incarnation = self._context.streams.incarnations[slot]
+        incarnation = self._streams.incarnations[slot]
         if (known := self._kept.get(incarnation)) is None:
             known = self._computed(slot, table)
             self._kept.put(incarnation, known)
@@ -89,7 +89,7 @@ class _Release(Stateless):
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """Derive the noise of the cells or rows with these names."""
-        subkey = self._context.streams.noise.subkey(slot, DrawRole.RELEASE)
+        subkey = self._streams.noise.subkey(slot, DrawRole.RELEASE)
         return cell_noise(release_law(self._calibration(slot)), subkey, names)
 
 
@@ -212,7 +212,7 @@ class SparseProjectFamily(_Release):
     def _reply(self, one: AdmittedQuestion) -> Reply:
         table, question = one.content
         release = self._release(one.slot, table)
-        seed = matrix_seed(self._context.streams.incarnations[one.slot])
+        seed = matrix_seed(self._streams.incarnations[one.slot])
         products = inner_products(columns(seed, cell_names(question.cells), len(release)), release)
         calibration = self._calibration(one.slot)
         doubles = release.astype(np.float64)
@@ -229,7 +229,7 @@ class SparseProjectFamily(_Release):
         """Compute the noisy projection u + v."""
         mechanism = self._context.mechanism(slot, SparseProject)
         codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
-        exact = project(matrix_seed(self._context.streams.incarnations[slot]), codes, mechanism.projections)
+        exact = project(matrix_seed(self._streams.incarnations[slot]), codes, mechanism.projections)
         return exact + self._noise(slot, cell_names(np.arange(mechanism.projections)[:, None]))
 
 

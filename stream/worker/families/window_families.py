@@ -29,7 +29,7 @@ from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import values_of
-from stream.worker.families.family import AdmittedQuestion, Context, Reply, Stateless, form_for, within_grants
+from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, form_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _NodeQuestion:
     sums: tuple[float, ...]
 
 
-class RunningCountFamily(Stateless):
+class RunningCountFamily(Family):
     """Streams of kind ``running_count``."""
 
     def __init__(self, context: Context) -> None:
@@ -63,7 +63,7 @@ class RunningCountFamily(Stateless):
         """Find the nodes of a question from its window, which is public."""
         form_for(query, "values")
         horizon = self._horizon(slot)
-        group = self._context.streams.terms_at(slot).groups.place(query.group)
+        group = self._streams.terms_at(slot).groups.place(query.group)
         windows = _windows(horizon, query.window)
         nodes = horizon.tree.nodes(windows)
         if len(query.values) != len(nodes):
@@ -76,15 +76,15 @@ class RunningCountFamily(Stateless):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions, drawing the noise of each stream's nodes at once."""
-        return within_grants(self._context.streams, questions, self._replies)
+        return self._answer_paid(questions, self._replies)
 
-    def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+    def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply]:
         horizon = self._horizon(slot)
-        subkey = self._context.streams.noise.subkey(slot, DrawRole.NODES)
+        subkey = self._streams.noise.subkey(slot, DrawRole.NODES)
         names = [node_name(one.content.group, node) for one in asked for node in one.content.nodes]
         noise = iter(cell_noise(node_law(horizon.calibration), subkey, names).tolist())
-        grid = self._context.streams.terms_at(slot).grid
-        replies: list[Reply | None] = []
+        grid = self._streams.terms_at(slot).grid
+        replies: list[Reply] = []
         for one in asked:
             question: _NodeQuestion = one.content
             exact = grid.private(question.sums, values_of(one.payload)).tolist()
@@ -100,10 +100,10 @@ class RunningCountFamily(Stateless):
         return replies
 
     def _horizon(self, slot: int) -> _Horizon:
-        number = int(self._context.streams.columns.terms_of[slot])
+        number = int(self._streams.columns.terms_of[slot])
         if (known := self._horizons.get(number)) is None:
             calibration = self._context.calibration(slot, RunningCountCalibration)
-            standing = self._context.streams.terms_at(slot).standing
+            standing = self._streams.terms_at(slot).standing
             if standing is None or standing.begins is None:
                 raise TypeError("a stream of running_count is standing, and its first window is known")
             window = standing.window
@@ -135,7 +135,7 @@ def _windows(horizon: _Horizon, window: Window | None) -> int:
     return found
 
 
-class StandingHistogramFamily(Stateless):
+class StandingHistogramFamily(Family):
     """Streams of kind ``histogram`` on live topics."""
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
@@ -150,14 +150,14 @@ class StandingHistogramFamily(Stateless):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions, drawing the noise of each stream's windows at once."""
-        return within_grants(self._context.streams, questions, self._replies)
+        return self._answer_paid(questions, self._replies)
 
-    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+    def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
         width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
         laws = (answer_law(calibration, width, spread),) * groups
-        alpha, grid = alpha_for(calibration, width, groups, spread), self._context.streams.terms_at(slot).grid
-        replies: list[Reply | None] = []
+        alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
+        replies: list[Reply] = []
         for one, noise in zip(paid, self._context.answer_noise(paid, laws), strict=True):
             exact = grid.private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
@@ -172,7 +172,7 @@ class StandingHistogramFamily(Stateless):
 
     def _spread(self, slot: int, groups: int) -> int:
         """Return how many numbers a person changes if the ℓ₂ norm is largest."""
-        standing = self._context.streams.terms_at(slot).standing
+        standing = self._streams.terms_at(slot).standing
         if standing is None:
             raise TypeError(f"stream in slot {slot} is no standing one")
         return movement(self._context.source(slot, EventsSource), standing, groups).spread
