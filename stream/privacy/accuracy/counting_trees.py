@@ -14,8 +14,7 @@ Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1. Proof: docs/proofs/run
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -46,12 +45,8 @@ class CountingTree:
     @property
     def most(self) -> int:
         """Largest number of nodes in one answer."""
-        return max(self.answers_by_nodes)
-
-    @property
-    def answers_by_nodes(self) -> Mapping[int, int]:
-        """Number of answers among 1 … T by their number of nodes."""
-        return _by_nodes(self)
+        # Of the numbers up to T, one with all its binary digits has the most of them.
+        return (self.steps + 1).bit_length() - 1 if self.shape == "dyadic" else _least_most(self)
 
     def nodes(self, windows: int) -> tuple[Node, ...]:
         """Return the nodes of the sum of the first ``windows`` windows, in order."""
@@ -99,25 +94,6 @@ def _least_most(tree: CountingTree) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if _leaves(tree.levels, middle) > tree.steps else (middle, high)
     return high
-
-
-@lru_cache(maxsize=4096)
-def _by_nodes(tree: CountingTree) -> Mapping[int, int]:
-    if tree.shape == "dyadic":
-        found: Counter[int] = Counter()
-        before = 0
-        # Below 2ⁱ·(odd) the lower i digits are free.
-        for digit in reversed(range(tree.steps.bit_length())):
-            if tree.steps >> digit & 1:
-                for ones in range(digit + 1):
-                    found[before + ones] += math.comb(digit, ones)
-                before += 1
-        found[before] += 1
-        del found[0]
-        return dict(sorted(found.items()))
-    most = _least_most(tree)
-    full = {nodes: _leaves(tree.levels, nodes) - _leaves(tree.levels, nodes - 1) for nodes in range(1, most)}
-    return {**full, most: tree.steps - sum(full.values())}
 
 
 def following(sums: Sequence[int], kept: int, count: int) -> list[int]:

@@ -40,11 +40,9 @@ def test_no_window_is_in_more_nodes_than_there_are_levels(steps: int) -> None:
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
-def test_the_answers_are_counted_by_their_nodes(steps: int) -> None:
+def test_the_largest_answer_is_counted_by_its_nodes(steps: int) -> None:
     for tree in trees(steps):
-        found = Counter(len(tree.nodes(windows)) for windows in range(1, steps + 1))
-        assert dict(sorted(found.items())) == tree.answers_by_nodes
-        assert tree.most == max(found)
+        assert tree.most == max(len(tree.nodes(windows)) for windows in range(1, steps + 1))
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
@@ -75,7 +73,6 @@ def test_a_full_tree_counts_as_many_windows_as_there_are_ways(levels: int, most:
 
 def test_a_tree_of_a_million_windows_is_never_laid_out() -> None:
     tree = CountingTree(1 << 20, 5)
-    assert sum(tree.answers_by_nodes.values()) == 1 << 20
     assert len(tree.nodes((1 << 20) - 1)) <= tree.most
 
 

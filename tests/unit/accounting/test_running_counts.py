@@ -52,7 +52,7 @@ def test_over_a_year_of_days_it_is_less_than_half() -> None:
 def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
     plan = plans(spec(steps=50), Setting(universe=4))[method]
     rate, allowed = float(node_law(plan).rate), plan.beta / 200  # type: ignore[union-attr]
-    for nodes in tree_of(plan).answers_by_nodes:
+    for nodes in {len(tree_of(plan).nodes(windows)) for windows in range(1, 51)}:
         alpha = int(answer_alpha(plan, nodes))
         assert 2.0 * sum_tail(rate, nodes, alpha + 1) <= allowed < 2.0 * sum_tail(rate, nodes, alpha)
 
