@@ -24,7 +24,7 @@ from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.plans import candidates
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
 
-HORIZONS = (24, 168, 365, 1000, 8760)
+HORIZONS = (24, 365, 8760)
 TOTAL = 5
 STREAMS = 400
 DAY_MS = 86_400_000
