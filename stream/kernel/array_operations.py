@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, spans_of
+from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, addresses, spans_of
 from stream.kernel.library import compiled
 
 
@@ -35,7 +35,7 @@ def grouped(numbers: Column) -> EqualRows:
         return EqualRows(numbers[order[begins]], group_of, order)
     numbers = np.ascontiguousarray(numbers, dtype=np.int64)
     order, spare, distinct, group_of = (np.empty(count, dtype=np.int64) for _ in range(4))
-    found = library.sotto_group(count, *map(address, (numbers, order, spare, distinct, group_of)))
+    found = library.sotto_group(count, *addresses(numbers, order, spare, distinct, group_of))
     return EqualRows(distinct[:found], group_of, order)
 
 
@@ -62,14 +62,11 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
     while done < rows:
         done += library.sotto_derive(
             rows - done,
-            address(keys.data),
-            address(keys.at[done:]),
+            *addresses(keys.data, keys.at[done:]),
             prefix,
             len(prefix),
             None if numbers is None else address(numbers[done:]),
-            address(texts.data),
-            address(texts.at[done:]),
-            address(texts.size[done:]),
+            *addresses(texts.data, texts.at[done:], texts.size[done:]),
             width,
             address(words[done:]),
         )
@@ -217,13 +214,7 @@ class RecordWriter:
             len(values),
             self.count,
             self._most,
-            address(keys.data),
-            address(keys.at),
-            address(keys.size),
-            address(values.data),
-            address(values.at),
-            address(values.size),
-            address(self._out),
+            *addresses(keys.data, keys.at, keys.size, values.data, values.at, values.size, self._out),
             self._room,
             ctypes.addressof(self._written),
         )

@@ -52,6 +52,11 @@ address: Final[Callable[[npt.NDArray[Any]], int]] = (
 """Return the address of an array's first entry."""
 
 
+def addresses(*arrays: npt.NDArray[Any]) -> Iterator[int]:
+    """Yield the addresses of several arrays."""
+    return map(address, arrays)
+
+
 class Spans(Sequence[bytes]):
     """Byte strings in ``data``, each at a position and with a size."""
 

@@ -9,7 +9,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, Texts, address, empty_rows, spans_of
+from stream.kernel.byte_columns import (
+    Buffer,
+    Column,
+    Sizes,
+    Spans,
+    Texts,
+    address,
+    addresses,
+    empty_rows,
+    spans_of,
+)
 from stream.kernel.key_tables import Words
 from stream.kernel.library import compiled
 
@@ -65,20 +75,12 @@ class SlotNames:
         values, thresholds = np.zeros(count), np.full(count, np.nan)
         library.sotto_scan(
             count,
-            address(events.data),
-            address(events.at),
-            address(events.size),
+            *addresses(events.data, events.at, events.size),
             limit,
             address(self._table),
             len(self._table),
             self._seed,
-            address(names.data),
-            address(read),
-            address(ids.at),
-            address(ids.size),
-            address(slots),
-            address(values),
-            address(thresholds),
+            *addresses(names.data, read, ids.at, ids.size, slots, values, thresholds),
         )
         return Scanned(read, ids, slots, values, thresholds)
 
@@ -95,9 +97,7 @@ class SlotNames:
             address(self._table),
             len(self._table),
             self._seed,
-            address(names.data),
-            address(names.at),
-            address(names.size),
+            *addresses(names.data, names.at, names.size),
             self._entered,
             count,
         )
@@ -137,15 +137,8 @@ class Values:
         """Return the slot of each name, ``other`` for unknown names; excluded if negative."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.entered()
-        compiled().sotto_find(
-            *self._column(column),
-            address(table),
-            entries,
-            seed,
-            address(texts.data),
-            other,
-            address(found),
-        )
+        end = (address(table), entries, seed, address(texts.data), other, address(found))
+        compiled().sotto_find(*self._column(column), *end)
         return found
 
     def moments(self, column: int, end: int) -> Column:
@@ -207,16 +200,11 @@ class Fields:
         at, size = np.ascontiguousarray(texts.at), np.ascontiguousarray(texts.size)
         library.sotto_fields(
             len(texts),
-            address(texts.data),
-            address(at),
-            address(size),
+            *addresses(texts.data, at, size),
             limit,
             len(self._places),
-            address(self._names.data),
-            address(self._places),
-            address(self._names.size),
-            *map(address, self._tree),
-            *map(address, (found.read, found.at, found.size, found.kind)),
+            *addresses(self._names.data, self._places, self._names.size, *self._tree),
+            *addresses(found.read, found.at, found.size, found.kind),
         )
         return found
 
@@ -226,15 +214,8 @@ def digests(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
     if (library := compiled()) is None:
         return None
     found, homes = np.empty((len(texts), 2), dtype=np.uint64), np.empty(len(texts), dtype=np.int64)
-    library.sotto_digests(
-        len(texts),
-        address(texts.data),
-        address(texts.at),
-        address(texts.size),
-        partitions,
-        address(found),
-        address(homes),
-    )
+    columns = addresses(texts.data, texts.at, texts.size)
+    library.sotto_digests(len(texts), *columns, partitions, address(found), address(homes))
     return found, homes
 
 

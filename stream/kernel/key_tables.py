@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from stream.kernel.byte_columns import Column, address
+from stream.kernel.byte_columns import Column, address, addresses
 from stream.kernel.library import compiled
 
 Words = npt.NDArray[np.uint64]
@@ -153,20 +153,10 @@ def bounded(
     rows = len(numbers)
     let, first = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
     changed = np.empty(rows, dtype=np.int64)
-    found = library.sotto_bound(
-        rows,
-        address(numbers),
-        address(wanted),
-        address(counts),
-        counts.itemsize,
-        counts.shape[1],
-        most,
-        address(marks),
-        mark,
-        address(let),
-        address(first),
-        address(changed),
-    )
+    shape = (counts.itemsize, counts.shape[1])
+    outputs = addresses(let, first, changed)
+    inputs = addresses(numbers, wanted, counts)
+    found = library.sotto_bound(rows, *inputs, *shape, most, address(marks), mark, *outputs)
     return Bounded(let, first, changed[:found])
 
 
@@ -235,15 +225,11 @@ def added(
     changed, totals = np.empty(min(len(places), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)
     found = library.sotto_add(
         len(places),
-        address(places),
-        address(bits),
+        *addresses(places, bits),
         bit,
         None if codes is None else address(codes),
-        address(counts),
-        address(sums),
-        address(marks),
+        *addresses(counts, sums, marks),
         mark,
-        address(changed),
-        address(totals),
+        *addresses(changed, totals),
     )
     return Added(changed[:found], int(totals[1]), int(totals[0]))
