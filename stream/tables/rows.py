@@ -233,28 +233,21 @@ class Gathered:
 
 
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:
-    """Read the columns of a source from the table at ``path`` at once.
+    """Read the columns of a source from the table at ``path`` at once, as texts and numbers.
 
-    A column with different types in files is converted to one that gives the same codes and people.
+    Files may have different types of a column; codes and people are those of the table.
     """
     names = columns_of(source)
     batches: list[pl.DataFrame] = []
-    files: list[str] = []
     for sheet in sheets_of(path):
         try:
             require(names, sheet.types, source.person)
+            batches += [
+                cells.with_columns(_of_one_type(source, cells[name]) for name in names)
+                for cells in sheet.batches(names)
+            ]
         except ColumnError as error:
             raise error.in_file(sheet.name) from None
-        found = list(sheet.batches(names))
-        batches += found
-        files += [sheet.name] * len(found)
-    for name in names:
-        if len({batch.schema[name] for batch in batches}) > 1:
-            for place, (file, batch) in enumerate(zip(files, batches, strict=True)):
-                try:
-                    batches[place] = batch.with_columns(_of_one_type(source, batch[name]))
-                except ColumnError as error:
-                    raise error.in_file(file) from None
     return pl.concat(batches)
 
 
