@@ -7,7 +7,14 @@ from functools import cache
 from typing import Any, Final
 
 from schemas.rejected import HEADER_PREFIX, OPTIONAL_FACTS, RejectedHeaders, header_name
-from stream.dev.contract.contract_events import CHANNELS, CONTRACT_VERSION, EVENTS, Channel, EventKind
+from stream.dev.contract.contract_events import (
+    CHANNELS,
+    CONTRACT_VERSION,
+    EVENTS,
+    Channel,
+    EventKind,
+    channel_named,
+)
 from stream.dev.contract.json_schemas import Json, bundled
 from stream.kafka.topics.layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
 from stream.processing.topic_names import Topics
@@ -134,7 +141,17 @@ def document() -> Json:
         "operations": _operations(),
         "components": {
             "messages": {event.name: _message(event) for event in EVENTS}
-            | {DEAD_LETTER: _dead_letter(), PIECE: _piece()},
+            | {
+                DEAD_LETTER: _binary(
+                    DEAD_LETTER,
+                    "rejected",
+                    "A refused event, byte for byte; its value may be anything or missing.",
+                    headers=DEAD_LETTER_HEADERS,
+                ),
+                PIECE: _binary(
+                    PIECE, FEED_STATE, "The counts of one step, in a versioned binary format; people are digests."
+                ),
+            },
             "schemas": own | shared,
         },
     }
@@ -187,7 +204,7 @@ def _configuration(layout_: TopicLayout) -> Json:
 
 
 def _message(event: EventKind) -> Json:
-    channel = next(channel for channel in CHANNELS if channel.name == event.channel)
+    channel = channel_named(event.channel)
     found: Json = {
         "name": event.name,
         "title": event.name,
@@ -207,29 +224,10 @@ def _message(event: EventKind) -> Json:
     return found
 
 
-def _dead_letter() -> Json:
-    channel = next(channel for channel in CHANNELS if channel.name == "rejected")
-    return {
-        "name": DEAD_LETTER,
-        "title": DEAD_LETTER,
-        "summary": "A refused event, byte for byte; its value may be anything or missing.",
-        "contentType": "application/octet-stream",
-        "headers": DEAD_LETTER_HEADERS,
-        "payload": {},
-        "bindings": _key(channel),
-    }
-
-
-def _piece() -> Json:
-    channel = next(channel for channel in CHANNELS if channel.name == FEED_STATE)
-    return {
-        "name": PIECE,
-        "title": PIECE,
-        "summary": "The counts of one step, in a versioned binary format; people are digests.",
-        "contentType": "application/octet-stream",
-        "payload": {},
-        "bindings": _key(channel),
-    }
+def _binary(name: str, channel: str, summary: str, **more: Json) -> Json:
+    """Describe a message that is no JSON."""
+    message = {"name": name, "title": name, "summary": summary, "contentType": "application/octet-stream"}
+    return {**message, **more, "payload": {}, "bindings": _key(channel_named(channel))}
 
 
 def _key(channel: Channel) -> Json:

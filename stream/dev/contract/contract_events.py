@@ -12,23 +12,6 @@ import schemas
 CONTRACT_VERSION: Final = "0.2.0"
 """Version of the contract: a major number breaks readers or producers, a minor number adds."""
 
-TopicName = Literal[
-    "queries",
-    "control",
-    "answers",
-    "state",
-    "partials",
-    "merges",
-    "feed_state",
-    "requests",
-    "charges",
-    "ledger",
-    "trail",
-    "rejected",
-    "status",
-]
-"""A topic's name without the prefix; also an attribute of ``Topics``."""
-
 Side = Literal["input", "output", "internal"]
 """Direction: ``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
 
@@ -37,7 +20,9 @@ Side = Literal["input", "output", "internal"]
 class Channel:
     """A topic with its writer, keys and purpose."""
 
-    name: TopicName
+    name: str
+    """The topic's name without the prefix; also an attribute of ``Topics``."""
+
     side: Side
     key: str
     writer: str
@@ -136,7 +121,7 @@ class EventKind:
     """A kind of event: its model, topic, and most bytes of JSON (None: unlimited)."""
 
     model: type[BaseModel]
-    channel: TopicName
+    channel: str
     limit: int | None
 
     @property
@@ -151,7 +136,7 @@ def _kinds_of(union: Any) -> tuple[type[BaseModel], ...]:
 
 
 *_ACCOUNTS, _PROGRESS = _kinds_of(schemas.LedgerRecord)
-_KINDS: Final[tuple[tuple[TopicName, int | None, tuple[type[BaseModel], ...]], ...]] = (
+_KINDS: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ...]], ...]] = (
     ("queries", schemas.MAX_EVENT_BYTES, (schemas.Query,)),
     ("answers", schemas.MAX_ANSWER_BYTES, (schemas.Answer,)),
     ("requests", schemas.MAX_DEFINITION_BYTES, _kinds_of(schemas.Request)),
@@ -171,7 +156,7 @@ EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, model
 """All JSON events; dead letters have arbitrary bytes, and the pieces of a feed are binary."""
 
 
-def channel_named(name: TopicName) -> Channel:
+def channel_named(name: str) -> Channel:
     """Return the channel of a topic."""
     return next(channel for channel in CHANNELS if channel.name == name)
 
