@@ -32,12 +32,12 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.budget import BudgetProcessor
+from stream.budget.receipts import receipt_key
 from stream.engine.restore import reader
 from stream.environment import reduce_gc_frequency
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Outputs, Record
-from stream.processing.receipts import receipt_key
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from stream.tables import TableStore

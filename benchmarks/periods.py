@@ -170,7 +170,7 @@ def _left(year: Year, periods: int) -> list[Figure]:
     tables = measured("monitor", lambda: shown(year))
     now = year.service.ledger.clock / 1000
     calls: dict[str, Callable[[], Any]] = {
-        "feeds: one thing that control tells": lambda: feeds.take(control[-1:]),
+        "feeds: one thing that control tells": lambda: feeds.apply_control(control[-1:]),
         "feeds: which sources are counted": feeds.sources,
         "feeds: which streams of periods ask": lambda: feeds.asking_in_periods("live", year.streams[0]),
         "budget service: from when on a stream may ask": lambda: ledger.desk.periods.earliest(
@@ -200,7 +200,7 @@ def heard(control: Sequence[Record]) -> FeedDefinitions:
     """What feeds know of streams."""
     definitions = FeedDefinitions()
     for place in range(0, len(control), 1000):
-        definitions.take(control[place : place + 1000])
+        definitions.apply_control(control[place : place + 1000])
     return definitions
 
 

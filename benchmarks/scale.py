@@ -40,7 +40,7 @@ from stream.privacy.noise import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
-from stream.worker.worker_processor import STATUS_INTERVAL, QueryProcessor
+from stream.worker.worker_processor import STATUS_SECONDS, QueryProcessor
 
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)
@@ -159,7 +159,7 @@ def _rate(processor: QueryProcessor, records: Sequence[Record]) -> float:
 def _digest(processor: QueryProcessor, intervals: int) -> float:
     """Seconds of processor time for a digest of each stream that changed since the last time, so many intervals after the start."""
     began = time.process_time()
-    processor.idle(STATUS_INTERVAL * intervals)
+    processor.idle(STATUS_SECONDS * intervals)
     return time.process_time() - began
 
 

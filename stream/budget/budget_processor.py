@@ -25,7 +25,7 @@ from schemas import (
 )
 from schemas.wire import UNREADABLE, Codec, MalformedEventError
 from stream.budget.openings import Workers
-from stream.budget.request_handler import Desk
+from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.ledger_records import restore
@@ -34,9 +34,10 @@ from stream.processing.dead_letters import Rejection, Unread, dead_letter, exhau
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
-    LaterVersionError,
     Outputs,
     RecordLike,
+    decode_kept,
+    keep_latest,
     topic_ids_of,
     with_topic_ids,
 )
@@ -156,7 +157,7 @@ class BudgetProcessor:
         self._topics = topics
         self._partition = partition
         self._workers = Workers(topics)
-        self.desk = Desk(self.ledger, self._workers, key_id=key_id, tables=tables, mint=mint)
+        self.desk = RequestHandler(self.ledger, self._workers, key_id=key_id, tables=tables, mint=mint)
         self._trail = TrailWriter(topics, self.ledger)
         self._clock = LedgerClock()
         self._reached = dict.fromkeys(self.inputs, 0)
@@ -165,12 +166,7 @@ class BudgetProcessor:
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect the ledger's records; only the latest of each key is decoded."""
-        for record in records:
-            key = record.key or b""
-            if record.value is None:
-                self._restoring.pop(key, None)
-            else:
-                self._restoring[key] = record
+        keep_latest(self._restoring, records)
 
     def restored(self) -> Mapping[str, int]:
         """Rebuild the accounts in any order of records and return the inputs' next offsets."""
@@ -189,7 +185,7 @@ class BudgetProcessor:
             record = self._restoring.pop(key)
             if key == PROGRESS_KEY:
                 self.topic_ids = topic_ids_of(record)
-            entry = _entry_of(record)
+            entry = decode_kept(record, _ledger_codec.decode_own)
             if isinstance(entry, Receipt | LedgerProgress):
                 beside.append(entry)
             else:
@@ -321,10 +317,3 @@ def _uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _entry_of(record: RecordLike) -> LedgerRecord:
-    try:
-        return _ledger_codec.decode_own(record.value or b"")
-    except MalformedEventError:
-        raise LaterVersionError(record) from None

@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
-class Returning:
+class LedgerReturn:
     """The records written behind a backup's records to continue from it safely."""
 
     def __init__(self, topics: Topics, records: Iterable[LedgerRecord]) -> None:

@@ -29,6 +29,7 @@ from schemas import (
 )
 from stream.budget.account_periods import AccountPeriods, period_meaning, require_whole_life
 from stream.budget.openings import Workers, definition_digest, plan_for, require_reach
+from stream.budget.receipts import Receipts, Write, receipt_key, request_digest
 from stream.budget.standing_streams import complete_spec, promised_windows, require_bounded_past, require_declared
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import to_amount
@@ -41,7 +42,6 @@ from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.processing.exact_decimals import require_kept_digits
 from stream.processing.protocol import Outputs, RecordLike
-from stream.processing.receipts import Receipts, Write, receipt_key, request_digest
 from stream.tables import DataError, TableStore
 
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
@@ -51,7 +51,7 @@ _REFUSALS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
 """Errors caused by a request. Any other error fails the task, and the request is retried."""
 
 
-class Desk:
+class RequestHandler:
     """Applies requests to the ledger and remembers their receipts."""
 
     def __init__(

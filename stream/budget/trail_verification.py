@@ -27,13 +27,13 @@ from schemas import (
     TrailRestored,
     TrailStanding,
 )
+from stream.budget.receipts import EMPTY, follow_chain
 from stream.budget.trail_writer import identities_digest
 from stream.privacy.composition.costs import charged_answers, extension_cost, grant_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.ledger_records import restore
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.receipts import EMPTY, follow_chain
 
 _FIGURES: Final = ("granted", "spent", "refunded", "left")
 

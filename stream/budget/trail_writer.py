@@ -30,12 +30,12 @@ from schemas import (
     TrailStanding,
 )
 from schemas.trail import Since
+from stream.budget.receipts import EMPTY, entry_digest, trail_codec
 from stream.privacy.composition.costs import spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import Outputs
-from stream.processing.receipts import EMPTY, entry_digest, trail_codec
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_MS: Final = 60_000

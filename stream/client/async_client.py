@@ -22,6 +22,7 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec
+from stream.budget.receipts import RECEIPT_PREFIX, request_digest
 from stream.client.answer_reader import Listener, Pending, PendingResults
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import Connection, translated
@@ -30,7 +31,6 @@ from stream.client.stream_watcher import notices
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout
 from stream.processing.protocol import Headers
-from stream.processing.receipts import RECEIPT_PREFIX, request_digest
 from stream.processing.topic_names import Topics
 from stream.questions import Question, Result, Results
 from stream.questions.alert_states import Notice

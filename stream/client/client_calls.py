@@ -35,11 +35,11 @@ from schemas import (
     TrailRecord,
 )
 from schemas.wire import Codec, MalformedEventError
+from stream.budget.receipts import trail_codec
 from stream.errors import Invalid, Refused, Unknown
 from stream.formatting import did_you_mean
 from stream.privacy.composition.costs import shown_grant
 from stream.processing.protocol import Headers
-from stream.processing.receipts import trail_codec
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
 from stream.questions.dead_letter_records import DeadLetter, read_dead_letter

@@ -11,10 +11,10 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from schemas import MAX_RECORD_BYTES, LedgerRecord, Source, SourceRecord
 from schemas.wire import Codec
+from stream.budget.receipts import RECEIPT_PREFIX
 from stream.client.kafka_connection import Connection, translated
 from stream.engine.restore import TopicWentBackError, read_to_end
 from stream.errors import Forbidden, SottoError
-from stream.processing.receipts import RECEIPT_PREFIX
 
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 

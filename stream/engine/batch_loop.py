@@ -65,7 +65,7 @@ class BatchLoop:
         """Last offset of failed batches, whose records are retried singly to log the failing one."""
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
 
-    async def take(self, session: PartitionSession, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
+    async def fetch(self, session: PartitionSession, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
         """Return fetched records of some topics, after a wait if there are none yet."""
         self._step.enter("waiting")
         return await session.arrivals.take(sources, wait_ms)
@@ -93,7 +93,7 @@ class BatchLoop:
         while records:
             count = await self._answer_batch(session, source, records)
             if records := records[count:]:
-                for table, news in (await self.take(session, tables, 0)).items():
+                for table, news in (await self.fetch(session, tables, 0)).items():
                     await self.follow(session, table, news)
                 if self._stopping.is_set():
                     return
@@ -209,6 +209,6 @@ class BatchLoop:
             behind = [table for table in tables if not await session.arrivals.has_reached(table, ends[table])]
             if not behind:
                 return
-            fetched = await self.take(session, behind, TABLES_WAIT_MS)
+            fetched = await self.fetch(session, behind, TABLES_WAIT_MS)
             for table, records in fetched.items():
                 await self.follow(session, table, records)

@@ -189,7 +189,7 @@ class Engine:
                 consumer,
                 offsets,
                 self.metrics,
-                self._standby.take,
+                self._standby.inherit,
                 self._stamps,
                 self._clock,
             )
@@ -228,7 +228,7 @@ class Engine:
                         raise error
                 if self.broken is not None:
                     raise self.broken
-                supervision.look(self._partitions.values(), self.refused, self.refusal)
+                supervision.check(self._partitions.values(), self.refused, self.refusal)
         finally:
             stopping.cancel()
             watching.cancel()
@@ -264,7 +264,7 @@ class Engine:
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 
-    def sift(self, assigned: Iterable[TopicPartition]) -> set[int]:
+    def refuse_unknown(self, assigned: Iterable[TopicPartition]) -> set[int]:
         """Return the assigned partitions to work on, and refuse the others."""
         beyond = sorted(source for source in assigned if source.partition >= self._known)
         self.refused = {source.partition for source in beyond}
@@ -278,7 +278,7 @@ class Engine:
             log.error("partitions refused", role=self.role.name, reason=self.refusal)
         return {source.partition for source in assigned} - self.refused
 
-    async def take(self, partitions: set[int], equipment: Equipment) -> None:
+    async def start_partitions(self, partitions: set[int], equipment: Equipment) -> None:
         """Start or resume the assigned partitions and drop all others."""
         await self.discard(set(self._partitions) - partitions)
         if self._stopping.is_set():
@@ -306,7 +306,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
         with self._record_error():
             # Fetching starts after the task has fenced, restored and sought.
             self._equipment.consumer.pause(*assigned)
-            await self._engine.take(self._engine.sift(assigned), self._equipment)
+            await self._engine.start_partitions(self._engine.refuse_unknown(assigned), self._equipment)
 
     @contextmanager
     def _record_error(self) -> Iterator[None]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from prometheus_client import Counter
 
 
-OFFSETS_INTERVAL = 0.2
+OFFSETS_SECONDS = 0.2
 """Seconds between two commits of a partition's offsets, which a restore does not need."""
-BUSY_INTERVAL = 1.0
+BUSY_OFFSETS_SECONDS = 1.0
 """The same for transactions that others wait for: offsets take up to two requests."""
 
 log = get_logger("engine")
@@ -110,14 +110,14 @@ class GroupOffsets:
 
         ``waited_for`` marks a transaction whose outputs others read at once.
         """
-        if not self._reached or now < self._last + (BUSY_INTERVAL if waited_for else OFFSETS_INTERVAL):
+        if not self._reached or now < self._last + (BUSY_OFFSETS_SECONDS if waited_for else OFFSETS_SECONDS):
             return {}
         self._last = now
         offsets, self._reached = self._reached, {}
         return offsets
 
 
-GATHERED_BYTES: Final = 1_000_000
+BUFFERED_BYTES: Final = 1_000_000
 """Buffered outputs are committed at this size."""
 
 
@@ -169,15 +169,15 @@ class OutputBuffer:
                 self._waiting[message[0]] = message
                 self._bytes += len(message[1] or b"")
         left = self.seconds_left(now)
-        if left is not None and (at_once or left == 0.0 or self._bytes >= GATHERED_BYTES):
+        if left is not None and (at_once or left == 0.0 or self._bytes >= BUFFERED_BYTES):
             ready.extend(*self._place, list(self._waiting.values()))
             self._waiting = {}
         return ready
 
 
-INTERVAL: Final = 1.0
+TOPIC_ID_SECONDS: Final = 1.0
 """Seconds between two requests for topic ids in an idle partition."""
-PAUSE: Final = 0.1
+TOPIC_ID_RETRY_SECONDS: Final = 0.1
 """Seconds before a retry after an error."""
 
 
@@ -245,7 +245,7 @@ class TopicIds:
             InputRecreatedError: the last answer showed that a topic was deleted and created again.
         """
         now = time.monotonic()
-        if not needed and now - self._asked < INTERVAL:
+        if not needed and now - self._asked < TOPIC_ID_SECONDS:
             if self._asking is not None and self._asking.done():
                 self._drop()  # ``confirm`` asks for the writes of an idle round
             return
@@ -286,7 +286,7 @@ class TopicIds:
             except (KafkaError, OSError, TimeoutError) as error:
                 if not is_passing(error) or time.monotonic() > until:
                     raise
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(TOPIC_ID_RETRY_SECONDS)
 
 
 def consume_exception(task: asyncio.Task[None]) -> None:

@@ -34,9 +34,9 @@ GATHERING_SECONDS = 0.05
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
 """Seconds after a window's end without such a pause: its closing event may follow."""
-BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+RETRY_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a retry, by the number of failures in a row."""
-KAFKA_BACKOFF_SECONDS = 5.0
+KAFKA_RETRY_SECONDS = 5.0
 """Longest pause after an error of Kafka, which ends as soon as the brokers are back."""
 CALM_SECONDS = 30.0
 """Seconds without failures after which a partition without input has recovered."""
@@ -116,11 +116,11 @@ class PartitionTask:
 
     async def _run(self) -> None:
         try:
-            await self._live()
+            await self._run_sessions()
         finally:
             self.step.enter("resting")
 
-    async def _live(self) -> None:
+    async def _run_sessions(self) -> None:
         while not self._stopping.is_set():
             try:
                 if self._session is None:
@@ -173,11 +173,11 @@ class PartitionTask:
         except KafkaError as closing:
             self._log.warning("writer did not close cleanly", error=type(closing).__name__)
         # The partition may have another owner: a heartbeat must show that before the next fence.
-        pause = BACKOFF[min(self.health.failures, len(BACKOFF)) - 1]
+        pause = RETRY_PAUSES[min(self.health.failures, len(RETRY_PAUSES)) - 1]
         if isinstance(error, ProducerFenced):
             pause = 2 * self._settings.heartbeat_ms / 1000
         elif isinstance(error, KafkaError):
-            pause = min(pause, KAFKA_BACKOFF_SECONDS)
+            pause = min(pause, KAFKA_RETRY_SECONDS)
         await stopped_within(self._stopping, pause)
 
     def _seek(self, session: PartitionSession) -> None:
@@ -198,7 +198,7 @@ class PartitionTask:
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
-            fetched = await self._answering.take(session, [*tables, *inputs], self._wait_ms(session, timed))
+            fetched = await self._answering.fetch(session, [*tables, *inputs], self._wait_ms(session, timed))
             session.topic_ids.ask(needed=bool(fetched))
             if fetched:
                 self._turns.start_step(self.partition, time.monotonic())

@@ -17,7 +17,7 @@ from stream.kafka.client.availability import Stopped
 from stream.processing.record_columns import are_alike, concatenate, size_of
 from stream.settings import Settings
 
-WAIT_MS: Final = 200
+FETCH_WAIT_MS: Final = 200
 """Longest wait of one call to the client, in milliseconds."""
 
 OVERDUE_SECONDS: Final = 5.0
@@ -125,11 +125,11 @@ class Prefetch:
             if self._filling is not None and self._filling.done():
                 self._filling.result()
             now = loop.time()
-            overdue = now - self._asked > WAIT_MS / 1000 + OVERDUE_SECONDS
+            overdue = now - self._asked > FETCH_WAIT_MS / 1000 + OVERDUE_SECONDS
             if now >= until and not overdue:
                 return {}
             self._wanted.set()
-            await self._arrival(WAIT_MS / 1000 if overdue else until - now)
+            await self._arrival(FETCH_WAIT_MS / 1000 if overdue else until - now)
         raise Stopped
 
     async def has_reached(self, source: TopicPartition, end: int) -> bool:
@@ -146,7 +146,9 @@ class Prefetch:
             if not self._ahead:
                 await self._wanted.wait()
             self._asked = asyncio.get_running_loop().time()
-            fetched = await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS, max_records=self._most)
+            fetched = await self._consumer.getmany(
+                *self._sources, timeout_ms=FETCH_WAIT_MS, max_records=self._most
+            )
             self._asked = math.inf
             for source, records in fetched.items():
                 self._held[source].add(records)

@@ -42,7 +42,7 @@ class Refusals:
                 self._log.warning("streams not answered", reason=reason, streams=streams)
 
 
-INTERVAL = 2.0
+RESTORE_REPORT_SECONDS = 2.0
 """Seconds between two progress reports of a restore."""
 
 
@@ -69,7 +69,7 @@ class RestoreReport:
 
     async def progress(self, writer: Writer) -> None:
         """Report the progress if a report is due."""
-        if time.monotonic() - self._reported >= INTERVAL:
+        if time.monotonic() - self._reported >= RESTORE_REPORT_SECONDS:
             self._reported = time.monotonic()
             await self._write(writer, "restoring")
 

@@ -21,13 +21,13 @@ from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.log import get_logger
 from stream.settings import Settings
 
-SETTLING: Final = 3.0
+COPY_START_SECONDS: Final = 3.0
 """Seconds before copies start: rebalances come in series, and own partitions go first."""
-INTERVAL: Final = 0.5
+COPY_PAUSE_SECONDS: Final = 0.5
 """Seconds between two fetches."""
-PACE: Final = 50_000
+COPIED_RECORDS_PER_SECOND: Final = 50_000
 """Most records per second of all copies together: about a quarter of a core."""
-RETRY: Final = 15.0
+COPY_RETRY_SECONDS: Final = 15.0
 """Seconds before a failed copy is restarted."""
 
 log = get_logger("standby")
@@ -58,7 +58,7 @@ class Standby:
         for partition in wanted - self._tasks.keys():
             self._tasks[partition] = asyncio.create_task(self._keep(partition), name=f"standby-{partition}")
 
-    def take(self, partition: int) -> StandbyCopy | None:
+    def inherit(self, partition: int) -> StandbyCopy | None:
         """Return a partition's copy and stop updating it; call it after the fence."""
         copy = self._copies.get(partition)
         self._drop(partition)
@@ -80,7 +80,7 @@ class Standby:
             task.add_done_callback(self._ending.discard)
 
     async def _keep(self, partition: int) -> None:
-        pause = SETTLING
+        pause = COPY_START_SECONDS
         while True:
             await asyncio.sleep(pause)
             try:
@@ -89,7 +89,7 @@ class Standby:
             except Exception as error:  # noqa: BLE001  (any failure: a full restore needs no copy)
                 self._copies.pop(partition, None)
                 log.warning("standby starts over", partition=partition, error=type(error).__name__)
-            pause = RETRY
+            pause = COPY_RETRY_SECONDS
 
     async def _tail(self, partition: int, consumer: Consumer) -> None:
         """Apply a partition's tables and changelog from the beginning, then all new records."""
@@ -106,13 +106,13 @@ class Standby:
                     copy.positions[source] = records[-1].offset + 1
                     taken += len(records)
                     async with self._turn:
-                        await asyncio.sleep(len(records) / PACE)
+                        await asyncio.sleep(len(records) / COPIED_RECORDS_PER_SECOND)
                 # Include the markers after the last record.
                 copy.positions[source] = await consumer.position(source)
                 consumer.pause(source)
             if rounds == 0:
                 log.info("standby ready", partition=partition, records=taken)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(COPY_PAUSE_SECONDS)
 
 
 def neighbours(owned: Collection[int], partitions: int, limit: int) -> set[int]:

@@ -18,7 +18,7 @@ from stream.kafka.client.security import connection
 from stream.log import get_logger
 from stream.settings import Settings, variable
 
-INTERVAL: Final = 2.0
+MEMBERS_SECONDS: Final = 2.0
 """Seconds between two requests for the group's members."""
 REJOIN_SECONDS: Final = 60.0
 """Seconds of absence from the group, while Kafka answers, until membership is lost."""
@@ -90,7 +90,7 @@ class Membership:
         try:
             while True:
                 await self._ask()
-                await asyncio.sleep(INTERVAL)
+                await asyncio.sleep(MEMBERS_SECONDS)
         finally:
             await self._observer.close()
 
@@ -156,7 +156,7 @@ class Supervision:
         self._health = health
         self._long: dict[int, float] = {}
 
-    def look(self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = "") -> None:
+    def check(self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = "") -> None:
         """Set metrics and readiness; ``refused`` partitions count as failing.
 
         Raises:

@@ -20,7 +20,7 @@ ON_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
 """Steps that end soon if Kafka answers. Others may take any time."""
 
 
-TRIES: Final = 5
+SHOWN_AFTER_FAILURES: Final = 5
 """Failures in a row at one record that make the service not ready."""
 
 
@@ -72,7 +72,7 @@ class PartitionHealth:
     ) -> None:
         """Count a failure, ``at`` a record if one was being processed.
 
-        An invalid input topic is shown at once, any other reason after ``TRIES`` failures at one
+        An invalid input topic is shown at once, any other reason after ``SHOWN_AFTER_FAILURES`` failures at one
         record.
         """
         self.failing_since = self.failing_since or now
@@ -83,7 +83,7 @@ class PartitionHealth:
             self._failed_at = at
         if is_input:
             self.refusal = reason
-        elif at is not None and self._tries >= TRIES:
+        elif at is not None and self._tries >= SHOWN_AFTER_FAILURES:
             self.refusal = (
                 f"{at}: processing fails with {reason}; no later record is processed, and nothing is lost; "
                 "see the log, and install a version that can process it"

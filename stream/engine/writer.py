@@ -219,7 +219,7 @@ def _longest(texts: Spans) -> int:
 
 UNSTAMPED: Final = -1
 """Kafka's value for no timestamp; retention then follows the broker's clock."""
-SET_BACK: Final = 60.0
+SET_BACK_SECONDS: Final = 60.0
 """Seconds that a refused clock must be set back before it is used again."""
 
 log = get_logger("stamps")
@@ -242,7 +242,7 @@ class Stamps:
         """Return the timestamp for a record that is written now."""
         wall = self._clock()
         if self._refused is not None:
-            if wall - time.monotonic() > self._refused - SET_BACK:
+            if wall - time.monotonic() > self._refused - SET_BACK_SECONDS:
                 return UNSTAMPED
             self._refused = None
             log.info("clock set back; records carry timestamps again")
@@ -260,7 +260,7 @@ class Stamps:
         self._refused = ahead
 
 
-CLOSE_TIMEOUT = 5.0
+CLOSE_SECONDS = 5.0
 """Seconds for closing connections cleanly."""
 
 
@@ -335,7 +335,7 @@ class Writer:
     async def close(self) -> None:
         """Close the connections; the successor's fence aborts an open transaction."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._producer.stop()
 
     async def _write(self, outputs: Outputs) -> None:

@@ -238,11 +238,11 @@ def _digests(value: bytes) -> Words:
     return np.frombuffer(value, dtype="<u8").reshape(-1, 2).astype(np.uint64)
 
 
-SLACK: Final = 65_536
+SLACK_ENTRIES: Final = 65_536
 """Entries that the changelog may hold beyond twice the live ones."""
-AT_ONCE: Final = 2 * 65_536
-"""A step rewrites about ``AT_ONCE / TIMES`` old entries, or ``TIMES`` its own if more."""
-TIMES: Final = 4
+REWRITTEN_ENTRIES: Final = 2 * 65_536
+"""A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries, or ``REWRITE_FACTOR`` its own if more."""
+REWRITE_FACTOR: Final = 4
 
 Changes = Sequence[tuple[Form, Touched]]
 
@@ -281,9 +281,9 @@ class PiecesLog:
         first = self.next
         entries = self._append(changes, messages)
         known = list(forms)
-        excess = self._entries - 2 * sum(form.live for form in known) - SLACK
+        excess = self._entries - 2 * sum(form.live for form in known) - SLACK_ENTRIES
         old: list[tuple[int, int, int]] = []
-        allowed = max(AT_ONCE // TIMES, TIMES * entries)
+        allowed = max(REWRITTEN_ENTRIES // REWRITE_FACTOR, REWRITE_FACTOR * entries)
         while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
             old.append(self._steps.popleft())
             excess -= old[-1][2]

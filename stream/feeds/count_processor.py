@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from schemas import EventsSource, FeedProgress, FeedStream
-from schemas.wire import UNREADABLE, struct
+from schemas.wire import struct
 from stream.feeds.changelog_pieces import Changes, PiecesLog, number_of
 from stream.feeds.counted_streams import Beginning, StandingStreams, Stream, begins_at
 from stream.feeds.event_clock import NOT_BEGUN, EventClock, RecreatedError, RecutError
@@ -20,10 +20,11 @@ from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
-    LaterVersionError,
     Outputs,
     RecordLike,
     TableMissedError,
+    decode_kept,
+    keep_latest,
     topic_ids_of,
     with_topic_ids,
 )
@@ -114,12 +115,7 @@ class FeedProcessor:
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Read records of the changelog; the latest of each key counts."""
-        for record in records:
-            key = record.key or b""
-            if record.value is None:
-                self._restoring.pop(key, None)
-            else:
-                self._restoring[key] = record
+        keep_latest(self._restoring, records)
 
     def restored(self) -> Mapping[str, int]:
         """End the restore and return the next offset.
@@ -130,7 +126,7 @@ class FeedProcessor:
         """
         kept_records, self._restoring = self._restoring, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
-            found = _read(progress, _decode_progress)
+            found = decode_kept(progress, _decode_progress)
             self.topic_ids = topic_ids_of(progress)
             if found.partitions != self._partitions:
                 raise RecutError(self._source.topic, found.partitions, self._partitions)
@@ -138,13 +134,13 @@ class FeedProcessor:
             self._log.next, self._streams.next_tally = found.piece, found.tally
             self._streams.first_windows.restore(found.first_windows)
         self._is_new = progress is None
-        told = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
+        told = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
         pieces: dict[int, RecordLike] = {}
         for key, record in kept_records.items():
             if (number := number_of(key)) is not None:
                 pieces[number] = record
             elif key.startswith((_STREAM, _LATER_EPOCH)):
-                self._resume(key, _read(record, _decode_stream), told)
+                self._resume(key, decode_kept(record, _decode_stream), told)
         self._streams.settle()
         self._log.take(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
@@ -232,21 +228,12 @@ class FeedProcessor:
         known = told.get(name)
         if known is None or known.incarnation != found.incarnation:
             raise TableMissedError(f"{self.changelog} counts for {name}, which control has not defined yet")
-        epoch = found.epoch if found.epoch is not None else self._guess_epoch(known, found)
+        epoch = found.epoch or 0
         self._kept.setdefault(name, {})[epoch] = key
         if found.state == "open":
             since = found.since if found.own is None else found.own_since
             waits = epoch > 0 and since is not None and not self._clock.has_read(since)
             self._streams.resume(known, found, epoch, waits=waits)
-
-    def _guess_epoch(self, told: StandingDefinition, found: Any) -> int:
-        """Guess the epoch of an earlier version's record, which has no number."""
-        since = found.since if found.own is None else found.own_since
-        for epoch in reversed(told.epochs):
-            begins = None if epoch.begins is None else self._clock.effect(epoch.begins)
-            if (epoch.ends is not None) if found.state == "ended" else (begins is not None and begins == since):
-                return epoch.number
-        return told.epochs[0].number
 
     def _sync(self, outputs: Outputs, offset: int) -> None:
         """Begin and end the epochs that control has added since the last step.
@@ -258,7 +245,7 @@ class FeedProcessor:
             return
         self._seen = self._definitions.version
         news: list[Beginning] = []
-        known = {one.spec.stream: one for one in self._definitions.of(self._source.source)}
+        known = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
         for stream in self._streams:
             stream.told = known.get(stream.told.spec.stream, stream.told)
         for name, told in known.items():
@@ -373,10 +360,3 @@ class FeedProcessor:
         self.rejected[rejection.code] += 1
         partition = self._partition % self._topics.partitions
         outputs.add(self._topics.rejected, partition, dead_letter(record, rejection))
-
-
-def _read(record: RecordLike, decode: Any) -> Any:
-    try:
-        return decode(record.value)
-    except UNREADABLE:
-        raise LaterVersionError(record) from None

@@ -1,4 +1,4 @@
-"""A partition's clock at each event, batches of events, and refusals of a live topic.
+"""A partition's clock at each event, and refusals of a live topic.
 
 The clock follows broker timestamps or marks. Event times do not move it: one person's event, dated
 ahead, would make others' events late.
@@ -6,21 +6,17 @@ ahead, would make others' events late.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import EventsSource
-from schemas.sources import Domain
 from schemas.windows import END_MS, MARK_HEADER, moment_ms, span_ms
-from stream.events import Events
 from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import InputRefusedError, RecordLike
 from stream.processing.record_columns import RecordColumns
-from stream.tables.expressions import Codes, Predicate, evaluate
-from stream.tables.universe import membership
 
 
 class FeedRefusedError(InputRefusedError):
@@ -59,71 +55,6 @@ class RecutError(FeedRefusedError):
 
 Column = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
-
-class EventBatch:
-    """Events to count, with the partition's clock and timestamps at each one."""
-
-    def __init__(self, events: Events, clocks: Column, stamps: Column, domains: Mapping[str, Domain]) -> None:
-        self.people = events.people
-        self.times = events.times
-        self.clocks = clocks
-        self.stamps = stamps
-        self._codes = events.codes
-        self._domains = domains
-        self._masks: dict[Predicate, Mask] = {}
-        self._cells: dict[tuple[str, ...], Column] = {}
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def codes(self, attribute: str) -> Column:
-        """Return the code of each row."""
-        return self._codes[attribute]
-
-    def mask(self, predicate: Predicate) -> Mask:
-        """Return the rows that satisfy a predicate."""
-        found = self._masks.get(predicate)
-        if found is None:
-            found = self._masks[predicate] = np.broadcast_to(
-                evaluate(predicate, np.bool_, self._leaf, np.logical_and, np.logical_or), len(self)
-            )
-        return found
-
-    def cells(self, by: tuple[str, ...]) -> Column:
-        """Return the cell of each row, in row-major order of these attributes."""
-        found = self._cells.get(by)
-        if found is None:
-            found = np.zeros(len(self), dtype=np.int64)
-            for name in by:
-                found *= self._domains[name].size
-                found += self._codes[name]
-            self._cells[by] = found
-        return found
-
-    def _leaf(self, leaf: Codes) -> Any:
-        found = self._masks.get(leaf)
-        if found is None:
-            found = self._masks[leaf] = membership(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
-        return found
-
-
-def kept(events: Events, mask: Mask) -> Events:
-    """Return some of the events."""
-    if mask.all():
-        return events
-    codes = {name: column[mask] for name, column in events.codes.items()}
-    return Events(
-        events.places[mask], events.people[mask], events.homes[mask], events.times[mask], codes, events.flaws
-    )
-
-
-def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
-    """Return the number of cells of some attributes; 1 without attributes."""
-    count = 1
-    for name in by:
-        count *= domains[name].size
-    return count
 
 
 NOT_BEGUN: Final = -1

@@ -97,14 +97,9 @@ def told_of(record: RecordLike, known: StandingDefinition | None = None) -> Stan
 def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> tuple[Epoch, ...]:
     """Return the epochs of a stream after an event."""
     epochs = {epoch.number: epoch for epoch in known.epochs} if known is not None else {0: Epoch()}
-    count = len(epochs)
     for number, extension in enumerate(control.extensions, 1):
         if extension.resumes:
             epochs.setdefault(number, Epoch(number))
-    if known is not None and not known.asks and control.kind == "opened" and len(epochs) == count:
-        # Earlier versions do not record that the stream had ended before an extension.
-        number = len(control.extensions)
-        epochs.setdefault(number, Epoch(number))
     latest = epochs[max(epochs)]
     begins, ends = latest.begins, latest.ends
     if control.kind == "opened":
@@ -143,13 +138,13 @@ class FeedDefinitions:
         self._counted: Mapping[str, EventsSource] = {}
         self._in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
 
-    def take(self, records: Iterable[RecordLike]) -> None:
+    def apply_control(self, records: Iterable[RecordLike]) -> None:
         """Apply control records in the order of their partition, from the beginning."""
         left = iter(records)
         while some := list(islice(left, TAKEN_AT_ONCE)):
-            self._take(some)
+            self._apply(some)
 
-    def _take(self, records: Sequence[RecordLike]) -> None:
+    def _apply(self, records: Sequence[RecordLike]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
         for record in records:
             name = (record.key or b"").decode(errors="replace")
@@ -168,17 +163,17 @@ class FeedDefinitions:
             self._put_away(changed)
             self.version += 1
 
-    def of(self, source: str) -> tuple[StandingDefinition, ...]:
+    def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
         """Return a source's standing streams by name, including ended ones."""
         return tuple(told for _, told in sorted(self._told.get(source, {}).items()))
 
-    def find(self, source: str, stream: str) -> StandingDefinition | None:
+    def find_stream(self, source: str, stream: str) -> StandingDefinition | None:
         """Return a stream of a source, if it is defined and its period is not closed."""
         return self._told.get(source, {}).get(stream)
 
     def knows(self, source: str, stream: str) -> bool:
         """Return whether a stream of a source is defined, open or closed."""
-        return self.find(source, stream) is not None or stream in self._over
+        return self.find_stream(source, stream) is not None or stream in self._over
 
     def asking_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
         """Return the streams that serve a stream in the periods of its source, in order."""

@@ -11,7 +11,9 @@ from schemas import EventsSource, FirstWindow
 from schemas.wire import struct
 from stream.events import EventReader
 from stream.events.event_fields import AHEAD, before_all, time_flaw
-from stream.feeds.event_clock import NOT_BEGUN, Column, EventBatch, EventClock, kept
+from stream.feeds.event_clock import NOT_BEGUN, EventClock
+from stream.feeds.tally import EventBatch, kept
+from stream.kernel import Column
 from stream.processing.dead_letters import Rejection, Unread
 from stream.processing.protocol import RecordLike
 from stream.processing.record_columns import RecordColumns

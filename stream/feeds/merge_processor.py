@@ -25,11 +25,18 @@ from stream.feeds.merge_state import (
     node_key,
     partial_key,
     period_of,
-    read_kept,
 )
 from stream.feeds.window_queries import decode_partial, fits, groups_in, partial_of, questions
 from stream.processing.dead_letters import Rejection, Unread, dead_letter
-from stream.processing.protocol import PROGRESS_KEY, Batch, Outputs, RecordLike, topic_ids_of, with_topic_ids
+from stream.processing.protocol import (
+    PROGRESS_KEY,
+    Batch,
+    Outputs,
+    RecordLike,
+    decode_kept,
+    topic_ids_of,
+    with_topic_ids,
+)
 from stream.processing.topic_names import Topics, partition_of
 
 QUESTIONS_AT_ONCE: Final = MAX_GROUPS
@@ -103,20 +110,20 @@ class MergeProcessor:
                 continue
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
-                self._offset = read_kept(record, decode_progress).offset
+                self._offset = decode_kept(record, decode_progress).offset
                 self.topic_ids = topic_ids_of(record)
             elif kind == PARTIAL:
-                partials.append(read_kept(record, decode_partial))
+                partials.append(decode_kept(record, decode_partial))
             elif kind == NODE:
                 stream, _, place = rest.rpartition("|")
-                nodes.append((stream, int(place), read_kept(record, decode_node)))
+                nodes.append((stream, int(place), decode_kept(record, decode_node)))
             else:
-                found = read_kept(record, decode_stream)
+                found = decode_kept(record, decode_stream)
                 self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached)
                 running = self._streams[kind].running
                 running.windows, running.lost = found.windows, found.lost
         for partial in sorted(partials, key=lambda one: one.start):
-            self._stream_of(partial).take(partial)
+            self._stream_of(partial).add_partial(partial)
         for stream, number, node in nodes:
             if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
                 merged.running.kept[number] = node
@@ -165,7 +172,7 @@ class MergeProcessor:
         del now
         outputs = Outputs()
         self._settle(outputs)
-        if self._periods.take_news():
+        if self._periods.has_news():
             for name, stream in sorted(self._streams.items()):
                 if (known := self._told.get(name)) is not None and known.asks:
                     self._periods.close(outputs, known, stream.reached)
@@ -178,7 +185,7 @@ class MergeProcessor:
         self._settle(outputs)
         for record, partial in zip(records, batch.partials, strict=True):
             try:
-                self._take(outputs, record, partial)
+                self._apply(outputs, record, partial)
             except Rejection as rejection:
                 self._reject(outputs, record, rejection)
         for name in self._ask_waiting(outputs):
@@ -201,7 +208,7 @@ class MergeProcessor:
         told = self._told.get(partial.stream)
         return told if told is not None and told.incarnation == partial.incarnation else None
 
-    def _take(self, outputs: Outputs, record: RecordLike, partial: Any) -> None:
+    def _apply(self, outputs: Outputs, record: RecordLike, partial: Any) -> None:
         told = self._require_definition(record, partial)
         if not told.is_merged:
             return
@@ -216,7 +223,7 @@ class MergeProcessor:
                 self._keep(outputs, {partial.stream.encode(): kept_stream(merged)})
                 raise _LOST
             return
-        merged.take(partial)
+        merged.add_partial(partial)
         written: dict[bytes, bytes | None] = {
             partial_key(partial.stream, partial.start, partial.partition): record.value
         }

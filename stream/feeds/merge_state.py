@@ -22,12 +22,12 @@ from schemas import (
     named_at,
     written_moment,
 )
-from schemas.wire import UNREADABLE, Codec, struct
+from schemas.wire import Codec, struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.counting_trees import CountingTree, following, window_number
 from stream.privacy.planning.release_plans import tree_of
 from stream.processing.control_order import OVER, asked_span
-from stream.processing.protocol import LaterVersionError, Outputs, RecordLike
+from stream.processing.protocol import Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 
@@ -101,7 +101,7 @@ class Merged:
         """Return whether a partition publishes a window for the first time."""
         return bool(partial.start > self.latest.get(partial.partition, self.reached))
 
-    def take(self, partial: Any) -> None:
+    def add_partial(self, partial: Any) -> None:
         """Add a new partial."""
         self.open.setdefault(partial.start, {})[partial.partition] = partial
         self.latest[partial.partition] = partial.start
@@ -165,14 +165,6 @@ def kept_node(merged: Merged, place: int) -> bytes:
 def kept_progress(offset: int) -> bytes:
     """Encode the progress in the input."""
     return _encode(_WireProgress(offset))
-
-
-def read_kept(record: RecordLike, decode: Any) -> Any:
-    """Decode a record; raise LaterVersionError if a later version wrote it."""
-    try:
-        return decode(record.value)
-    except UNREADABLE:
-        raise LaterVersionError(record) from None
 
 
 class WaitingWindows:
@@ -241,7 +233,7 @@ class MergePeriods:
         if self._definitions.knows(source, stream):
             self._asking.pop(source, None)
             return True
-        asking = self._definitions.find(told.source.source, self._asking.get(source, ""))
+        asking = self._definitions.find_stream(told.source.source, self._asking.get(source, ""))
         if asking is None or not asking.asks:
             # Whether an ended stream was in time is unknown, so that each one requests its period.
             self._asking[source] = told.spec.stream
@@ -258,10 +250,10 @@ class MergePeriods:
         """
         if not told.source.has_periods:
             return told
-        found = self._definitions.find(*_names(told, start)) if is_asked(told, start) else None
+        found = self._definitions.find_stream(*_names(told, start)) if is_asked(told, start) else None
         return found if found is not None and found.asks else None
 
-    def take_news(self) -> bool:
+    def has_news(self) -> bool:
         """Return whether control has changed since the last call."""
         before, self._seen = self._seen, self._definitions.version
         return before != self._seen

@@ -1,4 +1,4 @@
-"""Counts that streams with equal conditions and windows share.
+"""Batches of events, and the counts that streams with equal conditions and windows share.
 
 Of a person's events that satisfy the condition, lie in a window and are in time, the first
 ``contribution`` count, in the partition's order and over all groups; other people's events do not
@@ -7,16 +7,88 @@ matter. If people are counted, only the first event counts: once in a window, in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from schemas.sources import Domain, Integers
-from stream.feeds.event_clock import Column, cell_count
+from stream.events import Events
 from stream.feeds.person_counts import CellCounts, Counting, Visits
-from stream.tables.expressions import Predicate
+from stream.kernel import Column
+from stream.tables.expressions import Codes, Predicate, evaluate
+from stream.tables.universe import membership
 
 NO_END: Final = 1 << 62
+
+Mask = npt.NDArray[np.bool_]
+
+
+class EventBatch:
+    """Events to count, with the partition's clock and timestamps at each one."""
+
+    def __init__(self, events: Events, clocks: Column, stamps: Column, domains: Mapping[str, Domain]) -> None:
+        self.people = events.people
+        self.times = events.times
+        self.clocks = clocks
+        self.stamps = stamps
+        self._codes = events.codes
+        self._domains = domains
+        self._masks: dict[Predicate, Mask] = {}
+        self._cells: dict[tuple[str, ...], Column] = {}
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def codes(self, attribute: str) -> Column:
+        """Return the code of each row."""
+        return self._codes[attribute]
+
+    def mask(self, predicate: Predicate) -> Mask:
+        """Return the rows that satisfy a predicate."""
+        found = self._masks.get(predicate)
+        if found is None:
+            found = self._masks[predicate] = np.broadcast_to(
+                evaluate(predicate, np.bool_, self._leaf, np.logical_and, np.logical_or), len(self)
+            )
+        return found
+
+    def cells(self, by: tuple[str, ...]) -> Column:
+        """Return the cell of each row, in row-major order of these attributes."""
+        found = self._cells.get(by)
+        if found is None:
+            found = np.zeros(len(self), dtype=np.int64)
+            for name in by:
+                found *= self._domains[name].size
+                found += self._codes[name]
+            self._cells[by] = found
+        return found
+
+    def _leaf(self, leaf: Codes) -> Any:
+        found = self._masks.get(leaf)
+        if found is None:
+            found = self._masks[leaf] = membership(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
+        return found
+
+
+def kept(events: Events, mask: Mask) -> Events:
+    """Return some of the events."""
+    if mask.all():
+        return events
+    codes = {name: column[mask] for name, column in events.codes.items()}
+    return Events(
+        events.places[mask], events.people[mask], events.homes[mask], events.times[mask], codes, events.flaws
+    )
+
+
+def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
+    """Return the number of cells of some attributes; 1 without attributes."""
+    count = 1
+    for name in by:
+        count *= domains[name].size
+    return count
 
 
 @dataclass(frozen=True, slots=True)

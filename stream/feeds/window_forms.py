@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from schemas.sources import Domain
-from stream.feeds.event_clock import Column, EventBatch
 from stream.feeds.person_counts import Counting, Visits, Words
-from stream.feeds.tally import NO_END, OpenWindow, Shape, Tally, Touched
-from stream.kernel import Bounded
+from stream.feeds.tally import NO_END, EventBatch, OpenWindow, Shape, Tally, Touched
+from stream.kernel import Bounded, Column
 
 COLUMNS: Final = 64
 """Conditions that share a table, one per bit of a word."""

@@ -8,12 +8,15 @@ any failure it discards the processor and restores another.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from schemas.wire import UNREADABLE, MalformedEventError
 
 Headers = Sequence[tuple[str, bytes]]
+Decoded = TypeVar("Decoded")
 
 
 class RecordLike(Protocol):
@@ -151,6 +154,24 @@ class LaterVersionError(RuntimeError):
             f"{record.topic}, partition {record.partition}: this version cannot read the record at offset {record.offset}, "
             "which a later one must have written; run that version or one after it"
         )
+
+
+def decode_kept(record: RecordLike, decode: Callable[[bytes], Decoded]) -> Decoded:
+    """Decode a changelog record; LaterVersionError if a later version wrote it."""
+    try:
+        return decode(record.value or b"")
+    except (*UNREADABLE, MalformedEventError):
+        raise LaterVersionError(record) from None
+
+
+def keep_latest(kept: dict[bytes, RecordLike], records: Iterable[RecordLike]) -> None:
+    """Add changelog records to those kept by key; a record without value deletes its key."""
+    for record in records:
+        key = record.key or b""
+        if record.value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = record
 
 
 class InputRefusedError(RuntimeError):

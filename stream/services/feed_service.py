@@ -29,8 +29,8 @@ from stream.log import get_logger
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
-WAIT_MS: Final = 200
-CONTROL_RETRY: Final = 1.0
+CONTROL_WAIT_MS: Final = 200
+CONTROL_RETRY_SECONDS: Final = 1.0
 """Seconds before control is read again after an error."""
 
 log = get_logger("feed")
@@ -54,11 +54,11 @@ class ControlFollower:
         """Follow until cancelled; after an error, read control again from the beginning."""
         while True:
             try:
-                async with reader(self._settings, self._clients, fetch_max_wait_ms=WAIT_MS) as consumer:
+                async with reader(self._settings, self._clients, fetch_max_wait_ms=CONTROL_WAIT_MS) as consumer:
                     await self._follow(consumer)
             except (KafkaError, OSError) as error:
                 log.warning("cannot follow control", error=type(error).__name__)
-            await asyncio.sleep(CONTROL_RETRY)
+            await asyncio.sleep(CONTROL_RETRY_SECONDS)
 
     async def _follow(self, consumer: Consumer) -> None:
         consumer.assign(self._places)
@@ -66,10 +66,10 @@ class ControlFollower:
         ends = await consumer.end_offsets(self._places)
         while True:
             fetched = await consumer.getmany(
-                *self._places, timeout_ms=WAIT_MS, max_records=self._settings.batch_events
+                *self._places, timeout_ms=CONTROL_WAIT_MS, max_records=self._settings.batch_events
             )
             for records in fetched.values():
-                await asyncio.to_thread(self._definitions.take, readable(records))
+                await asyncio.to_thread(self._definitions.apply_control, readable(records))
             if not self.caught_up.is_set() and await self._reached(consumer, ends):
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
@@ -167,10 +167,10 @@ def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], no
     return max(0.0, foremost - min([*moments, *held_up], default=foremost)) / 1000
 
 
-RETRY: Final = 5.0
+LIVE_TOPIC_RETRY_SECONDS: Final = 5.0
 """Seconds before a missing live topic is looked up again."""
 
-PATIENCE: Final = 0.25
+CHANGELOG_WAIT_SECONDS: Final = 0.25
 """Seconds that counts may wait for a transaction while no window closes."""
 
 MERGING: Final = ""
@@ -206,7 +206,7 @@ class FeedService:
             merging_group(settings),
             topics.status,
             lambda number: MergeProcessor(topics, number, self.definitions),
-            patience=PATIENCE,
+            patience=CHANGELOG_WAIT_SECONDS,
             process=process,
         )
         self._find = find
@@ -265,7 +265,7 @@ class FeedService:
                 if name not in self._serving:
                     self._serving[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
             for name in self._serving.keys() - sources.keys() - {MERGING}:
-                if all(one.kind == "closed" for one in self.definitions.of(name)):
+                if all(one.kind == "closed" for one in self.definitions.streams_of(name)):
                     self._retire(name)
             await self._first(self._news.wait(), following, *self._serving.values())
             for name in [one for one in self._retired if self._has_left(one)]:
@@ -319,7 +319,7 @@ class FeedService:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("live topic not served", source=source.source, reason=reason)
                 health.set_lack(reason)
-                await self._first(asyncio.sleep(RETRY))
+                await self._first(asyncio.sleep(LIVE_TOPIC_RETRY_SECONDS))
                 continue
             engine = Engine(
                 self._role_of(source, partitions),
@@ -349,7 +349,7 @@ class FeedService:
             topics.status,
             make,
             reports=False,
-            patience=PATIENCE,
+            patience=CHANGELOG_WAIT_SECONDS,
             labels={"source": source.source},
             process=self.role.process,
         )

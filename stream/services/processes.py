@@ -130,9 +130,9 @@ def _text(value: Any) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-BACKOFF: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
+RESTART_PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before a failed process is restarted, by the number of failures in a row."""
-STEADY: Final = 30.0
+STEADY_SECONDS: Final = 30.0
 """A process that ran for this time has started successfully."""
 
 log = get_logger("replicas")
@@ -220,18 +220,18 @@ class Replicas:
         failures = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            status = await self._live(number)
+            status = await self._run_process(number)
             if self._stopping.is_set() or status == 0:
                 return
-            failures = 1 if time.monotonic() - began >= STEADY else failures + 1
+            failures = 1 if time.monotonic() - began >= STEADY_SECONDS else failures + 1
             log.error("process ended", role=self._role, process=number, status=status, failures=failures)
-            if failures > len(BACKOFF):
+            if failures > len(RESTART_PAUSES):
                 raise ReplicaError(
                     f"{self._role} process {number} failed {failures} times at its start; see its log above"
                 )
-            await stopped_within(self._stopping, BACKOFF[failures - 1])
+            await stopped_within(self._stopping, RESTART_PAUSES[failures - 1])
 
-    async def _live(self, number: int) -> int:
+    async def _run_process(self, number: int) -> int:
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,

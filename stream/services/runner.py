@@ -75,7 +75,7 @@ async def guard_topics(settings: Settings, role: AclRole) -> None:
         )
 
 
-INTERVAL: Final = 10.0
+HEARTBEAT_SECONDS: Final = 10.0
 """Seconds between two heartbeats."""
 
 KEY_PREFIX: Final = "@member|"
@@ -101,10 +101,10 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
             while True:
                 await producer.send_and_wait(role.status, key=_key(role), value=_word(role, started))
                 is_shown = True
-                await asyncio.sleep(INTERVAL)
+                await asyncio.sleep(HEARTBEAT_SECONDS)
         except (KafkaError, OSError) as error:
             log.warning("heartbeat failed", role=role.name, error=type(error).__name__)
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
         except asyncio.CancelledError:
             if is_shown:
                 await _take_back(producer, role)

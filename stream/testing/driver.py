@@ -21,12 +21,12 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec
+from stream.budget.receipts import RECEIPT_PREFIX, request_digest
 from stream.client.client_calls import AsyncCalls, SyncCalls, require_taken
 from stream.errors import Invalid, SottoError
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers, Record
-from stream.processing.receipts import RECEIPT_PREFIX, request_digest
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
 from stream.questions.alert_states import Notice

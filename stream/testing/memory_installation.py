@@ -122,7 +122,7 @@ class Feeds:
         moved = False
         for number, at in self._control_positions.items():
             if news := self._logs.log((self._topics.control, number))[at:]:
-                self._definitions.take(news)
+                self._definitions.apply_control(news)
                 self._control_positions[number] = at + len(news)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():

@@ -23,9 +23,9 @@ from stream.worker.families.family import AdmittedQuestion, Context, TableLetGoE
 from stream.worker.families.question_columns import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN, STANDING
 from stream.worker.query_decoding import (
-    FIRST,
-    TAKEN,
-    as_taken,
+    PLAIN_FORM,
+    QUERY_FORMS,
+    decode_as,
     each_once,
     in_full,
     malformed,
@@ -79,7 +79,7 @@ class Admission:
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
         slot_of, sorts = streams.slots.get, streams.sorts
-        unknown, like = False, FIRST
+        unknown, like = False, PLAIN_FORM
         scanned, places = self._scan(records)
         for place, record in zip(places.tolist(), picked(records, places), strict=True):
             value = record.value
@@ -98,9 +98,9 @@ class Admission:
                     raise self._unknown(query.stream)
                 # The next query probably goes to a stream of the same sort.
                 sort = sorts[slot]
-                like = TAKEN[sort]
+                like = QUERY_FORMS[sort]
                 if query.__class__ is not like.kind:
-                    query = as_taken(like, value, query)
+                    query = decode_as(like, value, query)
                 about = about_of(query, streams.terms_at(slot).groups) if sort & STANDING else None
                 if sort & PLAIN and query.__class__ is like.kind and query.value is not None:
                     row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)

@@ -275,7 +275,7 @@ class Limits(NamedTuple):
         return cls(round(outstanding * SECOND), max(1, round(rate * SECOND / _MILLISECONDS)))
 
 
-UNLIMITED: Final = Limits(0, 1)
+NO_LIMITS: Final = Limits(0, 1)
 
 
 class Shares:

@@ -19,7 +19,7 @@ from stream.privacy.composition.costs import PARTS, charged_answers, whole_left
 from stream.privacy.noise import DrawRole, NoiseKey
 from stream.processing.control_order import IN_PERIODS
 from stream.processing.dead_letters import exhausted_reason
-from stream.worker.stream_columns import UNLIMITED, StreamColumns
+from stream.worker.stream_columns import NO_CUTOFF, StreamColumns
 from stream.worker.stream_definitions import Definition
 from stream.worker.stream_noise import StreamKeys
 from stream.worker.stream_terms import StreamTerms, TermsTable
@@ -301,7 +301,7 @@ class HostedStreams:
 
     def shown_left(self, slot: int) -> int | None:
         """Return ``left`` as published: None if the first charge pays for all answers."""
-        return None if self.columns.cutoff[slot] == UNLIMITED else self.left(slot)
+        return None if self.columns.cutoff[slot] == NO_CUTOFF else self.left(slot)
 
     def spent(self, slot: int) -> Any:
         """Return a stream's realised cost so far, in the contract's form."""
@@ -334,7 +334,7 @@ class HostedStreams:
 def _facts(terms: StreamTerms) -> tuple[str, int, int]:
     """Return family, sort and cutoff of a stream on these terms."""
     sort = PLAIN * terms.plain + STANDING * (terms.standing is not None)
-    return terms.family, sort, terms.calibration.cutoff or UNLIMITED
+    return terms.family, sort, terms.calibration.cutoff or NO_CUTOFF
 
 
 def _version(definition: Definition) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from schemas import HypothesisUpdate, Measurement
-from schemas.wire import UNREADABLE, struct
-from stream.processing.protocol import LaterVersionError, RecordLike
+from schemas.wire import struct
+from stream.processing.protocol import RecordLike, decode_kept
 
 UPDATE_PREFIX = b"@update|"
 """Prefix of the changelog keys of updates; stream names never start with an at-sign."""
@@ -48,10 +48,7 @@ class UpdateLog:
     def add(self, record: RecordLike) -> None:
         """Add one record; LaterVersionError if this version cannot read it."""
         number, _, stream = (record.key or b"").removeprefix(UPDATE_PREFIX).decode().partition("|")
-        try:
-            self._found[stream, int(number)] = _decode(record.value or b"")
-        except UNREADABLE:
-            raise LaterVersionError(record) from None
+        self._found[stream, int(number)] = decode_kept(record, _decode)
 
     def first_updates(self, stream: str, incarnation: str, count: int) -> list[Any] | None:
         """Return the first ``count`` updates in order; None if any of the incarnation is missing."""

@@ -18,23 +18,23 @@ from stream.worker.families.question_columns import Row
 from stream.worker.stream_terms import quotes_of
 
 
-class Taken(NamedTuple):
+class QueryForm(NamedTuple):
     """The struct that holds the queries of one sort of stream, and its decoder."""
 
     kind: Any
     decode: Callable[[bytes], Any]
 
 
-def _taken(kind: Any) -> Taken:
-    return Taken(kind, msgspec.json.Decoder(kind).decode)
+def _form(kind: Any) -> QueryForm:
+    return QueryForm(kind, msgspec.json.Decoder(kind).decode)
 
 
 _PLAIN_FIELDS = frozenset({"id", "stream", "value", "threshold"})
-_any: Final = _taken(struct(Query))
-FIRST: Final = _taken(struct(Query, only=_PLAIN_FIELDS))
+_FULL_FORM: Final = _form(struct(Query))
+PLAIN_FORM: Final = _form(struct(Query, only=_PLAIN_FIELDS))
 """The form of a query with a trusted value and no other fields."""
-_of_a_window: Final = _taken(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
-TAKEN: Final = (_any, FIRST, _any, _of_a_window)
+_WINDOW_FORM: Final = _form(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
+QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
 """Query forms by a stream's sort, a combination of ``PLAIN`` and ``STANDING``."""
 
 _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
@@ -42,9 +42,9 @@ _query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 _REPEATED = Rejection("malformed", REPEATED)
 
 
-def as_taken(like: Taken, value: bytes, query: Any) -> Any:
+def decode_as(like: QueryForm, value: bytes, query: Any) -> Any:
     """Decode a query in the form of its stream; unchanged if it has other fields."""
-    if like is _any:
+    if like is _FULL_FORM:
         return in_full(value)
     try:
         return like.decode(value)
@@ -55,14 +55,14 @@ def as_taken(like: Taken, value: bytes, query: Any) -> Any:
 def in_full(value: bytes) -> Any:
     """Decode a query of any form, with numbers of any size."""
     try:
-        return _any.decode(value)
+        return _FULL_FORM.decode(value)
     except msgspec.ValidationError:
-        return _any.decode(replace_extreme_numbers(value))
+        return _FULL_FORM.decode(replace_extreme_numbers(value))
 
 
 def each_once(value: bytes, query: Any) -> Any:
     """Return the query in full form; Rejection if the text repeats a field."""
-    if query.__class__ is not _any.kind:
+    if query.__class__ is not _FULL_FORM.kind:
         query = in_full(value)
     # Only candidates may be written with defaults, which the cheap check does not count.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stream.kernel import LINE_BYTES, RowLayout, Spans, empty_rows, zeros
 
-UNLIMITED: Final = 1 << 62
+NO_CUTOFF: Final = 1 << 62
 """The cutoff of a stream whose first charge pays for all answers."""
 
 _ROOM_AT_FIRST: Final = 64

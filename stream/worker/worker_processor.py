@@ -21,7 +21,7 @@ from stream.worker.answer_encoding import Replies
 from stream.worker.answer_headers import enveloped
 from stream.worker.answer_publishing import ColumnPublisher, Publisher
 from stream.worker.control_records import Control
-from stream.worker.fair_shares import SECOND, UNLIMITED, Limits, Shares
+from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context
 from stream.worker.families.question_columns import QuestionRows, Streams
@@ -31,7 +31,7 @@ from stream.worker.worker_restore import WorkerRestore
 WORK_AT_ONCE = 3 * SECOND // 20
 """Work per batch; a small batch commits early and lets the service stop in time."""
 
-STATUS_INTERVAL = 2.0
+STATUS_SECONDS = 2.0
 """Seconds between two status records of one stream."""
 
 _WireProgress: Any = struct(Progress)
@@ -41,7 +41,7 @@ class QueryProcessor:
     """Answers the queries of one partition's streams."""
 
     def __init__(
-        self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore, limits: Limits = UNLIMITED
+        self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore, limits: Limits = NO_LIMITS
     ) -> None:
         """Limit outstanding work by ``limits``, which must be equal on all workers."""
         self.inputs = (topics.queries,)
@@ -88,7 +88,7 @@ class QueryProcessor:
         """End the restore and return the next query offset, 0 if the changelog holds none."""
         self._restore.end(self._families)
         self._progress = progress = self._restore.progress or self._progress
-        self.streams.show_resumed(recent=int(5000 * STATUS_INTERVAL))
+        self.streams.show_resumed(recent=int(5000 * STATUS_SECONDS))
         due = self.streams.columns.due[: len(self.streams)]
         waiting = {slot: int(due[slot]) for slot in np.flatnonzero(due > progress.served).tolist()}
         self._admission.shares.resume(progress.clock, progress.served, waiting)
@@ -114,7 +114,7 @@ class QueryProcessor:
         """End streams, and write status records of changed streams once per interval."""
         outputs = self._settle()
         if now >= self._status_due:
-            self._status_due = now + STATUS_INTERVAL
+            self._status_due = now + STATUS_SECONDS
             changed = np.flatnonzero(self.streams.columns.changed[: len(self.streams)])
             self._replies.status(outputs, changed)
             self.streams.columns.changed[changed] = False

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from schemas import Checkpoint, Progress
-from schemas.wire import UNREADABLE, struct
+from schemas.wire import struct
 from stream.processing.control_order import is_stale
-from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, RecordLike, topic_ids_of
+from stream.processing.protocol import PROGRESS_KEY, RecordLike, decode_kept, topic_ids_of
 from stream.worker.control_records import Control
 from stream.worker.families import Families
 from stream.worker.hosted_streams import HostedStreams
@@ -75,7 +75,7 @@ class WorkerRestore:
         self._take_checkpoints()
         early, self._early = self._early, {}
         self._control.expect_none_of(
-            {key.decode(): _read(record, _decode_checkpoint).incarnation for key, record in early.items()}
+            {key.decode(): decode_kept(record, _decode_checkpoint).incarnation for key, record in early.items()}
         )
         reasons = self._streams.life.reasons
         ended = dict(reasons)
@@ -93,7 +93,7 @@ class WorkerRestore:
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
-            self.progress = _read(progress, _decode_progress)
+            self.progress = decode_kept(progress, _decode_progress)
             self.topic_ids = topic_ids_of(progress)
         slots, incarnations = self._streams.slots, self._streams.incarnations
         found = []
@@ -103,7 +103,7 @@ class WorkerRestore:
             if key.startswith(UPDATE_PREFIX):
                 self._updates.add(record)
                 continue
-            checkpoint = _read(record, _decode_checkpoint)
+            checkpoint = decode_kept(record, _decode_checkpoint)
             slot = slots.get(key.decode())
             if slot is None or incarnations[slot] != checkpoint.incarnation:
                 self._early[key] = record
@@ -125,11 +125,3 @@ class WorkerRestore:
                 )
             else:
                 families.one_by_one[streams.kinds[slot]].resume(slot, found)
-
-
-def _read(record: RecordLike, decode: Callable[[Any], Any]) -> Any:
-    """Decode a changelog record; LaterVersionError if a later version wrote it."""
-    try:
-        return decode(record.value)
-    except UNREADABLE:
-        raise LaterVersionError(record) from None

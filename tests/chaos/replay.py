@@ -30,7 +30,7 @@ from stream.processing.protocol import Message, Outputs, Record, RecordLike
 from stream.processing.topic_names import Topics
 from stream.tables import TableStore
 from stream.worker import QueryProcessor
-from stream.worker.fair_shares import UNLIMITED, Limits
+from stream.worker.fair_shares import NO_LIMITS, Limits
 from tests.chaos.load import probe, standing_probe
 from tests.processing import process_records
 
@@ -66,7 +66,7 @@ class Installation:
     topics: Topics
     key: NoiseKey
     tables: TableStore
-    limits: Limits = UNLIMITED
+    limits: Limits = NO_LIMITS
     same_words: bool = True
 
     def fingerprint(self, source: Source, version: int) -> str | None:

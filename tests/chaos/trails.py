@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from schemas import MAX_DEFINITION_BYTES, LedgerRecord, Receipt, Request, TrailBeginning, TrailRequest, named_from
 from schemas.wire import Codec, MalformedEventError
+from stream.budget.receipts import BrokenTrailError, request_digest
 from stream.budget.trail_verification import TrailCheck
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import RecordLike
-from stream.processing.receipts import BrokenTrailError, request_digest
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 

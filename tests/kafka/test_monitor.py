@@ -237,7 +237,7 @@ async def test_a_restore_tells_how_far_it_is(
     start("budget")
     await client.register(FEED)
     await client.open(ward(cutoff=3, threshold=0.0))
-    monkeypatch.setattr(session, "INTERVAL", 0.0)
+    monkeypatch.setattr(session, "RESTORE_REPORT_SECONDS", 0.0)
     engine = worker(settings, client.topics, key)
     running = asyncio.create_task(engine.run())
     try:

@@ -128,7 +128,7 @@ async def test_no_worker_outlives_a_parent_that_is_killed(
 
 
 async def test_workers_that_fail_at_every_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "BACKOFF", (0.1,))
+    monkeypatch.setattr(processes, "RESTART_PAUSES", (0.1,))
     with pytest.raises(ReplicaError, match="failed 2 times at its start"):
         await Replicas(Settings(), "worker", 1, ["--no-such-option"]).run()
 

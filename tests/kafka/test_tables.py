@@ -47,14 +47,14 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
         time.sleep(seconds)
         return load(*arguments)
 
-    take = Engine.take
+    take = Engine.start_partitions
 
     async def counted_take(self: Engine, *arguments: Any) -> None:
         takes.append(arguments)
         await take(self, *arguments)
 
     monkeypatch.setattr(GuardedReader, "__call__", slow_load)
-    monkeypatch.setattr(Engine, "take", counted_take)
+    monkeypatch.setattr(Engine, "start_partitions", counted_take)
     services = [budget(settings, client.topics, key), worker(settings, client.topics, key)]
     running = [asyncio.create_task(service.run()) for service in services]
     try:

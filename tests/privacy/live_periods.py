@@ -55,7 +55,7 @@ class World:
         """What is asked when the clock of all partitions reaches an end, in minutes."""
         control, topics = self.control, self.__dict__["topics"]
         definitions = FeedDefinitions()
-        definitions.take(control)
+        definitions.apply_control(control)
         merging = MergeProcessor(topics, 0, definitions)
         merging.restore(control)
         merging.restored()

@@ -172,7 +172,7 @@ def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> N
     for stream in streams:
         merged = Merged(stream.incarnation, PARTITIONS)
         for partial in (one for one in partials if one.stream == stream.spec.stream):
-            merged.take(partial)
+            merged.add_partial(partial)
         for start, parts in merged.due():
             if len(parts) < PARTITIONS:
                 continue

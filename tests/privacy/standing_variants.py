@@ -112,12 +112,12 @@ def counted_from_when_control_told(surgery: Surgery) -> None:
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
     """A feed looks at the latest definition alone: it counts on for an open stream, whatever control told since its last look."""
-    of = Known.of
+    of = Known.streams_of
 
     def latest(known: Known, source: str) -> tuple[StandingDefinition, ...]:
         return tuple(replace(one, epochs=(replace(one.epochs[-1], number=0),)) for one in of(known, source))
 
-    surgery.patch.setattr(Known, "of", latest)
+    surgery.patch.setattr(Known, "streams_of", latest)
 
 
 def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:

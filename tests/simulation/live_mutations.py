@@ -142,7 +142,7 @@ def windows_stream_by_stream() -> Iterator[None]:
 @contextmanager
 def the_latest_definition_alone() -> Iterator[None]:
     """A feed counts on for a stream that it finds open, though it had ended and was extended since."""
-    of = FeedDefinitions.of
+    of = FeedDefinitions.streams_of
 
     def latest(self: FeedDefinitions, source: str) -> tuple[StandingDefinition, ...]:
         found = of(self, source)
@@ -150,7 +150,7 @@ def the_latest_definition_alone() -> Iterator[None]:
             replace(one, epochs=(Epoch(begins=one.epochs[0].begins),)) if one.asks else one for one in found
         )
 
-    with patch.object(FeedDefinitions, "of", latest):
+    with patch.object(FeedDefinitions, "streams_of", latest):
         yield
 
 

@@ -13,13 +13,14 @@ from unittest.mock import patch
 from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.budget import BudgetProcessor
+from stream.budget.receipts import Receipts
 from stream.budget.trail_writer import TrailWriter
 from stream.engine import group_engine, restore, session, standby
 from stream.engine.batch_loop import BatchLoop
 from stream.engine.group_engine import Engine
 from stream.engine.input_positions import Extent
 from stream.engine.partition_task import PartitionTask
-from stream.engine.prefetch import WAIT_MS, Prefetch
+from stream.engine.prefetch import FETCH_WAIT_MS, Prefetch
 from stream.engine.session import SessionOpener
 from stream.engine.supervision import Membership
 from stream.engine.task_status import EngineRole
@@ -28,7 +29,6 @@ from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
 from stream.processing.protocol import Outputs, Processor, RecordLike
-from stream.processing.receipts import Receipts
 from stream.settings import Settings
 from stream.worker import QueryProcessor, worker_restore
 from stream.worker.admission import QueryBatch
@@ -403,7 +403,7 @@ def streams_that_ran_dry_stay_so() -> Iterator[None]:
 @contextmanager
 def partitions_taken_while_leaving() -> Iterator[None]:
     """A rebalance between the order to stop and leaving the group starts tasks that nobody stops."""
-    take = Engine.take
+    take = Engine.start_partitions
 
     class Deaf:
         """Passes an order to stop on, and knows of none."""
@@ -422,7 +422,7 @@ def partitions_taken_while_leaving() -> Iterator[None]:
         finally:
             self._stopping = heard
 
-    with patch.object(Engine, "take", deaf):
+    with patch.object(Engine, "start_partitions", deaf):
         yield
 
 
@@ -471,7 +471,9 @@ def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
 
     async def fill(self: Prefetch) -> None:
         while not self._stopping.is_set():
-            for source, records in (await self._consumer.getmany(*self._sources, timeout_ms=WAIT_MS)).items():
+            for source, records in (
+                await self._consumer.getmany(*self._sources, timeout_ms=FETCH_WAIT_MS)
+            ).items():
                 self._held[source].add(records)
                 self._arrived.set()
 

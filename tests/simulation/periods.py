@@ -15,7 +15,7 @@ from schemas.windows import MARK_HEADER
 from sotto import Driver
 from stream.processing.dead_letters import Unread
 from stream.processing.topic_names import Topics, partition_of
-from stream.worker.fair_shares import UNLIMITED
+from stream.worker.fair_shares import NO_LIMITS
 from tests.builders import KEY
 from tests.chaos.periods import TO_COME, Periods
 from tests.chaos.windows import Visits, live_source, standing_specs
@@ -64,7 +64,7 @@ def begun() -> Beginning:
         for topic in (topics.requests, topics.control, topics.ledger, topics.trail)
         for record in driver.records(topic)
     )
-    return Beginning(streams, tuple(written), UNLIMITED)
+    return Beginning(streams, tuple(written), NO_LIMITS)
 
 
 class PeriodWorld(World):

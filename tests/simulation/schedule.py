@@ -121,10 +121,10 @@ def lazily() -> Iterator[None]:
     """Idle rounds and empty fetches are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
     with (
         patch.object(partition_task, "IDLE_MS", 2000),
-        patch.object(prefetch, "WAIT_MS", 2000),
-        patch.object(feed_service, "WAIT_MS", 2000),
-        patch.object(standby, "SETTLING", 0.3),
-        patch.object(standby, "INTERVAL", 3.0),
+        patch.object(prefetch, "FETCH_WAIT_MS", 2000),
+        patch.object(feed_service, "CONTROL_WAIT_MS", 2000),
+        patch.object(standby, "COPY_START_SECONDS", 0.3),
+        patch.object(standby, "COPY_PAUSE_SECONDS", 3.0),
     ):
         yield
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stream.engine.task_status import TRIES
+from stream.engine.task_status import SHOWN_AFTER_FAILURES
 from tests.chaos.load import Questions
 from tests.simulation.world import World, perform
 
@@ -44,7 +44,7 @@ async def _lasting(world: World) -> list[str]:
     for _ in range(10):
         _ask(world, questions, failures=0)
     await asyncio.sleep(60.0)
-    assert MANY - world.failures[value] >= TRIES
+    assert MANY - world.failures[value] >= SHOWN_AFTER_FAILURES
     assert "no later record is processed, and nothing is lost" in worker.engine.health.lack
     assert "ZeroDivisionError in cast.py" in worker.engine.health.lack
     answered = {

@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from schemas import HaltStream
 from stream.processing.topic_names import partition_of
 from stream.worker import worker_processor as queries
-from stream.worker.fair_shares import SECOND, UNLIMITED, Workload
+from stream.worker.fair_shares import NO_LIMITS, SECOND, Workload
 from tests.chaos.load import event, question
 from tests.simulation.cast import LIMITS, PARTITIONS
 from tests.simulation.world import Service, World, perform
@@ -126,7 +126,7 @@ async def _interrupted(world: World, how: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_backlog_is_gone_on_with_where_it_was_committed(seed: int, how: str) -> None:
     with small_pieces():
-        perform(lambda world: _interrupted(world, how), seed, UNLIMITED)
+        perform(lambda world: _interrupted(world, how), seed, NO_LIMITS)
 
 
 async def _halted(world: World) -> None:
@@ -143,4 +143,4 @@ async def _halted(world: World) -> None:
 
 def test_a_halt_does_not_wait_for_the_end_of_a_backlog() -> None:
     with small_pieces():
-        perform(_halted, 3, UNLIMITED)
+        perform(_halted, 3, NO_LIMITS)

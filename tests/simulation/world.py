@@ -15,13 +15,13 @@ from aiokafka import TopicPartition
 from schemas import MAX_DEFINITION_BYTES, Request, StreamSpec
 from schemas.wire import Codec
 from stream.budget import BudgetProcessor
+from stream.budget.receipts import receipt_key
 from stream.engine.group_engine import Engine
 from stream.engine.task_status import EngineRole
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import Clients
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import Processor, Record
-from stream.processing.receipts import receipt_key
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits

@@ -9,7 +9,7 @@ import pytest
 from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import moment_ms, span_ms, written_moment
 from sotto import Driver, Refused
-from stream.budget.ledger_return import Returning
+from stream.budget.ledger_return import LedgerReturn
 from stream.processing.control_order import OVER, questions_in_period
 from tests.builders import KEY, installation
 from tests.unit.periods import (
@@ -366,7 +366,7 @@ def test_periods_that_nobody_needs_are_not_begun(source: str, start: str, messag
 
 def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() -> None:
     driver = played(ready(), days=2)
-    returning = Returning(driver.topics, ledger(driver))
+    returning = LedgerReturn(driver.topics, ledger(driver))
     assert list(returning.outputs("nothing", "0" * 64))
     kept = returning.ledger
     streams = {name: grant for account in kept.accounts.values() for name, grant in account.grants.items()}

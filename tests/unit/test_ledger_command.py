@@ -11,10 +11,10 @@ from pyarrow import parquet
 
 from schemas import HaltStream, TrailRecord
 from sotto import Refused
+from stream.budget.receipts import entry_digest, trail_codec
 from stream.cli.manage.ledger_commands import verify
 from stream.cli.manage.record_rows import summary_row, write_trail
 from stream.cli.output import CommandError
-from stream.processing.receipts import entry_digest, trail_codec
 from tests.commands import run_sotto
 from tests.unit.backup.backups import backed_up, installation
 

@@ -65,7 +65,7 @@ def test_feeds_keep_no_definition_of_a_stream_whose_period_is_closed(years: tupl
         gc.collect()
         found = sum(isinstance(one, StandingDefinition) for one in gc.get_objects())
         assert definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z")
-        assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
+        assert definitions.find_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
         return found
 
     assert kept(years[0]) == kept(years[1])
@@ -80,12 +80,12 @@ def test_an_opening_that_comes_late_does_not_begin_a_closed_period_again(years: 
     [closed] = [one for one in years[1].records(TOPICS.control) if one.key == opened.key]
     first, second = (_INCARNATION.findall(one.value or b"")[0] for one in (opened, closed))
     before = definitions.version
-    definitions.take([opened._replace(value=(opened.value or b"").replace(first, second))])
+    definitions.apply_control([opened._replace(value=(opened.value or b"").replace(first, second))])
     assert definitions.version == before
-    assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
+    assert definitions.find_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
     # Another opening under the name is news.
-    definitions.take([opened])
-    assert definitions.find("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is not None
+    definitions.apply_control([opened])
+    assert definitions.find_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is not None
 
 
 def test_restored_periods_share_their_attributes(years: tuple[Year, Year]) -> None:

@@ -15,13 +15,13 @@ import typer
 from schemas import LedgerProgress, TrailHead, TrailRecord
 from schemas.trail import Since
 from schemas.wire import MalformedEventError
+from stream.budget.receipts import EMPTY, BrokenTrailError, trail_codec
 from stream.cli.manage.record_rows import call_client, new_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import Connection, translated
 from stream.client.ledger_reader import read_accounts, read_topic
 from stream.kafka.client.local_address import settings_here
 from stream.optional_packages import explained
-from stream.processing.receipts import EMPTY, BrokenTrailError, trail_codec
 
 app = typer.Typer(
     help="The ledger's audit trail, whether the ledger follows from it, and backups.", no_args_is_help=True

@@ -28,13 +28,13 @@ from schemas import (
     named_from,
     registered_as,
 )
+from stream.budget.receipts import entry_digest
 from stream.cli.output import CommandError, amount, say, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden
 from stream.optional_packages import needed
 from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
 from stream.processing.control_order import IN_PERIODS
-from stream.processing.receipts import entry_digest
 from stream.questions.result_text import cell
 
 _Result = TypeVar("_Result")

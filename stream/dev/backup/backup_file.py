@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import MAX_RECORD_BYTES, LedgerRecord, TrailHead
 from schemas.wire import UNREADABLE, Codec
+from stream.budget.receipts import RECEIPT_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
-from stream.processing.receipts import RECEIPT_PREFIX, BrokenTrailError
 
 FORMAT: Final = "sotto-backup"
 VERSION: Final = 1

@@ -19,7 +19,8 @@ from aiokafka.errors import (
 from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, TrailHead
 from schemas.trail import Since
 from schemas.wire import Codec, MalformedEventError
-from stream.budget.ledger_return import Returning
+from stream.budget.ledger_return import LedgerReturn
+from stream.budget.receipts import trail_codec
 from stream.dev.backup.backup_file import (
     BackupEnd,
     BackupError,
@@ -37,7 +38,6 @@ from stream.kafka.client.security import admin_client
 from stream.kafka.topics.creation import find_topics, look_up
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
 from stream.processing.protocol import PROGRESS_KEY, Outputs
-from stream.processing.receipts import trail_codec
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from stream.version import VERSION
@@ -158,7 +158,7 @@ async def bring_back(
     topics = await find_topics(settings)
     _require_fit(backup, topics)
     await _require_empty(settings, topics)
-    returning = Returning(topics, checked.accounts)
+    returning = LedgerReturn(topics, checked.accounts)
     streams = {stream.encode() for _, stream in returning.streams()}
     lost = returning.lost()
     patient = settings.model_copy(update={"transaction_timeout_ms": TRANSACTION_MS})
@@ -178,7 +178,7 @@ async def bring_back(
 
 
 def _parts(
-    backup: BackupFile, topics: Topics, streams: set[bytes], returning: Returning, since: Since, digest: str
+    backup: BackupFile, topics: Topics, streams: set[bytes], returning: LedgerReturn, since: Since, digest: str
 ) -> Iterator[Outputs]:
     outputs, count = Outputs(), 0
     for record in backup.records():

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from schemas import Amount, Totals
+from stream.budget.receipts import EMPTY, entry_digest
 from stream.monitor.api.budget_models import HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
 from stream.monitor.state.digests import TrailShape, read
 from stream.monitor.state.entries import Series
-from stream.processing.receipts import EMPTY, entry_digest
 
 DAY: Final = 86_400
 PACE_WINDOWS: Final = (DAY, 7 * DAY, 30 * DAY)

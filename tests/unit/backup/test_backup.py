@@ -15,7 +15,7 @@ import pytest
 from schemas import TrailHead
 from schemas.trail import Since
 from sotto import Driver, Refused
-from stream.budget.ledger_return import HALTED, LOST, Returning
+from stream.budget.ledger_return import HALTED, LOST, LedgerReturn
 from stream.dev.backup import backup_transfer
 from stream.dev.backup.backup_file import (
     BackupError,
@@ -40,7 +40,7 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     checked = check_backup(backup)
     assert checked.findings == []
     driver = Driver(KEY, partitions=backup.heading.partitions)
-    returning = Returning(driver.topics, checked.accounts)
+    returning = LedgerReturn(driver.topics, checked.accounts)
     streams = {stream.encode() for _, stream in returning.streams()}
     for outputs in _parts(backup, driver.topics, streams, returning, since, checked.ending.digest):
         driver.write(outputs)
@@ -168,7 +168,7 @@ def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path:
     lines = path.read_bytes().splitlines(keepends=True)
     assert any(b'"state"' in line and b'"open"' in line for line in lines)
     checked = check_backup(BackupFile(path))
-    returning = Returning(old.topics, checked.accounts)
+    returning = LedgerReturn(old.topics, checked.accounts)
     written = [
         message
         for outputs in _parts(BackupFile(path), old.topics, {b"dry"}, returning, "halt", "0" * 64)

@@ -58,11 +58,11 @@ def engine() -> Engine:
 def test_an_engine_refuses_what_is_beyond_and_says_what_to_do() -> None:
     one = engine()
     known = [TopicPartition("control", 3), TopicPartition("queries", 3)]
-    assert one.sift([*known, TopicPartition("queries", 5)]) == {3}
+    assert one.refuse_unknown([*known, TopicPartition("queries", 5)]) == {3}
     assert one.refused == {5}
     assert one.refusal.startswith(
         "partitions beyond the 4 that all its topics had when this worker began: 5 of queries; "
     )
     assert "another prefix" in one.refusal
-    assert one.sift(known) == {3}
+    assert one.refuse_unknown(known) == {3}
     assert (one.refused, one.refusal) == (set(), "")

@@ -32,7 +32,7 @@ class Producer:
 async def test_a_fence_that_is_given_up_cuts_its_connections_though_its_producer_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer, "CLOSE_TIMEOUT", 0.01)
+    monkeypatch.setattr(writer, "CLOSE_SECONDS", 0.01)
     producer = Producer()
     clients = Clients(cast(Any, None), cast(Any, lambda **_: producer), cast(Any, None))
     fencing = asyncio.create_task(Writer.fence(Settings(), "group-0", "group", clients))

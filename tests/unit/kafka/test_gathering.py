@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.engine.input_positions import GATHERED_BYTES, GroupOffsets, OutputBuffer
+from stream.engine.input_positions import BUFFERED_BYTES, GroupOffsets, OutputBuffer
 from stream.processing.protocol import Outputs
 
 CHANGELOG = TopicPartition("counts", 3)
@@ -70,7 +70,7 @@ def test_offsets_are_never_committed_ahead_of_what_waits() -> None:
 
 def test_what_waits_is_bounded() -> None:
     made, _ = gathering()
-    half = bytes(GATHERED_BYTES // 2)
+    half = bytes(BUFFERED_BYTES // 2)
     assert made.due(outputs(("counts", b"1", half)), 0.0, idle=False) is None
     assert len(written(made.due(outputs(("counts", b"2", half)), 0.0, idle=False))) == 2
 

@@ -49,7 +49,7 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
 ) -> None:
     Producer.sent, Producer.failures = [], failures
     monkeypatch.setattr(module, "KafkaProducer", Producer)
-    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
     telling = asyncio.create_task(heartbeats(Settings(), role, started := time.time()))
     while len(Producer.sent) < 3 and not telling.done():
@@ -78,7 +78,7 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
 
     Producer.sent, Producer.failures = [], 0
     monkeypatch.setattr(module, "KafkaProducer", Producer)
-    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(module, "connection", connection)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
     telling = asyncio.create_task(heartbeats(Settings(), role, time.time()))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stream.engine import input_positions
 from stream.engine.input_positions import (
-    BUSY_INTERVAL,
-    OFFSETS_INTERVAL,
+    BUSY_OFFSETS_SECONDS,
+    OFFSETS_SECONDS,
     Extent,
     GroupOffsets,
     StateLostError,
@@ -108,12 +108,12 @@ def test_what_was_deleted_before_it_was_read_is_told(
 
 def test_offsets_go_into_few_transactions() -> None:
     offsets = GroupOffsets()
-    times = [number * OFFSETS_INTERVAL / 10 for number in range(101)]
+    times = [number * OFFSETS_SECONDS / 10 for number in range(101)]
     committed: list[int] = []
     for reached, now in enumerate(times):
         offsets.reach(SOURCE, reached)
         committed += offsets.due(now).values()
-    assert len(committed) <= 1 + times[-1] / OFFSETS_INTERVAL
+    assert len(committed) <= 1 + times[-1] / OFFSETS_SECONDS
     assert committed == sorted(committed)
 
 
@@ -124,8 +124,8 @@ def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
     offsets.reach(SOURCE, 2)
     offsets.reach(SOURCE, 3)
     assert offsets.due(0.0) == {}
-    assert offsets.due(OFFSETS_INTERVAL) == {SOURCE: 3}
-    assert offsets.due(9 * OFFSETS_INTERVAL) == {}
+    assert offsets.due(OFFSETS_SECONDS) == {SOURCE: 3}
+    assert offsets.due(9 * OFFSETS_SECONDS) == {}
 
 
 def test_what_others_wait_for_is_seldom_held_up_by_offsets() -> None:
@@ -133,7 +133,7 @@ def test_what_others_wait_for_is_seldom_held_up_by_offsets() -> None:
     offsets.reach(SOURCE, 1)
     assert offsets.due(0.0, waited_for=True) == {SOURCE: 1}
     offsets.reach(SOURCE, 2)
-    assert offsets.due(0.9 * BUSY_INTERVAL, waited_for=True) == {}
-    assert offsets.due(0.9 * BUSY_INTERVAL) == {SOURCE: 2}
+    assert offsets.due(0.9 * BUSY_OFFSETS_SECONDS, waited_for=True) == {}
+    assert offsets.due(0.9 * BUSY_OFFSETS_SECONDS) == {SOURCE: 2}
     offsets.reach(SOURCE, 3)
-    assert offsets.due(2.0 * BUSY_INTERVAL, waited_for=True) == {SOURCE: 3}
+    assert offsets.due(2.0 * BUSY_OFFSETS_SECONDS, waited_for=True) == {SOURCE: 3}

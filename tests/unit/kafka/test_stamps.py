@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.engine import writer
-from stream.engine.writer import SET_BACK, UNSTAMPED, Stamps
+from stream.engine.writer import SET_BACK_SECONDS, UNSTAMPED, Stamps
 
 
 class Clocks:
@@ -37,7 +37,7 @@ def test_a_refused_time_is_not_written_again_before_the_clock_has_been_set_back(
     for hours in range(48):
         clocks.passed = 3600.0 * hours
         assert written.now() == UNSTAMPED
-    clocks.ahead -= SET_BACK / 2
+    clocks.ahead -= SET_BACK_SECONDS / 2
     assert written.now() == UNSTAMPED
     clocks.ahead = 0.0
     assert written.now() == int(clocks.time() * 1000)
@@ -47,7 +47,7 @@ def test_a_clock_that_goes_back_by_little_and_little_is_tried_again_now_and_then
     written = Stamps()
     clocks.ahead = 7200.0
     written.refuse()
-    clocks.ahead -= SET_BACK
+    clocks.ahead -= SET_BACK_SECONDS
     assert written.now() != UNSTAMPED
     written.refuse()
     assert written.now() == UNSTAMPED

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.engine.task_status import TRIES, InputPlace, PartitionHealth
+from stream.engine.task_status import SHOWN_AFTER_FAILURES, InputPlace, PartitionHealth
 
 SOURCE = TopicPartition("queries", 3)
 
 
 def test_partition_health_names_a_record_that_always_fails() -> None:
-    """The record is shown after as many failures as TRIES, and other errors in between are not counted for it."""
+    """The record is shown after as many failures as SHOWN_AFTER_FAILURES, and other errors in between are not counted for it."""
     health = PartitionHealth()
-    for number in range(TRIES):
+    for number in range(SHOWN_AFTER_FAILURES):
         assert health.refusal == ""
         health.failed(float(number), "ZeroDivisionError in work.py:7", at=InputPlace(SOURCE, 12))
     assert health.refusal.startswith(
         "queries partition 3 offset 12: processing fails with ZeroDivisionError in work.py:7"
     )
     health.recover()
-    for number in range(3 * TRIES):
+    for number in range(3 * SHOWN_AFTER_FAILURES):
         health.failed(float(number), "KafkaConnectionError", is_kafka=True)
     assert health.refusal == ""
 
@@ -27,7 +27,7 @@ def test_partition_health_names_a_record_that_always_fails() -> None:
 def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
     """Commits of earlier records, as after a restore, and of other inputs leave the back-off as it is."""
     health = PartitionHealth()
-    for tries in range(1, 2 * TRIES):
+    for tries in range(1, 2 * SHOWN_AFTER_FAILURES):
         health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
         health.record_commit(SOURCE, 50)
         health.record_commit(SOURCE, 100)
@@ -69,7 +69,7 @@ def test_partition_health_ends_kafka_failures_with_a_commit() -> None:
 def test_partition_health_keeps_a_failing_record_through_errors_of_kafka() -> None:
     """An outage between two failures at one record neither hides the record nor starts its count again."""
     health = PartitionHealth()
-    for _ in range(TRIES):
+    for _ in range(SHOWN_AFTER_FAILURES):
         health.failed(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
         health.failed(2.0, "KafkaConnectionError", is_kafka=True)
         health.record_commit(SOURCE, 100)

@@ -123,7 +123,7 @@ async def test_confirm_raises_once_the_topic_is_another() -> None:
 
 async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors that pass are waited out; one that does not, or that lasts too long, is raised."""
-    monkeypatch.setattr(input_positions, "PAUSE", 0.0)
+    monkeypatch.setattr(input_positions, "TOPIC_ID_RETRY_SECONDS", 0.0)
     broker = Broker("a", NodeNotReadyError(), NodeNotReadyError())
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)

@@ -9,7 +9,7 @@ from schemas.wire import Codec
 from sotto import Driver
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import Topics
-from stream.worker.worker_processor import STATUS_INTERVAL, QueryProcessor
+from stream.worker.worker_processor import STATUS_SECONDS, QueryProcessor
 from tests.builders import KEY, OTHER_KEY, installation, source
 from tests.processing import process_records
 from tests.unit.processors.installation import (
@@ -85,13 +85,13 @@ def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
     process_records(
         worker, records([query("a", "one", HIGH), query("b", "one", LOW), query("c", "two", LOW)], start=7)
     )
-    assert not worker.idle(100.0 + STATUS_INTERVAL / 2)
-    digests = digests_in(worker.idle(100.0 + STATUS_INTERVAL), driver.topics)
+    assert not worker.idle(100.0 + STATUS_SECONDS / 2)
+    digests = digests_in(worker.idle(100.0 + STATUS_SECONDS), driver.topics)
     found = {
         one.stream: (one.state, one.answered, one.tops, one.tops_left, one.position.offset) for one in digests
     }
     assert found == {"one": ("open", 2, 1, 1, 8), "two": ("open", 1, 0, 1, 9)}
-    assert not worker.idle(100.0 + 2 * STATUS_INTERVAL)
+    assert not worker.idle(100.0 + 2 * STATUS_SECONDS)
 
 
 def test_a_stream_that_ended_has_a_last_digest() -> None:

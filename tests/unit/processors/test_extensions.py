@@ -10,9 +10,9 @@ import pytest
 
 from schemas import Answer, ExtendStream, GrantRecord, StreamOpened
 from sotto import Driver, Refused
+from stream.budget import receipts
 from stream.budget.trail_verification import TrailCheck
 from stream.privacy.composition.costs import charged_answers
-from stream.processing import receipts
 from stream.processing.protocol import Record
 from stream.worker import QueryProcessor
 from tests.builders import KEY, installation, source

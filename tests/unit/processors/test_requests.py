@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import MAX_DEFINITION_BYTES, CloseStream, GrantRecord, OpenStream, Receipt, SourceRecord
 from sotto import Refused
-from stream.processing import receipts
-from stream.processing.receipts import request_digest
+from stream.budget import receipts
+from stream.budget.receipts import request_digest
 from tests.builders import KEY, installation, source
 from tests.unit.processors.budget_service import (
     TOPICS,
     charge,
     ending,
     grant_in,
-    ledger_codec,
     ledger_in,
     opening,
     ready,
@@ -84,21 +82,6 @@ def test_no_id_can_be_chosen_so_that_its_receipt_is_deleted_or_replaced() -> Non
 @settings(deadline=None)
 def test_what_is_told_of_a_reused_id_has_no_receipts_key(name: str, reused: str, digest: str) -> None:
     assert receipts.receipt_key(name) != receipts.refusal_key(reused, digest)
-
-
-def test_a_receipt_with_the_digest_of_earlier_versions_is_found_and_renewed() -> None:
-    service = ready()
-    body = opening("1", "alarms")
-    [receipt] = receipts_in(service.send(body))
-    whole = blake3(request_codec.encode(request_codec.decode(body))).hexdigest()
-    service.changelog[b"receipt|1"] = ledger_codec.encode(receipt.model_copy(update={"digest": whole}))
-    service.restart()
-    [refused] = receipts_in(service.send(opening("1", "others")))
-    assert refused.outcome == "refused"
-    assert receipts_in(service.send(body)) == [receipt]
-    service.restart()
-    assert receipts_in(service.send(body)) == [receipt]
-    assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
 
 
 def test_a_digest_does_not_change_with_defaults_written_out() -> None:

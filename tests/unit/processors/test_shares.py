@@ -20,7 +20,7 @@ from sotto import Driver
 from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
-from stream.worker.fair_shares import PRIVATE_ROWS, SECOND, UNLIMITED, Limits, Shares, Workload
+from stream.worker.fair_shares import NO_LIMITS, PRIVATE_ROWS, SECOND, Limits, Shares, Workload
 from stream.worker.families.family import Context
 from stream.worker.worker_processor import WORK_AT_ONCE, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
@@ -211,7 +211,7 @@ def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were
 
 
 def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
-    one, records, sizes = worker(UNLIMITED), burst(3000), []
+    one, records, sizes = worker(NO_LIMITS), burst(3000), []
     while records:
         batch = one.prepare(records)
         count = len(batch.records)

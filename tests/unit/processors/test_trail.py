@@ -17,10 +17,10 @@ from schemas import (
     TrailRequest,
     TrailStanding,
 )
+from stream.budget.receipts import EMPTY, BrokenTrailError, follow_chain
 from stream.budget.trail_writer import POINT_MS, QUIET_SECONDS
 from stream.cli.manage.record_rows import summary_row
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
-from stream.processing.receipts import EMPTY, BrokenTrailError, follow_chain
 from tests.processing import process_records
 from tests.unit.processors.budget_service import (
     TOPICS,

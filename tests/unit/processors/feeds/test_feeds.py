@@ -254,7 +254,7 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
 
 
 def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelog_pieces, "SLACK", 200)
+    monkeypatch.setattr(changelog_pieces, "SLACK_ENTRIES", 200)
     about = source(contribution=1_000)
     definitions = Known(told(about, window={"size": "10m"}, by=["origin"]))
     kafka, feed, offset, most = changelog(about), start(about, definitions), 0, 0
@@ -273,7 +273,7 @@ def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatc
     drain(feed, kafka)
     assert sum(one["counts"][0] for one in kafka.partials() if one["counts"]) == offset
     assert feed.people == feed.open_windows == 0
-    monkeypatch.setattr(changelog_pieces, "SLACK", 0)
+    monkeypatch.setattr(changelog_pieces, "SLACK_ENTRIES", 0)
     kafka.commit(process_records(feed, [Arrived(offset, 2_000_000_000, event("z", 2_000_000_000))]))
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 1
 
@@ -469,20 +469,20 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     definitions = Known(hours(about, "a"), hours(about, "b", where="delay > 0"))
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=1))]))
-    definitions.tell(ended(definitions.of("flights")[1], 10))
+    definitions.tell(ended(definitions.streams_of("flights")[1], 10))
     kafka.commit(feed.idle(0.0))
     assert feed.open_windows == 1
     assert feed.counted == 2
     kafka.commit(process_records(feed, [Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
-    definitions.tell(extended(definitions.of("flights")[1], 155 * MINUTE))
+    definitions.tell(extended(definitions.streams_of("flights")[1], 155 * MINUTE))
     kafka.commit(process_records(feed, [Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
     kafka.commit(process_records(feed, [Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
     kafka.commit(process_records(feed, [Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
     found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
     assert {at for name, at in found if name == "b"} == {3 * HOUR}
     assert found["b", 3 * HOUR] == [1]
-    definitions.tell(replace(definitions.of("flights")[1], kind="closed"))
+    definitions.tell(replace(definitions.streams_of("flights")[1], kind="closed"))
     kafka.commit(feed.idle(0.0))
     assert {key for key in kafka.state if b"piece" not in key} == {b"@progress", b"stream|a"}
 
@@ -499,7 +499,7 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     kafka.commit(feed.idle(0.0))
     if last is not None:
         kafka.commit(process_records(feed, [Arrived(1, last, event("victim", last))]))
-    definitions.tell(extended(definitions.of("flights")[0], 2 * HOUR - 3_000))
+    definitions.tell(extended(definitions.streams_of("flights")[0], 2 * HOUR - 3_000))
     kafka.commit(process_records(feed, [Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
     feed.reached_end(5 * 3600)
     drain(feed, kafka)
@@ -586,25 +586,6 @@ def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> No
         assert asked(range(stop)) == wanted
 
 
-def test_earlier_records_of_a_stream_restore_the_epoch_they_count_in() -> None:
-    """A record without an epoch is of the extension whose stamp it counts from, or of the opening."""
-    about = source()
-    first = hours(about)
-    resumed = extended(ended(first, HOUR), 2 * HOUR)
-    for since, told_of, closes in ((None, first, HOUR), (2 * HOUR + 5_000, resumed, 4 * HOUR)):
-        kafka = changelog(about)
-        begun = {} if since is None else {"since": since}
-        stream = {"incarnation": first.incarnation, "offset": 0, "next": closes - HOUR, **begun}
-        progress = {"offset": 7, "clock": 5, "partitions": 1, "piece": 0, "tally": 1}
-        kafka.state = {b"stream|s": json.dumps(stream).encode(), b"@progress": json.dumps(progress).encode()}
-        feed = start(about, Known(told_of), kafka)
-        kafka.commit(
-            process_records(feed, [Arrived(7, closes - 10, event("p", closes - 10)), Arrived(8, closes, b"{")])
-        )
-        assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(closes - HOUR, [1])]
-        assert json.loads(kafka.state[b"stream|s"])["epoch"] == told_of.epochs[-1].number
-
-
 def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
     """Which extensions followed an end stands in the latest event alone; stamps are the broker's on the first event of each."""
     spec = streams.spec_of("late")
@@ -622,28 +603,14 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
 
     def epochs(*places: int) -> list[tuple[int, int | None, int | None]]:
         definitions = FeedDefinitions()
-        definitions.take([*(stamped[place] for place in places), again])
-        [told] = definitions.of("flights")
+        definitions.apply_control([*(stamped[place] for place in places), again])
+        [told] = definitions.streams_of("flights")
         return [(one.number, one.begins, one.ends) for one in told.epochs]
 
     assert epochs(*range(7)) == [(0, 0, 2), (2, 3, 4), (3, 5, None)]
     assert epochs(1, 4, 6) == [(0, 1, 4), (2, None, 4), (3, 6, None)]
     assert epochs(6) == [(0, None, 6), (2, None, 6), (3, 6, None)]
     assert epochs(0, 1, 2) == [(0, 0, 2)]
-
-
-def test_earlier_extensions_resume_a_stream_that_had_ended() -> None:
-    """Without the word for it an extension behind an end begins an epoch; one of an open stream does not."""
-    definitions, spec = FeedDefinitions(), streams.spec_of("late")
-    events = [
-        streams.told(spec),
-        streams.told(spec, extended=[False]),
-        streams.told(spec, "halted", extended=[False]),
-        streams.told(spec, extended=[False, False]),
-    ]
-    definitions.take([record._replace(timestamp=place) for place, record in enumerate(events)])
-    [told] = definitions.of("flights")
-    assert [(one.number, one.begins, one.ends) for one in told.epochs] == [(0, 0, 2), (2, 3, None)]
 
 
 def test_catching_up_is_bounded_in_each_step() -> None:

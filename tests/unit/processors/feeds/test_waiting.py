@@ -32,7 +32,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     models = [told(spec, source=HOURLY) for spec in MODELS]
     task.restore(models)
     task.restored()
-    definitions.take(models)
+    definitions.apply_control(models)
     period = HOURLY.of_period(FIRST)
     opened = [
         told(
@@ -45,7 +45,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     written: list[Outputs] = [process_records(task, records[:come_before]), task.idle(0.0)]
     for record in opened:
         # Control has partitions, and is heard of one after the other.
-        definitions.take([record])
+        definitions.apply_control([record])
         written.append(task.idle(0.0))
     for place in range(come_before, len(records), at_once):
         written += [process_records(task, records[place : place + at_once])]

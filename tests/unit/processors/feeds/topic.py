@@ -93,7 +93,7 @@ class Known(FeedDefinitions):
         """What a test has told of the same stream."""
         return self._all.get(told.spec.stream)
 
-    def of(self, source: str) -> tuple[StandingDefinition, ...]:
+    def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
         return tuple(told for _, told in sorted(self._all.items()) if told.source.source == source)
 
 
