@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.installation import FOLDER, Installation
+from benchmarks.java_programs import java_classpath
 from benchmarks.programs import Program, service
-from stream.kafka.broker.local_broker import java, java_classpath
+from stream.kafka.broker.java_runtime import java
 
 SOTTO = "Sotto"
 KAFKA_STREAMS = "Kafka Streams"

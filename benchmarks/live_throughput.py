@@ -13,10 +13,11 @@ from typing import Final
 
 from benchmarks.contenders import KAFKA_STREAMS, PEERS, SOTTO, STREAMS_JARS, environment
 from benchmarks.installation import FOLDER, create_topic, delete_topics
+from benchmarks.java_programs import java_classpath
 from benchmarks.live_course import Course, Positions
 from benchmarks.live_job import Job, People, fill, live_topic, open_streams
 from benchmarks.programs import Program, ProgramError, service
-from stream.kafka.broker.local_broker import java, java_classpath
+from stream.kafka.broker.java_runtime import java
 from stream.settings import Settings
 
 PEOPLE: Final = 200_000

@@ -19,13 +19,22 @@ from pydantic import BaseModel
 
 from schemas import (
     MAX_RECORD_BYTES,
+    Allot,
     AllotmentRecord,
+    CloseStream,
+    ExtendStream,
     GrantRecord,
+    HaltSource,
+    HaltStream,
+    JoinPopulation,
     LedgerRecord,
+    OpenStream,
     Population,
     PopulationRecord,
     Query,
     Receipt,
+    RefreshSource,
+    RegisterPopulation,
     RegisterSource,
     Request,
     Source,
@@ -34,6 +43,7 @@ from schemas import (
     StreamStatus,
     TrailRecord,
 )
+from schemas.base import Event
 from schemas.wire import Codec, MalformedEventError
 from stream.budget.receipts import trail_codec
 from stream.errors import Invalid, Refused, Unknown
@@ -47,21 +57,14 @@ from stream.questions.live_events import live_source
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
-    allotting,
     as_names,
     as_query,
     as_requests,
     as_source,
-    closing,
-    extension,
-    halting,
-    is_of,
-    joining,
-    opening,
-    refreshing,
-    registration,
+    as_spec,
     require_headers,
     require_seconds,
+    valid,
 )
 
 if TYPE_CHECKING:
@@ -149,7 +152,7 @@ class AsyncCalls(ABC):
             >>> client.register({**vitals, "epsilon": 4.0, "sensitivity": 1.0}).outcome
             'registered'
         """
-        return await self.request(RegisterSource(request=self._new_id(), source=as_source(source)))
+        return await self._decide(RegisterSource, source=as_source(source))
 
     async def register_population(self, population: Population | Mapping[str, Any]) -> Receipt:
         """Register a population; ``Refused`` if its name has another definition.
@@ -158,7 +161,8 @@ class AsyncCalls(ABC):
             >>> client.register_population({"population": "patients", "epsilon": 8.0}).outcome
             'registered'
         """
-        return await self.request(registration(self._new_id, population))
+        made = valid(lambda: Population.model_validate(population), given=population)
+        return await self._decide(RegisterPopulation, population=made)
 
     async def join(self, source: str, population: str) -> Receipt:
         """Add a source to a population for good; ``Refused`` if its grants exceed that budget.
@@ -168,7 +172,7 @@ class AsyncCalls(ABC):
             >>> client.join("people", "residents").population
             'residents'
         """
-        return await self.request(joining(self._new_id, source, population))
+        return await self._decide(JoinPopulation, source=source, population=population)
 
     async def allot(
         self,
@@ -190,7 +194,8 @@ class AsyncCalls(ABC):
             >>> [one.allotment for one in client.list_allotments(source="people")]
             ['team']
         """
-        return await self.request(allotting(self._new_id, allotment, epsilon, delta, source, population, analysts))
+        budget = {"source": source, "population": population, "epsilon": epsilon, "delta": delta}
+        return await self._decide(Allot, allotment=allotment, **budget, analysts=tuple(analysts))
 
     async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
         """Open a stream and reserve its grant; it answers once this call returns.
@@ -204,7 +209,7 @@ class AsyncCalls(ABC):
             >>> client.open(stream).outcome
             'opened'
         """
-        return await self.request(opening(self._new_id, stream, analyst))
+        return await self._decide(OpenStream, stream=as_spec(stream), analyst=analyst)
 
     async def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None
@@ -220,7 +225,7 @@ class AsyncCalls(ABC):
             2
         """
         fields = {"source": source, "stream": stream, "epsilon": epsilon, "delta": delta, "analyst": analyst}
-        return await self.request(extension(self._new_id, **fields))
+        return await self._decide(ExtendStream, **fields)
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
         """Close a stream; its refund follows when the worker has reported its final charge.
@@ -229,7 +234,7 @@ class AsyncCalls(ABC):
             >>> client.close("people", "counts").outcome
             'closing'
         """
-        return await self.request(closing(self._new_id, source, stream, reason))
+        return await self._decide(CloseStream, source=source, stream=stream, reason=reason)
 
     async def halt(self, source: str, stream: str | None = None, reason: str = "halted on request") -> Receipt:
         """Halt a stream, or a source with all its streams; the grant stays reserved.
@@ -238,7 +243,9 @@ class AsyncCalls(ABC):
             >>> client.halt("people", "counts", reason="wrong table").outcome
             'halted'
         """
-        return await self.request(halting(self._new_id, source, stream, reason))
+        if stream is None:
+            return await self._decide(HaltSource, source=source, reason=reason)
+        return await self._decide(HaltStream, source=source, stream=stream, reason=reason)
 
     async def refresh(self, source: str, *, close: bool = False) -> Receipt:
         """Make the current data of a table its next version; the receipt has the number.
@@ -250,7 +257,7 @@ class AsyncCalls(ABC):
             >>> client.refresh("people").version  # doctest: +SKIP
             1
         """
-        return await self.request(refreshing(self._new_id, source, close=close))
+        return await self._decide(RefreshSource, source=source, close=close)
 
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
         """Send a request and return its receipt within ``timeout`` seconds.
@@ -409,7 +416,9 @@ class AsyncCalls(ABC):
             >>> client.list_allotments(source="people")
             []
         """
-        return [one for one in (await self._ledger()).allotments if is_of(one, source, population)]
+        found = (await self._ledger()).allotments
+        wanted = (source, population)
+        return [one for one in found if wanted in {(None, None), (one.source, one.population)}]
 
     async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
         """Return the grants of all streams ever opened, of one source or of all.
@@ -503,6 +512,11 @@ class AsyncCalls(ABC):
                 letter = read_dead_letter(record)
                 if topic in {None, letter.topic}:
                     yield letter
+
+    async def _decide(self, kind: type[Event], **fields: Any) -> Receipt:
+        """Send a new request of a kind; ``Invalid`` if a field is wrong."""
+        made: Any = valid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
+        return await self.request(made)
 
     async def _ledger(self, source: str | None = None) -> LedgerView:
         """Read all budgets and grants, or one source with its grants and the names of the others."""

@@ -8,23 +8,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from schemas import (
-    Allot,
-    AllotmentRecord,
-    CloseStream,
-    ExtendStream,
-    HaltSource,
-    HaltStream,
-    JoinPopulation,
-    OpenStream,
-    Population,
-    Query,
-    RefreshSource,
-    RegisterPopulation,
-    Request,
-    Source,
-    StreamSpec,
-)
+from schemas import Query, Request, Source, StreamSpec
 from schemas.base import Event
 from schemas.wire import describe
 from stream.errors import Invalid
@@ -64,13 +48,11 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
     return valid(lambda: Query.model_validate(document), given=document)
 
 
-def with_limit(query: Query, *, dry_run: bool = False) -> Query:
-    """Set the default ``max_price`` of a query with an ``alpha``, or 0 for a dry run.
+def with_limit(query: Query) -> Query:
+    """Set the default ``max_price`` of a query with an ``alpha``.
 
     Without an ``alpha``, the stream's plan fixes the charge, and no limit is needed.
     """
-    if dry_run:
-        return query.model_copy(update={"max_price": 0.0})
     if query.alpha is None or query.max_price is not None:
         return query
     return query.model_copy(update={"max_price": DEFAULT_MAX_PRICE})
@@ -152,66 +134,6 @@ def made_settings(settings: Settings | str | None, fields: Mapping[str, Any]) ->
     return settings if not fields else valid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))
 
 
-POPULATION_KEYS: Final = "population|"
-ALLOTMENT_KEYS: Final = "allotment|"
-"""Prefixes of the ledger's keys."""
-
-
-def opening(new_id: Callable[[], str], stream: StreamSpec | Mapping[str, Any], analyst: str | None) -> OpenStream:
-    """Build the request that opens a stream for an analyst; ``Invalid`` if a field is wrong."""
-    spec = as_spec(stream)
-    return valid(lambda: OpenStream(request=new_id(), stream=spec, analyst=analyst))
-
-
-def extension(new_id: Callable[[], str], **fields: Any) -> ExtendStream:
-    """Build the request that extends a stream; ``Invalid`` if a field is wrong."""
-    return valid(lambda: ExtendStream.model_validate({"request": new_id(), **fields}))
-
-
-def registration(new_id: Callable[[], str], population: Population | Mapping[str, Any]) -> RegisterPopulation:
-    """Build the request that registers a population; ``Invalid`` if a field is wrong."""
-    made = valid(lambda: Population.model_validate(population), given=population)
-    return RegisterPopulation(request=new_id(), population=made)
-
-
-def joining(new_id: Callable[[], str], source: str, population: str) -> JoinPopulation:
-    """Build the request that adds a source to a population; ``Invalid`` if a field is wrong."""
-    return valid(lambda: JoinPopulation(request=new_id(), source=source, population=population))
-
-
-def allotting(
-    new_id: Callable[[], str],
-    allotment: str,
-    epsilon: float,
-    delta: float | None,
-    source: str | None,
-    population: str | None,
-    analysts: Sequence[str],
-) -> Allot:
-    """Build the request that allots a part of a budget; ``Invalid`` if a field is wrong."""
-    fields = {"allotment": allotment, "source": source, "population": population, "epsilon": epsilon}
-    return valid(
-        lambda: Allot.model_validate({"request": new_id(), **fields, "delta": delta, "analysts": tuple(analysts)})
-    )
-
-
-def closing(new_id: Callable[[], str], source: str, stream: str, reason: str) -> CloseStream:
-    """Build the request that closes a stream; ``Invalid`` if a field is wrong."""
-    return valid(lambda: CloseStream(request=new_id(), source=source, stream=stream, reason=reason))
-
-
-def halting(new_id: Callable[[], str], source: str, stream: str | None, reason: str) -> HaltSource | HaltStream:
-    """Build the request that halts a stream or source; ``Invalid`` if a field is wrong."""
-    if stream is None:
-        return valid(lambda: HaltSource(request=new_id(), source=source, reason=reason))
-    return valid(lambda: HaltStream(request=new_id(), source=source, stream=stream, reason=reason))
-
-
-def refreshing(new_id: Callable[[], str], source: str, *, close: bool) -> RefreshSource:
-    """Build the request that refreshes a table; ``Invalid`` if a field is wrong."""
-    return valid(lambda: RefreshSource(request=new_id(), source=source, close=close))
-
-
 def as_requests(requests: Iterable[Request]) -> list[Request]:
     """Return the requests as a list; ``Invalid`` if one is not a request."""
     found = list(requests) if isinstance(requests, Iterable) else [requests]
@@ -221,8 +143,3 @@ def as_requests(requests: Iterable[Request]) -> list[Request]:
             f"requests: {type(other).__name__} is no request; give requests of the contract, as OpenStream"
         )
     return found
-
-
-def is_of(record: AllotmentRecord, source: str | None, population: str | None) -> bool:
-    """Whether an allotment is of this source or population; True if neither is given."""
-    return (source is None and population is None) or (record.source, record.population) == (source, population)

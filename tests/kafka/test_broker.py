@@ -14,13 +14,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
+from benchmarks.java_programs import java_classpath
 from stream.kafka.broker import java_runtime, programs
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
+from stream.kafka.broker.java_runtime import java
 from stream.kafka.broker.local_broker import (
     BrokerError,
     LocalBroker,
-    java,
-    java_classpath,
     prepare,
     record_start_cache,
 )
@@ -289,7 +289,7 @@ def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeyp
         return path
 
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(java_runtime, "_download", forged)
+    monkeypatch.setattr(java_runtime, "download", forged)
     with pytest.raises(BrokerError, match=r"is not the pinned one"):
         prepare()
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []

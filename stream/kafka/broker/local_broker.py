@@ -32,7 +32,7 @@ from stream.kafka.broker.broker_process import (
     start_mark,
     write_state,
 )
-from stream.kafka.broker.java_runtime import java, java_classpath, prepare
+from stream.kafka.broker.java_runtime import prepare
 from stream.kafka.broker.programs import (
     Kind,
     cluster_id,
@@ -58,8 +58,6 @@ __all__ = [
     "BrokerError",
     "BrokerInfo",
     "LocalBroker",
-    "java",
-    "java_classpath",
     "prepare",
     "record_start_cache",
 ]

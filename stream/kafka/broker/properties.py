@@ -71,8 +71,6 @@ class Member:
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": majority,
-            "share.coordinator.state.topic.replication.factor": copies,
-            "share.coordinator.state.topic.min.isr": majority,
         }
 
 
@@ -153,9 +151,6 @@ def server_properties(
         "transaction.state.log.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
         # The default of 128 MB would be an eighth of the heap.
         "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
         **({} if member is None else member.properties()),

@@ -46,25 +46,6 @@ class ReadRecord(NamedTuple):
     checksum: None = None
 
 
-class LegacyValue:
-    """Finds the value in a message of format 0 or 1."""
-
-    attributes: Final = 17
-
-    @staticmethod
-    def of(raw: memoryview) -> memoryview:
-        """Returns the bytes of the value."""
-        start = 18 if raw[16] == 0 else 26
-        for _ in range(2):
-            length = int.from_bytes(raw[start : start + 4], "big", signed=True)
-            found = raw[start + 4 : start + 4 + max(length, 0)]
-            start += 4 + max(length, 0)
-        return found
-
-
-LEGACY_VALUE: Final = LegacyValue()
-
-
 class RecordPlace(NamedTuple):
     """A position between records of a batch: the records and bytes before it."""
 

@@ -26,7 +26,6 @@ from stream.kafka.client.batch_frames import (
     ATTRIBUTES,
     COUNT,
     HEADER_BYTES,
-    LEGACY_VALUE,
     MAX_TIMESTAMP,
     BrokenBatchError,
     ReadRecord,
@@ -63,6 +62,9 @@ SHOWN_BYTES: Final = 4096
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_MASK: Final = 0x07
+_FORMAT: Final = 16
+"""Offset of the byte with the format; producers since Kafka 0.11 write 2, and others are unread."""
+_OLD_ATTRIBUTES: Final = 17
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
@@ -140,7 +142,7 @@ class BoundedBatch:
         return bool(self._batch.validate_crc())
 
     def __iter__(self) -> Iterator[Any]:
-        return self._legacy() if self._raw[16] < 2 else self._current()
+        return self._current() if self._raw[_FORMAT] >= 2 else iter([self._unread(BROKEN)])
 
     @property
     def count(self) -> int:
@@ -155,7 +157,7 @@ class BoundedBatch:
     def unfolded(self) -> tuple[memoryview, slice] | None:
         """Returns a buffer with the plain batch and its place; None if unfit for columns."""
         raw = self._raw
-        if raw[16] < 2 or not 0 < self.count <= COLUMN_RECORDS:
+        if raw[_FORMAT] < 2 or not 0 < self.count <= COLUMN_RECORDS:
             return None
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return self.data, self.place
@@ -237,25 +239,11 @@ class BoundedBatch:
         space = memoryview(bytearray(MOST_UNFOLDED_BYTES))
         return unfold(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
-    def _legacy(self) -> Iterator[Any]:
-        """Yields records before Kafka 0.11: one, or a compressed set in its value."""
-        codec = self._raw[LEGACY_VALUE.attributes] & _CODEC_MASK
-        try:
-            if codec:
-                unfolded = unfold(codec, LEGACY_VALUE.of(self._raw))
-                if unfolded is None:
-                    yield self._unread(TOO_LARGE)
-                    return
-                self._fetched.unfolded(len(unfolded))
-                del unfolded
-            yield from self._batch
-        except _UNREADABLE:
-            yield self._unread(BROKEN)
-
     def _unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
         """Builds the record that replaces those from ``first`` to ``last``."""
         raw = self._raw
-        codec = raw[ATTRIBUTES if raw[16] >= 2 else LEGACY_VALUE.attributes] & _CODEC_MASK
+        is_current = raw[_FORMAT] >= 2
+        codec = raw[ATTRIBUTES if is_current else _OLD_ATTRIBUTES] & _CODEC_MASK
         if self._digest is None:  # cached, because a batch may have hundreds of unread records
             self._digest = blake3(raw).hexdigest()
         batch = UnreadBatch(
@@ -265,7 +253,7 @@ class BoundedBatch:
             length=len(raw),
             digest=self._digest,
         )
-        is_stamped = raw[16] >= 2 and bool(raw[ATTRIBUTES] & APPEND_TIME)
+        is_stamped = is_current and bool(raw[ATTRIBUTES] & APPEND_TIME)
         stamp = int.from_bytes(raw[MAX_TIMESTAMP], "big", signed=True) if is_stamped else 0
         unread = Unread(bytes(raw[:SHOWN_BYTES]), rejection, batch)
         return ReadRecord(batch.last, stamp, int(is_stamped), None, unread, [])

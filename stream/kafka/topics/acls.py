@@ -21,6 +21,7 @@ from stream.kafka.topics.layouts import (
     alerts_group,
     budget_group,
     feed_groups,
+    layout,
     merging_group,
     monitor_group,
     worker_group,
@@ -129,34 +130,32 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
             *AclEntry.read(topics.ledger, topics.trail, topics.rejected, topics.status),
             AclEntry.own_groups(f"{settings.prefix}-{AclRole.OPERATOR}"),
         ),
-        AclRole.WORKER: (
-            *AclEntry.read(topics.queries, topics.control, topics.state),
-            *AclEntry.write(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
-            *AclEntry.check(topics.queries, topics.control, topics.state),
-            *AclEntry.check(topics.answers, topics.charges, topics.rejected, topics.status),
-            *_service(worker_group(settings)),
+        AclRole.WORKER: _service(
+            worker_group(settings),
+            reads=(topics.queries, topics.control, topics.state),
+            writes=(topics.answers, topics.state, topics.charges, topics.rejected, topics.status),
         ),
-        AclRole.BUDGET: (
-            *AclEntry.read(topics.requests, topics.charges, topics.ledger),
-            *AclEntry.write(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
-            *AclEntry.check(topics.requests, topics.charges, topics.control, topics.ledger),
-            *AclEntry.check(topics.trail, topics.rejected, topics.status),
-            *_service(budget_group(settings)),
+        AclRole.BUDGET: _service(
+            budget_group(settings),
+            reads=(topics.requests, topics.charges, topics.ledger),
+            writes=(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
         ),
         AclRole.FEED: (
-            *AclEntry.read(*live, topics.control, topics.partials, topics.merges),
-            # Feeds request the begin and end of periods.
-            *AclEntry.write(
-                topics.partials, topics.merges, topics.queries, topics.requests, topics.rejected, topics.status
+            *AclEntry.read(*live),
+            *_service(
+                merging_group(settings),
+                reads=(topics.control, topics.partials, topics.merges),
+                # Feeds request the begin and end of periods.
+                writes=(
+                    *(topics.partials, topics.merges, topics.queries),
+                    *(topics.requests, topics.rejected, topics.status),
+                ),
             ),
-            *AclEntry.check(topics.control, topics.partials, topics.merges, topics.queries),
-            *AclEntry.check(topics.requests, topics.rejected, topics.status),
             # A feed creates the changelog of a live topic when it first serves the topic.
             *(
                 AclEntry(operation, Resource.TOPIC, topics.feed_states(), prefixed=True)
                 for operation in (Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DESCRIBE_CONFIGS)
             ),
-            *_service(merging_group(settings)),
             AclEntry(Operation.READ, Resource.GROUP, feed_groups(settings), prefixed=True),
             AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, feed_groups(settings), prefixed=True),
         ),
@@ -173,12 +172,7 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
                 AclEntry(Operation.DESCRIBE, Resource.TOPIC, topic, optional=True)
                 for topic in (topics.answers, topics.state, topics.merges)
             ),
-            *AclEntry.check(
-                topics.queries, topics.control, topics.answers, topics.state, topics.partials, topics.merges
-            ),
-            *AclEntry.check(
-                topics.requests, topics.charges, topics.ledger, topics.trail, topics.rejected, topics.status
-            ),
+            *AclEntry.check(*(one.name for one in layout(topics))),
             *(
                 AclEntry(Operation.DESCRIBE, Resource.GROUP, group)
                 for group in (worker_group(settings), budget_group(settings), merging_group(settings))
@@ -248,9 +242,12 @@ def _request(principal: str, granted: AclEntry) -> CreateAclsRequest:
     )
 
 
-def _service(group: str) -> tuple[AclEntry, ...]:
-    """Returns access to a service's consumer group and its transactional ids."""
+def _service(group: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> tuple[AclEntry, ...]:
+    """Returns access to a service's topics, consumer group and transactional ids."""
     return (
+        *AclEntry.read(*reads),
+        *AclEntry.write(*writes),
+        *AclEntry.check(*dict.fromkeys((*reads, *writes))),
         AclEntry(Operation.READ, Resource.GROUP, group),
         AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"{group}-", prefixed=True),
     )

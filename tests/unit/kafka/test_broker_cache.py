@@ -189,7 +189,7 @@ def test_what_is_fetched_is_for_this_user_to_write_whatever_the_umask(
         path.write_bytes(next(content for name, content in JARS.items() if name.split(":")[1] in path.name))
         return path
 
-    monkeypatch.setattr(java_runtime, "_download", download)
+    monkeypatch.setattr(java_runtime, "download", download)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-user"))
     folder = prepare()
     assert {mode(above) for above in folder.parents if above.is_relative_to(tmp_path / "of-user")} == {0o700}

@@ -163,4 +163,3 @@ def test_clients_limit_questions_with_an_alpha_to_a_tenth_of_the_grant() -> None
     assert with_limit(plain) == plain
     assert with_limit(tight).max_price == DEFAULT_MAX_PRICE == "10%"
     assert with_limit(tight.model_copy(update={"max_price": 0.5})).max_price == 0.5
-    assert with_limit(tight, dry_run=True).max_price == 0.0
