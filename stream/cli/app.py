@@ -147,8 +147,7 @@ COMMANDS: Final = {
     ),
     "ask": Later("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
     "sql": Later(
-        "stream.cli.manage.statement_command:sql",
-        "Answer a SELECT, each number with its ±, and print the cost.",
+        "stream.cli.manage.statement_command:sql", "Answer a SELECT, each number with its ±, and print the cost."
     ),
     "answers": Later("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
     "watch": Later("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
@@ -247,8 +246,7 @@ def _sotto(
     context: typer.Context,
     *,
     _version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Differentially private answers on a Kafka query stream."""

@@ -37,19 +37,24 @@ def digest(number: int = 1, **changes: Any) -> StreamStatus:
 
 def test_free_answers_are_counted_by_the_digest_and_as_of_its_time() -> None:
     shown = ShownGrant(grant(answered=1), digest(), 1e9)
-    assert (shown.answered, shown.charged, shown.state, shown.spent.epsilon) == (90, "1 / 5", "open", 0.05)
+    assert (shown.totals.answered, shown.charged, shown.state, shown.totals.spent.epsilon) == (
+        90,
+        "1 / 5",
+        "open",
+        0.05,
+    )
     assert shown.as_of.startswith("2001-09-0")
 
 
 @pytest.mark.parametrize("older", [None, digest(number=2), digest(answered=1, tops=0)])
 def test_a_digest_that_knows_less_or_is_of_another_opening_is_not_shown(older: StreamStatus | None) -> None:
     shown = ShownGrant(grant(answered=3, tops=2), older, 1e9)
-    assert (shown.answered, shown.charged, shown.as_of) == (3, "2 / 5", "the last charge")
+    assert (shown.totals.answered, shown.charged, shown.as_of) == (3, "2 / 5", "the last charge")
 
 
 def test_figures_are_final_once_the_ledger_has_the_last_totals() -> None:
     shown = ShownGrant(grant(answered=9, tops=2, state="closed", settled=True), digest(), 1e9)
-    assert (shown.answered, shown.state, shown.as_of) == (9, "closed", "its end")
+    assert (shown.totals.answered, shown.state, shown.as_of) == (9, "closed", "its end")
 
 
 def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:

@@ -143,10 +143,5 @@ def _share(part: int, rows: int) -> str:
     if part == rows:
         return "100 %"
     percent = 100 * part / rows
-    return (
-        "< 0.01 %"
-        if percent < 0.01
-        else f"{min(percent, 99.99):.3g} %"
-        if percent < 99
-        else f"{min(percent, 99.99):.4g} %"
-    )
+    digits = 3 if percent < 99 else 4
+    return "< 0.01 %" if percent < 0.01 else f"{min(percent, 99.99):.{digits}g} %"

@@ -221,11 +221,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
 def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
     """Check a file; its content decides the format, not its name."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
-    from stream.dev.backup.backup_file import (  # noqa: PLC0415
-        BackupFile,
-        check_backup,
-        is_backup,
-    )
+    from stream.dev.backup.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415
 
     if is_backup(file):
         checked = check_backup(BackupFile(file), noted)

@@ -90,8 +90,7 @@ def ask(
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="A public threshold for this query only.")] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option(help="Requested error bound, at the smallest charge (laplace and pmw)."),
+        float | None, typer.Option(help="Requested error bound, at the smallest charge (laplace and pmw).")
     ] = None,
     max_price: MaxPrice = None,
     dry_run: DryRun = False,

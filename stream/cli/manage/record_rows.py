@@ -70,19 +70,9 @@ class ShownGrant:
         return digest if (digest.answered, digest.tops) >= (grant.answered, grant.tops) else None
 
     @property
-    def answered(self) -> int:
-        """Return the number of answers."""
-        return (self._newer or self.grant).answered
-
-    @property
-    def tops(self) -> int:
-        """Return the number of charged answers."""
-        return (self._newer or self.grant).tops
-
-    @property
-    def spent(self) -> Amount:
-        """Return the spent part of the grant."""
-        return (self._newer or self.grant).spent
+    def totals(self) -> GrantRecord | StreamStatus:
+        """Return the record with the latest answers, charges and spent amount."""
+        return self._newer or self.grant
 
     @property
     def state(self) -> str:
@@ -122,7 +112,7 @@ class ShownGrant:
     @property
     def charged(self) -> str:
         """Return "used / granted" ordinary charges; "once" if one charge pays for all answers."""
-        left = whole_left(self._cutoff, self.tops, (self._newer or self.grant).surplus)
+        left = whole_left(self._cutoff, self.totals.tops, self.totals.surplus)
         return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
 
     @property

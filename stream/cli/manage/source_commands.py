@@ -151,9 +151,9 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
                 one.state,
                 asked(one.grant.spec),
                 amount(one.grant.cost),
-                amount(one.spent),
+                amount(one.totals.spent),
                 amount(one.grant.refunded),
-                str(one.answered),
+                str(one.totals.answered),
                 one.charged,
                 one.as_of,
             ]

@@ -74,7 +74,7 @@ def list_streams(
                 one.grant.spec.mechanism.kind,
                 one.state,
                 amount(one.grant.cost),
-                amount(one.spent),
+                amount(one.totals.spent),
                 one.charged,
             ]
             for name, one, period in lines
@@ -138,12 +138,12 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
                 f"{grant.calibration.alpha:g}",
                 asked(grant.spec),
                 amount(grant.cost),
-                amount(shown.spent),
+                amount(shown.totals.spent),
                 amount(grant.refunded),
-                str(shown.answered),
+                str(shown.totals.answered),
                 shown.charged,
                 shown.as_of,
-            ],
+            ]
         ],
     )
     if grant.spec.standing is not None:

@@ -245,7 +245,7 @@ def plan(
                 "calibrations": list(listed),
                 **({"needed": needs} if alpha is not None else {}),
                 **({"question": asdict(charge)} if charge is not None else {}),
-            },
+            }
         )
         return
     print_plan(spec, listed, chosen)

@@ -164,10 +164,7 @@ def _print_others(others: list[Choice]) -> None:
 
 def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each form
     """Describe the quantity that α bounds; empty if it is each answer."""
-    rows, any_of = (
-        wanted.setting.rows,
-        "" if facts.attribute else ", of any attribute: --attribute selects one",
-    )
+    rows, any_of = (wanted.setting.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
     match wanted.form:
         case "fraction" if wanted.shares:
             return f"a share of the {rows:,} rows"

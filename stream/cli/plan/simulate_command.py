@@ -38,8 +38,7 @@ def simulate(
     source: Annotated[
         str | None,
         typer.Option(
-            help="The source as for 'sotto source add'. Read from the ledger if omitted.",
-            metavar="SOURCE",
+            help="The source as for 'sotto source add'. Read from the ledger if omitted.", metavar="SOURCE"
         ),
     ] = None,
     table: Annotated[
@@ -47,8 +46,7 @@ def simulate(
         typer.Option(help="A public CSV or Parquet file of the declared domain, in place of the source's."),
     ] = None,
     rows: Annotated[
-        int | None,
-        typer.Option("--synthetic", help="Generate N rows instead.", min=1, max=MAX_SYNTHETIC_ROWS),
+        int | None, typer.Option("--synthetic", help="Generate N rows instead.", min=1, max=MAX_SYNTHETIC_ROWS)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed. Generated and printed if omitted.", min=0)] = None,
     runs: Annotated[int, typer.Option(help="Runs, each with different noise.", min=1, max=MAX_RUNS)] = 5,

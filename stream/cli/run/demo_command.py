@@ -189,7 +189,7 @@ def audit(
                 "seed": seed,
                 "false_alarm": false_alarm,
                 "findings": [finding.to_json() for finding in findings],
-            },
+            }
         )
     else:
         show_table(

@@ -70,8 +70,7 @@ _FOLDER = Path("contract")
 def export(
     folder: Folder = _FOLDER,
     release: Annotated[
-        bool,
-        typer.Option("--release", help="Also save it as the released version, which can no longer change."),
+        bool, typer.Option("--release", help="Also save it as the released version, which can no longer change.")
     ] = False,
 ) -> None:
     """Write the contract's files; required after every change of an event or a topic."""

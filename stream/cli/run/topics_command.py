@@ -92,7 +92,15 @@ def acl(
         for one, granted in wanted.items():
             typer.echo("\n".join(command(holders[one], granted, settings.bootstrap)))
     elif as_json:
-        show_json([_plain(one, holders[one], given) for one, granted in wanted.items() for given in granted])
+        fixed = {"host": ANY_HOST, "permission": "Allow"}
+        names = ("operation", "resource", "name", "pattern")
+        show_json(
+            [
+                {"role": one, "principal": holders[one], **fixed, **{name: getattr(given, name) for name in names}}
+                for one, granted in wanted.items()
+                for given in granted
+            ]
+        )
     else:
         show_table(
             "Roles",
@@ -114,16 +122,3 @@ def acl(
 async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) -> None:
     for principal, granted in wanted.items():
         await apply(settings, principal, granted)
-
-
-def _plain(role: AclRole, principal: str, granted: AclEntry) -> dict[str, str]:
-    return {
-        "role": role,
-        "principal": principal,
-        "host": ANY_HOST,
-        "permission": "Allow",
-        "operation": granted.operation,
-        "resource": granted.resource,
-        "name": granted.name,
-        "pattern": granted.pattern,
-    }

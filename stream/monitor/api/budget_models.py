@@ -46,8 +46,7 @@ class Forecast(View):
     ]
     at: Annotated[Time | None, Field(description="Time at which it runs out or renews; null for other outcomes.")]
     part: Annotated[
-        BudgetPart | None,
-        Field(description="The part that runs out first or is gone; null for other outcomes."),
+        BudgetPart | None, Field(description="The part that runs out first or is gone; null for other outcomes.")
     ]
 
 
@@ -169,10 +168,7 @@ class TrailPage(View):
             description=f"Number of entries that can be listed: the latest {HELD_ENTRIES:,} without notes of spending."
         ),
     ]
-    broken: Annotated[
-        str | None,
-        Field(description="The first break of the chain; null if it is intact."),
-    ]
+    broken: Annotated[str | None, Field(description="The first break of the chain; null if it is intact.")]
     matching: int
     offset: int
     items: list[TrailRow]

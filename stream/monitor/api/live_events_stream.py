@@ -165,8 +165,7 @@ class EventStreams:
             return web.Response(headers=headers)
         if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
             raise too_many(
-                "too many live connections with this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS",
-                10,
+                "too many live connections with this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS", 10
             )
         self._open[bearer.name] += 1
         subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]

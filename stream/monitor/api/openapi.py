@@ -65,10 +65,7 @@ def document() -> _Json:
         "openapi": "3.1.0",
         "info": {"title": "Sotto monitor", "version": VERSION},
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
@@ -102,10 +99,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = {
-            "required": True,
-            "content": _json(schemas[route.method, route.path, "body"]),
-        }
+        operation["requestBody"] = {"required": True, "content": _json(schemas[route.method, route.path, "body"])}
     return operation
 
 

@@ -35,10 +35,7 @@ def period_view(period: Period | None) -> PeriodView | None:
     if period is None:
         return None
     return PeriodView(
-        number=period.number,
-        starts=period.starts / 1000,
-        ends=period.ends / 1000,
-        counted=period.counted,
+        number=period.number, starts=period.starts / 1000, ends=period.ends / 1000, counted=period.counted
     )
 
 

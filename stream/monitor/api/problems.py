@@ -126,8 +126,7 @@ class RequestTurns:
             self._remove_disconnected()
         if self._is_full(name):
             raise too_many(
-                f"too many queued requests (limit {self._each} per name, {self._most} in total); retry later",
-                10,
+                f"too many queued requests (limit {self._each} per name, {self._most} in total); retry later", 10
             )
         waiter = _Waiter(gone, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(name, deque()).append(waiter)

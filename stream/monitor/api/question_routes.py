@@ -72,8 +72,7 @@ class Asker:
         new = [one for one in queries if self._known(one) is None]
         if new and sum(not one.answer.done() for one in self._asked.values()) + len(new) > MAX_WAITING:
             raise too_many(
-                f"at most {MAX_WAITING} questions wait for their answers at a time; ask again in a moment",
-                5,
+                f"at most {MAX_WAITING} questions wait for their answers at a time; ask again in a moment", 5
             )
         answers = [(self._known(one) or self._begin(one)).answer for one in queries]
         _, late = await asyncio.wait(answers, timeout=timeout)

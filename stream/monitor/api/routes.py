@@ -328,9 +328,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
         ) from None
     except KafkaError as error:
         raise ProblemError(
-            503,
-            "unavailable",
-            f"Kafka: {type(error).__name__}; send the same request again with the same id",
+            503, "unavailable", f"Kafka: {type(error).__name__}; send the same request again with the same id"
         ) from None
     log.info("request committed", kind=asked.kind, outcome=receipt.outcome, by=call.who.name)
     return receipt

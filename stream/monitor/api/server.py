@@ -48,12 +48,7 @@ _POLICY = (
 )
 CONTENT_SECURITY_POLICY = "; ".join(_POLICY)
 
-_TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PAGE_HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,

@@ -168,8 +168,7 @@ class FeedView(View):
         str | None, Field(description="Delay of an idle partition's clock; null for a clock of watermarks.")
     ]
     asked_to: Annotated[
-        Time | None,
-        Field(description="End of the last answered window in event time; null before any."),
+        Time | None, Field(description="End of the last answered window in event time; null before any.")
     ]
     asked_at: Annotated[Time | None, Field(description="Time of the last answer of its streams.")]
     processes: list[FeedProcess]

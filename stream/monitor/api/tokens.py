@@ -118,7 +118,9 @@ class TokenFile(BaseModel):
         token = self._by_id.get(bearer.token)
         return token is not None and token.standing(now) == "valid" and token.role == bearer.role
 
-    def with_token(self, name: str, role: AccessRole, *, now: int, expires: int | None) -> tuple[Self, Token, str]:
+    def with_token(
+        self, name: str, role: AccessRole, *, now: int, expires: int | None
+    ) -> tuple[TokenFile, Token, str]:
         """Return the file with a new token, the token's entry, and its text, which is not stored."""
         for token in self.tokens:
             if token.name == name and token.revoked is None and token.role != role:
@@ -130,19 +132,16 @@ class TokenFile(BaseModel):
             raise TokenError(f"there are {MAX_TOKENS} tokens already; start a new file")
         text = new_text()
         fresh = Token.from_text(text, name, role, created=now, expires=expires)
-        return self._with((*self.tokens, fresh)), fresh, text
+        return TokenFile(tokens=(*self.tokens, fresh)), fresh, text
 
-    def without(self, which: str, now: int) -> tuple[Self, tuple[Token, ...]]:
+    def without(self, which: str, now: int) -> tuple[TokenFile, tuple[Token, ...]]:
         """Return the file with a name's tokens or one token revoked, and the revoked entries."""
         found = [token for token in self.tokens if which in {token.name, token.id}]
         if not found:
             raise TokenError(f"there is no name and no token '{which[:128]}'; 'sotto token list' lists them")
         ended = tuple(token.model_copy(update={"revoked": now}) for token in found if token.revoked is None)
         by_id = {token.id: token for token in ended}
-        return self._with(tuple(by_id.get(token.id, token) for token in self.tokens)), ended
-
-    def _with(self, tokens: tuple[Token, ...]) -> Self:
-        return type(self)(tokens=tokens)
+        return TokenFile(tokens=tuple(by_id.get(token.id, token) for token in self.tokens)), ended
 
     @cached_property
     def _by_id(self) -> Mapping[str, Token]:

@@ -19,7 +19,7 @@ from stream.kafka.client.client_patches import group_members
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, merging_group, worker_group
 from stream.log import get_logger
-from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
+from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.state.entries import Series
 from stream.monitor.state.monitor_tables import Tables
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
@@ -129,7 +129,6 @@ class GroupWatch:
         rows = []
         for number in range(max(counts.values())):
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
-            restore = self._tables.restores.get((group.role, number))
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
                 self._behind(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
@@ -143,7 +142,7 @@ class GroupWatch:
                     end=end[inputs[0]],
                     lag=sum(lags),
                     events_per_second=self._rate(group.role, number, sum(positions)),
-                    restore=restore and Restore.from_record(restore.record, updated=restore.updated),
+                    restore=self._tables.restores.get((group.role, number)),
                 )
             )
         return rows

@@ -17,7 +17,6 @@ from schemas import (
     AllotmentRecord,
     Amount,
     MemberStatus,
-    PartitionStatus,
     Period,
     PopulationRecord,
     Position,
@@ -189,14 +188,6 @@ class StreamEntry:
         """True if it is open and its charged answers are nearly used up."""
         left, cutoff = self.tops_left, self.cutoff
         return self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY * cutoff
-
-
-@dataclass(slots=True)
-class RestoreEntry:
-    """The latest status of a partition's restore."""
-
-    record: PartitionStatus
-    updated: float
 
 
 @dataclass(slots=True)

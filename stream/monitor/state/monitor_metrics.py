@@ -115,11 +115,7 @@ class _Figures(Collector):
         yield rejected
         trail = tables.trail
         yield _gauge("trail_entries", "Entries of the audit trail.", trail.entries)
-        yield _gauge(
-            "trail_broken",
-            "1 if the chain of the audit trail is broken.",
-            trail.broken is not None,
-        )
+        yield _gauge("trail_broken", "1 if the chain of the audit trail is broken.", trail.broken is not None)
 
     def _sources(self) -> Iterable[_Family]:
         epsilon = GaugeMetricFamily(

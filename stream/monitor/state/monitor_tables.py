@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from schemas import MemberStatus, PartitionStatus, StreamState, named_from, registered_as
+from stream.monitor.api.service_models import Restore
 from stream.monitor.state.budget_history import TrailState
 from stream.monitor.state.digests import (
     ControlShape,
@@ -27,7 +28,6 @@ from stream.monitor.state.entries import (
     Activity,
     Lines,
     MemberEntry,
-    RestoreEntry,
     SharedBudgets,
     SourceEntry,
     StreamEntry,
@@ -59,7 +59,7 @@ class Tables:
         self.streams: dict[str, StreamEntry] = {}
         self.source_lines = Lines()
         self.stream_lines = Lines()
-        self.restores: dict[tuple[str, int], RestoreEntry] = {}
+        self.restores: dict[tuple[str, int], Restore] = {}
         self.members: dict[str, MemberEntry] = {}
         self.trail = TrailState()
         self.shared = SharedBudgets()
@@ -182,7 +182,8 @@ class Tables:
             self._add_member(read(MemberStatus, record.value), record.timestamp / 1000)
         elif (record.key or b"").startswith(b"@"):
             restore = read(PartitionStatus, record.value)
-            self.restores[restore.role, restore.partition] = RestoreEntry(restore, record.timestamp / 1000)
+            updated = record.timestamp / 1000
+            self.restores[restore.role, restore.partition] = Restore.from_record(restore, updated=updated)
             if restore.role == "worker":
                 self._forget_refusals(record.partition)
             self.changes["workers"] += 1

@@ -430,13 +430,8 @@ def test_restores_are_known_by_service_and_partition() -> None:
     )
     value = report.model_dump_json().encode()
     installation.tables.add_record(Record(installation.driver.topics.status, 3, 0, 5000, b"@worker|3", value))
-    entry = installation.tables.restores["worker", 3]
-    assert (entry.record.phase, entry.record.records, entry.record.total, entry.updated) == (
-        "restoring",
-        10,
-        40,
-        5.0,
-    )
+    restore = installation.tables.restores["worker", 3]
+    assert (restore.phase, restore.records, restore.total, restore.updated) == ("restoring", 10, 40, 5.0)
     assert not installation.tables.streams
 
 
