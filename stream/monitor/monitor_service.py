@@ -15,11 +15,10 @@ from stream.kafka.topics.acls import AclRole
 from stream.kafka.topics.creation import look_up
 from stream.log import get_logger
 from stream.monitor.api.models import Readiness
-from stream.monitor.api.monitor_state import Monitor, MonitorEndedError
+from stream.monitor.api.monitor_state import HISTORY_SPACING, Monitor, MonitorEndedError
 from stream.monitor.api.question_routes import Asker, OnDemand
 from stream.monitor.api.server import add_api
 from stream.monitor.api.tokens import TokenFile
-from stream.monitor.api.views import HISTORY_SPACING
 from stream.monitor.state.consumer_groups import GroupWatch
 from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_metrics import TopicWatch

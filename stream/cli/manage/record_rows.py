@@ -210,22 +210,8 @@ _AMOUNTS: Final = ("asked", "left", "granted", "spent", "refunded")
 _TOTALS: Final = ("granted", "spent", "refunded", "left")
 _PARTS: Final = ("epsilon", "delta", "rho")
 _WORDS: Final = (
-    *(
-        "kind",
-        "action",
-        "outcome",
-        "event",
-        "source",
-        "population",
-        "stream",
-        "analyst",
-        "allotment",
-        "analysts",
-        "by",
-        "mechanism",
-        "reason",
-    ),
-    *("request", "since"),
+    *("kind", "action", "outcome", "event", "source", "population", "stream", "analyst"),
+    *("allotment", "analysts", "by", "mechanism", "reason", "request", "since"),
 )
 _NUMBERS: Final = ("epsilon", "delta")
 _COUNTS: Final = ("answers", "sources", "streams", "lost")

@@ -20,6 +20,9 @@ from stream.monitor.state.monitor_alerts import Alerts
 from stream.monitor.state.monitor_tables import ChangeTopic, Tables
 from stream.settings import Settings
 
+HISTORY_SPACING = 10.0
+"""Seconds between points of the installation's history."""
+
 _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
     "overview": ("sources", "streams", "rejected", "workers"),
     "sources": ("sources", "streams"),
@@ -65,7 +68,8 @@ class Monitor:
     """Computes one plan or curve at a time, to leave processors to the services on this host."""
     showing: RequestTurns = field(default_factory=lambda: RequestTurns(most=1000, each=100, rest=1.0))
     """Computes views for at most half of the event loop's time, which the tables' reader shares."""
-    history: Series = field(default_factory=views.new_history)
+    history: Series = field(default_factory=lambda: Series(width=3, spacing=HISTORY_SPACING, limit=361))
+    """The totals of one hour."""
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
     topics: Inspection | None = None
@@ -97,7 +101,7 @@ class Monitor:
 
     def remember(self) -> None:
         """Add the current totals to the history."""
-        views.remember(self.history, self.tables, self.clock())
+        self.history.add((self.clock(), self.tables.totals.answered, self.tables.totals.tops))
 
     def show_workers(self, workers: WorkersView) -> None:
         """Replace the view of the workers."""

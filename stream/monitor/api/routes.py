@@ -44,6 +44,13 @@ from stream.monitor.api.budget_models import (
     TrailPage,
     TrailQuery,
 )
+from stream.monitor.api.budget_views import (
+    list_allotments,
+    list_populations,
+    list_trail,
+    population_detail,
+    spending,
+)
 from stream.monitor.api.forms import (
     Curve,
     CurveRequest,
@@ -76,11 +83,9 @@ from stream.monitor.api.models import (
     ViewName,
 )
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.population_views import list_allotments, list_populations, population_detail, spending
 from stream.monitor.api.problems import ProblemError, unknown
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RejectedView, WorkersView
 from stream.monitor.api.tokens import Bearer
-from stream.monitor.api.trail_views import list_trail
 from stream.monitor.state.entries import SourceEntry
 from stream.monitor.state.monitor_alerts import view_of
 from stream.monitor.state.monitor_tables import Tables

@@ -18,6 +18,7 @@ from schemas import MAX_DEFINITION_BYTES
 from schemas.json_limits import repeats_a_field, shape_fault
 from stream.log import RateLimiter, get_logger
 from stream.monitor.api.budget_models import TrailFilter
+from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.connections import IDLE_SECONDS, cut_off
 from stream.monitor.api.live_events_stream import EventStreams
 from stream.monitor.api.models import ProblemCode, Readiness, View
@@ -26,7 +27,6 @@ from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed, refuse_repeated, too_many
 from stream.monitor.api.routes import ROUTES, Call, Route, may
 from stream.monitor.api.tokens import Bearer, TokenError, article
-from stream.monitor.api.trail_views import TrailExports
 from stream.monitor.state.monitor_metrics import CONTENT_TYPE, exposition
 from stream.version import SERVER_NAME
 

@@ -47,22 +47,9 @@ from stream.privacy.ledger.ledger_records import KEPT_OF_A_VERSION
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of, standing_words
 
-HISTORY_SPACING = 10.0
-"""Seconds between points of the installation's history."""
-HISTORY_POINTS = 361
 _DRY_WINDOW = RATE_WINDOWS.index(600)
 
 _records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-
-
-def new_history() -> Series:
-    """Return an empty history for one hour of totals."""
-    return Series(width=3, spacing=HISTORY_SPACING, limit=HISTORY_POINTS)
-
-
-def remember(history: Series, tables: Tables, now: float) -> None:
-    """Add the current totals."""
-    history.add((now, tables.totals.answered, tables.totals.tops))
 
 
 def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bool, now: float) -> Overview:

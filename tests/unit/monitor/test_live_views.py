@@ -9,9 +9,9 @@ import pytest
 
 from stream.monitor.api import live_events_stream, routes
 from stream.monitor.api.budget_models import TrailPage, TrailQuery
+from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.live_events_stream import LiveView, LiveViews
 from stream.monitor.api.models import Health
-from stream.monitor.api.trail_views import list_trail
 from stream.monitor.state.budget_history import TrailState
 from tests.unit.monitor.installation import VIEWER, Installation, bearer
 

@@ -8,8 +8,8 @@ import pytest
 
 from schemas import ExtendStream, OpenStream
 from stream.monitor.api.budget_models import TrailQuery
+from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.routes import ROUTES
-from stream.monitor.api.trail_views import list_trail
 from tests.unit.monitor.installation import (
     ANALYST,
     FEED,

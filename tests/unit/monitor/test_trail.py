@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream.monitor.api.budget_models import Forecast, TrailQuery
-from stream.monitor.api.trail_views import list_trail
+from stream.monitor.api.budget_views import list_trail
 from stream.monitor.state.budget_history import DAY, PACE_WINDOWS
 from stream.monitor.state.monitor_metrics import exposition
 from stream.monitor.state.monitor_tables import Tables
