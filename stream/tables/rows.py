@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from mmap import mmap
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -67,50 +66,25 @@ def _text(cell: object) -> str | None:
             return None
 
 
-_FIRST_BYTES: Final = 1 << 16
-_MOST_BYTES: Final = 1 << 23
-
-
 class GrowingColumn:
-    """Items of one type, in memory blocks that return to the operating system when freed.
-
-    The allocator would keep the memory of small arrays, so that a column would use it twice.
-    """
+    """Items of one type, once in memory: large arrays are mapped, and grow in place without a copy."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
-        self._kind = kind
-        self._blocks: list[npt.NDArray[Any]] = []
+        self._items: npt.NDArray[Any] = np.empty(0, dtype=kind)
         self._filled = 0
 
     def extend(self, items: npt.NDArray[Any]) -> None:
         """Add items at the end."""
-        taken = 0
-        while taken < len(items):
-            if not self._blocks or self._filled == len(self._blocks[-1]):
-                size = min(_FIRST_BYTES << len(self._blocks), _MOST_BYTES)
-                self._blocks.append(np.frombuffer(mmap(-1, size), dtype=self._kind))
-                self._filled = 0
-            block = self._blocks[-1]
-            count = min(len(items) - taken, len(block) - self._filled)
-            block[self._filled : self._filled + count] = items[taken : taken + count]
-            self._filled += count
-            taken += count
+        end = self._filled + len(items)
+        if end > len(self._items):
+            self._items.resize(max(end, len(self._items) * 9 // 8), refcheck=False)
+        self._items[self._filled : end] = items
+        self._filled = end
 
     def joined(self) -> npt.NDArray[Any]:
-        """Return all items and empty the column; each block is freed once it is copied."""
-        blocks, self._blocks = self._blocks, []
-        if not blocks:
-            return np.empty(0, self._kind)
-        items = sum(map(len, blocks[:-1])) + self._filled
-        found = np.frombuffer(mmap(-1, items * self._kind.itemsize), dtype=self._kind)
-        filled = 0
-        blocks.reverse()
-        while blocks:
-            block = blocks.pop()[: items - filled]
-            found[filled : filled + len(block)] = block
-            filled += len(block)
-            del block
-        return found
+        """Return all items; none may be added afterwards."""
+        self._items.resize(self._filled, refcheck=False)
+        return self._items
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +177,7 @@ class Rows:
 
 
 class Gathered:
-    """Collects batches into one table, and frees them while joining."""
+    """Collects batches into one table."""
 
     def __init__(self, source: TableSource) -> None:
         self._source = source
