@@ -27,7 +27,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps: bool = True) -> Tab
         names_causes=settings.table_causes,
     )
     reader = GuardedReader(limits)
-    return TableStore.keyed_by(key, reader, reader.stamp, keeps=keeps)
+    return TableStore.keyed_by(key, read=reader, stamp=reader.stamp, keeps=keeps)
 
 
 def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHealth | None = None) -> Engine:

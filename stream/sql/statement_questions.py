@@ -160,8 +160,11 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
     named = _Attributes(source)
     columns = tuple(_resolved(column, named) for column in statement.columns)
     for column in columns:
-        if isinstance(column, AnswerColumn):
-            _require_columns(column, named, source)
+        if isinstance(column, AnswerColumn) and column.person is not None:
+            _require_person(column.person, source)
+        for name in column.counted if isinstance(column, AnswerColumn) else ():
+            if source.person is None or name.casefold() != source.person.casefold():
+                named.find(name, "COUNT")
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, statement.conditions)
@@ -199,14 +202,6 @@ class _Attributes:
             return alike[0]
         hint = did_you_mean(name, self._names) or f"; there are {listed(self._names)}"
         raise StatementError(f"{where}: no attribute is called {shown(name)}{hint}")
-
-
-def _require_columns(column: AnswerColumn, named: _Attributes, source: TableSource) -> None:
-    if column.person is not None:
-        _require_person(column.person, source)
-    for name in column.counted:
-        if source.person is None or name.casefold() != source.person.casefold():
-            named.find(name, "COUNT")
 
 
 def _require_groups(

@@ -268,7 +268,8 @@ class PrivateTable:
                 f"the table declares {shown(leaf.attribute)} otherwise; parse the predicate for this table"
             )
         if len(leaf.cuts) > _MOST_CUTS_BY_BITMAP:
-            return self._among(leaf)
+            inside = membership(leaf.cuts, leaf.size)
+            return self._kept((leaf.attribute, "among", leaf.cuts), lambda codes: inside[codes])
         # The rows below each cut include those below the previous one; the differences are ranges.
         return reduce(np.bitwise_xor, [self._below(leaf.attribute, leaf.size, cut) for cut in leaf.cuts])
 
@@ -278,10 +279,6 @@ class PrivateTable:
         if cut == size:
             return self._everyone
         return self._kept((attribute, "below", cut), lambda codes: codes < cut)
-
-    def _among(self, leaf: Codes) -> Bitmap:
-        key: _BitmapKey = (leaf.attribute, "among", leaf.cuts)
-        return self._kept(key, lambda codes: membership(leaf.cuts, leaf.size)[codes])
 
     def _bit(self, attribute: str, bit: int) -> Bitmap:
         return self._kept((attribute, "bit", bit), lambda codes: (codes & (1 << bit)).astype(np.bool_))

@@ -30,6 +30,8 @@ from stream.tables.expressions import (
 from stream.tables.table_errors import PredicateError, listed, normal, shown
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
+_NEGATED: Final = frozenset({"<>", ">=", ">"})
+"""Operators that are the negations of =, < and <=."""
 Constant = str | Decimal
 """A literal of a predicate: a string, or a number as it was written."""
 
@@ -60,11 +62,12 @@ class Attribute:
         """Return the predicate of rows whose value compares so with the literal."""
         match self.domain:
             case Categories():
-                return self._compare_category(operator, literal)
+                found = self._equal_category(operator, literal)
             case Integers() as integers:
-                return self._compare_integer(integers, operator, self._number(literal))
+                found = self._below_integer(integers, operator, self._number(literal))
             case Bins() as bins:
-                return self._compare_bin(bins, operator, self._number(literal))
+                found = self._below_bin(bins, operator, self._number(literal))
+        return negation(found) if operator in _NEGATED else found
 
     def between(self, low: Constant, high: Constant) -> Predicate:
         """Return the predicate of rows between two literals, both included."""
@@ -119,14 +122,13 @@ class Attribute:
             raise PredicateError(f"{shown(self.name)} is numeric; write numbers without quotes", literal)
         return literal
 
-    def _compare_category(self, operator: Operator, literal: Constant) -> Predicate:
+    def _equal_category(self, operator: Operator, literal: Constant) -> Predicate:
         if operator not in {"=", "<>"}:
             raise PredicateError(f"categories of {shown(self.name)} have no order; compare with =, <> or IN")
         if not isinstance(literal, str):
             raise PredicateError(f"{shown(self.name)} holds categories; put them in single quotes", str(literal))
         code = self._category_code(literal)
-        equal = codes(self.name, self.domain.size, (code, code + 1))
-        return equal if operator == "=" else negation(equal)
+        return codes(self.name, self.domain.size, (code, code + 1))
 
     def _category_code(self, category: str) -> int:
         code = self._code_of.get(category)
@@ -143,20 +145,19 @@ class Attribute:
             )
         return code
 
-    def _compare_integer(self, domain: Integers, operator: Operator, literal: Decimal) -> Predicate:
+    def _below_integer(self, domain: Integers, operator: Operator, literal: Decimal) -> Predicate:
+        """Return the predicate of =, < or <=, or of the operator that the given one negates."""
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
         match operator:
             case "<" | ">=":
-                below = codes(self.name, domain.size, (0, ceiling))
-                return below if operator == "<" else negation(below)
+                return codes(self.name, domain.size, (0, ceiling))
             case "<=" | ">":
-                up_to = codes(self.name, domain.size, (0, floor + 1))
-                return up_to if operator == "<=" else negation(up_to)
+                return codes(self.name, domain.size, (0, floor + 1))
             case "=" | "<>":
-                equal = codes(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
-                return equal if operator == "=" else negation(equal)
+                return codes(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
 
-    def _compare_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
+    def _below_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
+        """Return the predicate of < or <=, or of the operator that the given one negates."""
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
@@ -164,10 +165,9 @@ class Attribute:
         # The last bin includes its upper edge, so only <= and > can use that edge.
         is_last = edge == domain.size
         if operator in {"<=", ">"} and is_last:
-            return TRUE if operator == "<=" else FALSE
+            return TRUE
         if operator in {"<", ">="} and not is_last:
-            below = codes(self.name, domain.size, (0, edge))
-            return below if operator == "<" else negation(below)
+            return codes(self.name, domain.size, (0, edge))
         remedy = "use <= or > with the last edge" if is_last else "use < or >= with an edge"
         raise PredicateError(f"bins of {shown(self.name)} cannot tell {operator} here; {remedy}", str(literal))
 

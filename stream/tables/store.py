@@ -97,16 +97,9 @@ class TableStore:
             self.put(name, frame)
 
     @classmethod
-    def keyed_by(
-        cls,
-        key: NoiseKey,
-        read: Callable[[TableSource], Rows] = Rows.load,
-        stamp: Callable[[TableSource], Stamp] = lambda source: stamp_of(source.path),
-        *,
-        keeps: bool = True,
-    ) -> TableStore:
-        """Create a store with keys derived from the noise key and the older ones."""
-        return cls(*map(table_key, (key, *key.older)), read=read, stamp=stamp, keeps=keeps)
+    def keyed_by(cls, key: NoiseKey, **options: Any) -> TableStore:
+        """Create a store with these options, and keys derived from the noise key and the older ones."""
+        return cls(*map(table_key, (key, *key.older)), **options)
 
     def put(self, source_name: str, frame: Frame) -> None:
         """Use a table in memory for the source of this name instead of its path."""

@@ -31,14 +31,6 @@ SOURCE_DELTA = 0.25
 _KEY_CONTEXT = "sotto 2026 audit noise key v1"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Independent runs on both sides, and the calibration's method, if there are several."""
-
-    transcripts: tuple[list[Transcript], list[Transcript]]
-    method: str
-
-
 @dataclass
 class _AuditRun:
     side: int
@@ -48,8 +40,11 @@ class _AuditRun:
     over: bool = False
 
 
-def sample(case: Case, *, runs: int, seed: int) -> Sample:
-    """Make ``runs`` runs on each side; the same seed gives the same transcripts."""
+def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
+    """Make independent runs on each side; return their transcripts and the calibration's method.
+
+    The same seed gives the same transcripts.
+    """
     transcripts: tuple[list[Transcript], list[Transcript]] = ([], [])
     method = ""
     for first in range(0, runs, RUNS_AT_A_TIME):
@@ -59,7 +54,7 @@ def sample(case: Case, *, runs: int, seed: int) -> Sample:
         for run in played:
             transcripts[run.side].append(tuple(run.seen))
         method = _method(driver)
-    return Sample(transcripts, method)
+    return transcripts, method
 
 
 class _Installation:
@@ -221,11 +216,11 @@ def audit_all(
 
 
 def _audited(case: Case, runs: int, seed: int, alpha: float) -> Finding:
-    made = sample(case, runs=runs, seed=seed)
-    event, likely, unlikely, tested, bound = judge(case, made.transcripts, alpha)
+    transcripts, method = sample(case, runs=runs, seed=seed)
+    event, likely, unlikely, tested, bound = judge(case, transcripts, alpha)
     return Finding(
         mechanism=case.kind,
-        method=made.method,
+        method=method,
         epsilon=case.epsilon,
         delta=case.delta,
         pair=case.pair,

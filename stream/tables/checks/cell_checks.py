@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, assert_never, get_args
@@ -28,7 +29,7 @@ class Commonest:
     """Counts values, truncated to 60 characters; exact up to ``MAX_VALUES``."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, int] = {}
+        self._rows: Counter[str] = Counter()
         self._all = True
 
     def __iter__(self) -> Iterator[str]:
@@ -38,22 +39,21 @@ class Commonest:
     def add(self, values: pl.Series) -> None:
         """Count a batch of texts, without missing ones."""
         counted = values.drop_nulls().str.head(_SHOWN_LENGTH).alias("value").value_counts(name="rows")
-        for value, rows in counted.iter_rows():
-            self._rows[value] = self._rows.get(value, 0) + rows
+        self._rows.update(dict(counted.iter_rows()))
         if len(self._rows) > MAX_VALUES:
             self._all = False
-            self._rows = {one.value: one.rows for one in self._sorted()[: MAX_VALUES // 2]}
+            self._rows = Counter(dict(self._sorted()[: MAX_VALUES // 2]))
 
     def shown(self) -> tuple[FoundValue, ...]:
         """Return the most frequent values."""
-        return tuple(self._sorted()[:SHOWN_VALUES])
+        return tuple(FoundValue(*one) for one in self._sorted()[:SHOWN_VALUES])
 
     def different(self) -> int | None:
         """Return the number of distinct values; None if there were too many."""
         return len(self._rows) if self._all else None
 
-    def _sorted(self) -> list[FoundValue]:
-        return sorted((FoundValue(*one) for one in self._rows.items()), key=lambda one: (-one.rows, one.value))
+    def _sorted(self) -> list[tuple[str, int]]:
+        return sorted(self._rows.items(), key=lambda one: (-one[1], one[0]))
 
 
 _LARGEST_WHOLE: Final = 1e15
