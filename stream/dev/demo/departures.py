@@ -142,13 +142,14 @@ def _report(
     answers: list[Result], alpha: float, published: int, seconds: float, budget: SourceRecord
 ) -> DemoReport:
     exact = truths()
+    none = Truth(0, 0)
     answered = [answer for answer in answers if answer.index is not None]
     places = [_place(answer) for answer in answered]
     ended = any(answer.tops_left == 0 for answer in answered)
     wanted = _places()[: len(places)]
     alerts = {place for place, answer in zip(places, answered, strict=True) if answer.outcome == "above"}
     wrong = sum(
-        _beyond(answer.outcome, exact.get(place, Truth(0, 0)).aircraft, alpha)
+        _beyond(answer.outcome, exact.get(place, none).aircraft, alpha)
         for place, answer in zip(places, answered, strict=True)
     )
     checks = [
@@ -169,7 +170,7 @@ def _report(
         ),
     ]
     worst = sorted(exact, key=lambda place: -exact[place].aircraft)
-    shown = sorted(alerts | set(worst[:WORST]), key=lambda place: -exact.get(place, Truth(0, 0)).aircraft)
+    shown = sorted(alerts | set(worst[:WORST]), key=lambda place: -exact.get(place, none).aircraft)
     return DemoReport(
         checks,
         {
@@ -185,8 +186,8 @@ def _report(
                     "window": place[0],
                     "origin": place[1],
                     "rank": worst.index(place) + 1 if place in exact else None,
-                    "aircraft": exact.get(place, Truth(0, 0)).aircraft,
-                    "departures": exact.get(place, Truth(0, 0)).departures,
+                    "aircraft": exact.get(place, none).aircraft,
+                    "departures": exact.get(place, none).departures,
                     "alert": place in alerts,
                 }
                 for place in shown

@@ -15,6 +15,7 @@ from select import PIPE_BUF, POLLIN, POLLOUT, poll
 from time import monotonic
 from typing import IO, Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -195,7 +196,7 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
 
 def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[Coded]:
     """Yield the table's batches; a file with too many rows is refused before decompression."""
-    parts = None if request["parts"] is None else [_part(*told) for told in request["parts"]]
+    parts = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
     most, rows = request["table_bytes"] // row_bytes(source), 0
     for sheet in sheets_of(source.path, parts, request["reading_bytes"]):
         if rows + (sheet.said_rows() or 0) > most:
@@ -203,9 +204,3 @@ def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) 
         for batch in encoder.sheet(sheet):
             rows += len(next(iter(batch.private_codes.values())))
             yield batch
-
-
-def _part(
-    location: str, size: int, stamp: list[int | str], name: str, cells: list[tuple[str, str | None]]
-) -> TableFile:
-    return TableFile(location, size, tuple(stamp), tuple((column, cell) for column, cell in cells), name=name)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final, TypeVar
@@ -152,9 +152,7 @@ class GuardedReader:
             "wanted": wanted,
             "source": source.model_dump(mode="json"),
             "folders": [str(root.resolve()) for root in limits.roots if isinstance(root, Path)],
-            "parts": None
-            if parts is None
-            else [(one.location, one.size, one.stamp, one.name, one.cells) for one in parts],
+            "parts": None if parts is None else list(map(asdict, parts)),
             "table_bytes": limits.table_bytes,
             "reading_bytes": limits.reading_bytes,
             "seconds": limits.seconds,
