@@ -17,10 +17,9 @@ from aiokafka.errors import KafkaError
 from stream.engine.health import EngineHealth, ServiceHealth
 from stream.engine.partition_task import PartitionTask
 from stream.engine.restore import FETCH_BYTES, reader
-from stream.engine.session import Equipment
+from stream.engine.session import EngineRole, Equipment
 from stream.engine.standby import Standby
 from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
-from stream.engine.task_status import EngineRole
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import KAFKA, Clients
 from stream.kafka.client.availability import Stopped, patiently

@@ -10,16 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass
 from socketserver import ThreadingMixIn
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
-from stream.engine.task_status import Metrics, ServiceName
 from stream.log import get_logger
 from stream.settings import variable
 from stream.version import SERVER_NAME
+
+ServiceName = Literal["worker", "budget", "feed"]
+"""The services that run engines."""
 
 Purpose = Literal["metrics", "monitor"]
 
@@ -71,9 +75,94 @@ REQUEST_SECONDS: Final = 10.0
 MOST_REQUESTS: Final = 32
 """Most connections at once; a further one closes the oldest, so that probes get in."""
 
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 Respond = Callable[[str, list[tuple[str, str]]], Any]
 
 log = get_logger("health")
+
+
+_COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
+    "partitions": sum,
+    "member": min,
+    "ready": min,
+    "failing": sum,
+    "step_seconds": max,
+}
+"""How a gauge combines the values of several engines in one process."""
+
+
+class Metrics:
+    """Counters, gauges and histograms of a service, in base units."""
+
+    def __init__(self, role: str) -> None:
+        self.registry = CollectorRegistry()
+
+        def named(kind: type[Metric], name: str, documentation: str) -> Metric:
+            return kind(f"sotto_{role}_{name}", documentation, registry=self.registry)
+
+        self.events = named(Counter, "events", "Input events answered and committed.")
+        self.busy = named(Counter, "busy", "Questions refused because too much work was outstanding.")
+        self.failures = named(Counter, "partition_failures", "Times a partition was dropped and restored.")
+        self.unread = named(
+            Counter, "unread", "Events and batches refused as unreadable, and skipped records of tables."
+        )
+        self.gone = named(
+            Counter, "input_gone", "Upper bound for input records that were deleted before they were read."
+        )
+        self.recreated = named(
+            Counter, "input_recreated", "Times an input topic was found to have been deleted and created again."
+        )
+        self.restored = named(Counter, "restored_records", "Records read to restore state.")
+        self.partitions = named(Gauge, "partitions", "Partitions owned now.")
+        self.member = named(
+            Gauge, "member", "Whether Kafka lists this process in its consumer group, with or without partitions."
+        )
+        self.ready = named(Gauge, "ready", "Whether /readyz reports ready.")
+        self.failing = named(
+            Gauge,
+            "failing_partitions",
+            "Owned partitions that were refused, or have been failing or restoring without progress for a minute.",
+        )
+        self.step_seconds = named(
+            Gauge, "step_seconds", "Age of the longest current step: a restore, a batch or a wait for Kafka."
+        )
+        self.restore_seconds = named(Histogram, "restore_seconds", "Time from fence to ready.")
+        self.batch_seconds = named(
+            Histogram, "batch_seconds", "Time from a fetched batch to its committed transaction."
+        )
+        self._parts: dict[str, dict[str, float]] = {name: {} for name in _COMBINED}
+
+    def part(self, name: str) -> Metrics:
+        """Return the metrics of one engine; counters are shared, and gauges are combined."""
+        found = copy(self)
+        for gauge in _COMBINED:
+            setattr(found, gauge, _GaugeShare(self, gauge, name))
+        return found
+
+    def drop(self, name: str) -> None:
+        """Remove the gauges of an engine."""
+        for values in self._parts.values():
+            values.pop(name, None)
+
+    def set_part(self, gauge: str, part: str, value: float) -> None:
+        """Set one engine's share of a gauge."""
+        values = self._parts[gauge]
+        values[part] = value
+        shown: Gauge = getattr(self, gauge)
+        shown.set(_COMBINED[gauge](values.values()))
+
+
+@dataclass(frozen=True)
+class _GaugeShare:
+    """One engine's share of a gauge."""
+
+    whole: Metrics
+    gauge: str
+    part: str
+
+    def set(self, value: float) -> None:
+        """Set the share."""
+        self.whole.set_part(self.gauge, self.part, value)
 
 
 class Probes:

@@ -1,4 +1,4 @@
-"""Input positions and ids of input topics, and the outputs that wait for a commit."""
+"""Input positions, and ids of input topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from stream.kafka.client.adapter import Consumer
 from stream.kafka.client.availability import is_passing
 from stream.log import get_logger
-from stream.processing.protocol import Message, Outputs, Processor
+from stream.processing.protocol import Processor
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
@@ -115,64 +115,6 @@ class GroupOffsets:
         self._last = now
         offsets, self._reached = self._reached, {}
         return offsets
-
-
-BUFFERED_BYTES: Final = 1_000_000
-"""Buffered outputs are committed at this size."""
-
-
-class OutputBuffer:
-    """Outputs of one session that are not committed yet.
-
-    A transaction costs requests and a marker in each topic. Changelog-only writes therefore wait up
-    to ``patience`` seconds for the next visible transaction; each commit includes all earlier
-    outputs. The changelog is compacted, so that only the latest value of a key is written. A crash
-    loses the buffer together with its positions.
-    """
-
-    def __init__(self, changelog: TopicPartition, offsets: GroupOffsets, patience: float) -> None:
-        self._place = (changelog.topic, changelog.partition)
-        self._offsets = offsets
-        self._patience = patience
-        self._waiting: dict[bytes | None, Message] = {}
-        self._bytes = 0
-        self._since = 0.0
-
-    def seconds_left(self, now: float) -> float | None:
-        """Return the seconds until the buffer must be committed, or None if it is empty."""
-        return max(0.0, self._since + self._patience - now) if self._waiting else None
-
-    def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
-        """Add outputs, and return those to commit now with the offsets that are due.
-
-        Offsets get their own transaction only in an ``idle`` partition. In a busy one, this
-        transaction would wait for the markers of the previous one, and delay the next one.
-        """
-        waited_for = bool(outputs)
-        if self._patience > 0:
-            waited_for = any(place[:2] != self._place for place in outputs)
-            outputs = self._gathered(outputs, now, at_once=idle or waited_for)
-        if not (outputs or idle):
-            return None
-        offsets = self._offsets.due(now, waited_for=waited_for)
-        return (outputs, offsets) if outputs or offsets else None
-
-    def _gathered(self, outputs: Outputs, now: float, *, at_once: bool) -> Outputs:
-        ready = Outputs(busy=outputs.busy)
-        for topic, partition, messages in outputs:
-            if (topic, partition) != self._place:
-                ready.extend(topic, partition, messages)
-                continue
-            if not self._waiting:
-                self._since, self._bytes = now, 0
-            for message in messages:
-                self._waiting[message[0]] = message
-                self._bytes += len(message[1] or b"")
-        left = self.seconds_left(now)
-        if left is not None and (at_once or left == 0.0 or self._bytes >= BUFFERED_BYTES):
-            ready.extend(*self._place, list(self._waiting.values()))
-            self._waiting = {}
-        return ready
 
 
 TOPIC_ID_SECONDS: Final = 1.0

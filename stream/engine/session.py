@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from aiokafka import TopicPartition
 
 from schemas import PartitionStatus
-from stream.engine.input_positions import Extent, GroupOffsets, OutputBuffer, TopicIds, next_offset
+from stream.engine.health import Metrics, ServiceName
+from stream.engine.input_positions import Extent, GroupOffsets, TopicIds, next_offset
 from stream.engine.prefetch import Prefetch
 from stream.engine.restore import read_to_end, reader
-from stream.engine.task_status import EngineRole, Metrics, PartMetrics, ServiceName, TaskStep
-from stream.engine.writer import Stamps, Writer
+from stream.engine.task_status import TaskStep
+from stream.engine.writer import OutputBuffer, Stamps, Writer
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.availability import unless_stopped
 from stream.log import get_logger
@@ -23,6 +26,36 @@ from stream.processing.protocol import Outputs, Processor, Refusing, Timed
 from stream.settings import Settings
 
 log = get_logger("engine")
+
+
+@dataclass(frozen=True)
+class EngineRole:
+    """The processor of an engine and its names in Kafka."""
+
+    name: ServiceName
+    group: str
+    status: str
+    make: Callable[[int], Processor]
+    reports: bool = True
+    """Whether restores are reported on the status topic."""
+
+    patience: float = 0.0
+    """Seconds that changelog-only writes may wait, if no other service reads them."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Fields of log lines in addition to role and partition, such as the source."""
+
+    process: str = ""
+    """The process's name, if it is not host and number."""
+
+    @property
+    def member(self) -> str:
+        """This process's name in the group and in its reports."""
+        return self.process or f"{self.name}-{socket.gethostname()}-{os.getpid()}"
+
+    def transactional_id(self, partition: int) -> str:
+        """Return the static id that fences a partition's previous owner."""
+        return f"{self.group}-{partition}"
 
 
 class Refusals:
@@ -167,7 +200,7 @@ class Equipment:
     clients: Clients
     consumer: Consumer
     offsets: Consumer
-    metrics: Metrics | PartMetrics
+    metrics: Metrics
     inherit: Callable[[int], StandbyCopy | None] = lambda _: None
     stamps: Stamps = field(default_factory=Stamps)
     clock: Callable[[], float] = time.time

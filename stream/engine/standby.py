@@ -15,8 +15,7 @@ from typing import Final, Self
 from aiokafka import TopicPartition
 
 from stream.engine.restore import read_to_end, reader
-from stream.engine.session import StandbyCopy
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole, StandbyCopy
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.log import get_logger
 from stream.settings import Settings

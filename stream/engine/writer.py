@@ -1,4 +1,4 @@
-"""The transactional writer of one partition, with its batches and timestamps."""
+"""The transactional writer of one partition, with its buffer, batches and timestamps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
 from aiokafka.record.util import calc_crc32c, encode_varint
 
+from stream.engine.input_positions import GroupOffsets
 from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
 from stream.kafka.client.client_patches import refused_transaction
@@ -258,6 +259,64 @@ class Stamps:
                 remedy="until then records have no timestamp; 'sotto topics check' names topics that the broker does not stamp",
             )
         self._refused = ahead
+
+
+BUFFERED_BYTES: Final = 1_000_000
+"""Buffered outputs are committed at this size."""
+
+
+class OutputBuffer:
+    """Outputs of one session that are not committed yet.
+
+    A transaction costs requests and a marker in each topic. Changelog-only writes therefore wait up
+    to ``patience`` seconds for the next visible transaction; each commit includes all earlier
+    outputs. The changelog is compacted, so that only the latest value of a key is written. A crash
+    loses the buffer together with its positions.
+    """
+
+    def __init__(self, changelog: TopicPartition, offsets: GroupOffsets, patience: float) -> None:
+        self._place = (changelog.topic, changelog.partition)
+        self._offsets = offsets
+        self._patience = patience
+        self._waiting: dict[bytes | None, Message] = {}
+        self._bytes = 0
+        self._since = 0.0
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the seconds until the buffer must be committed, or None if it is empty."""
+        return max(0.0, self._since + self._patience - now) if self._waiting else None
+
+    def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
+        """Add outputs, and return those to commit now with the offsets that are due.
+
+        Offsets get their own transaction only in an ``idle`` partition. In a busy one, this
+        transaction would wait for the markers of the previous one, and delay the next one.
+        """
+        waited_for = bool(outputs)
+        if self._patience > 0:
+            waited_for = any(place[:2] != self._place for place in outputs)
+            outputs = self._gathered(outputs, now, at_once=idle or waited_for)
+        if not (outputs or idle):
+            return None
+        offsets = self._offsets.due(now, waited_for=waited_for)
+        return (outputs, offsets) if outputs or offsets else None
+
+    def _gathered(self, outputs: Outputs, now: float, *, at_once: bool) -> Outputs:
+        ready = Outputs(busy=outputs.busy)
+        for topic, partition, messages in outputs:
+            if (topic, partition) != self._place:
+                ready.extend(topic, partition, messages)
+                continue
+            if not self._waiting:
+                self._since, self._bytes = now, 0
+            for message in messages:
+                self._waiting[message[0]] = message
+                self._bytes += len(message[1] or b"")
+        left = self.seconds_left(now)
+        if left is not None and (at_once or left == 0.0 or self._bytes >= BUFFERED_BYTES):
+            ready.extend(*self._place, list(self._waiting.values()))
+            self._waiting = {}
+        return ready
 
 
 CLOSE_SECONDS = 5.0

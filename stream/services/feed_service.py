@@ -18,7 +18,7 @@ from schemas import EventsSource
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.restore import readable, reader
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor

@@ -7,7 +7,7 @@ import secrets
 from stream.budget import BudgetProcessor
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole
 from stream.kafka.topics.layouts import budget_group, worker_group
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics

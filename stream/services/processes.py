@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, Literal, Self
 
 from pydantic import SecretStr
 
-from stream.engine.task_status import ServiceName
+from stream.engine.health import ServiceName
 from stream.environment import KEY_FILE_VARIABLE, MONITOR_NAMES, MONITOR_TOKEN, NOISE_KEY, without
 from stream.kafka.client.availability import stopped_within
 from stream.log import get_logger

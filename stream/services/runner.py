@@ -19,8 +19,8 @@ from aiokafka.errors import KafkaError
 
 from schemas import MemberStatus
 from stream import tracing
-from stream.engine.health import ServiceHealth
-from stream.engine.task_status import EngineRole, ServiceName
+from stream.engine.health import ServiceHealth, ServiceName
+from stream.engine.session import EngineRole
 from stream.environment import reduce_gc_frequency
 from stream.kafka.client import column_reader
 from stream.kafka.client.availability import Stopped, patiently

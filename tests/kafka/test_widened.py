@@ -10,7 +10,7 @@ import pytest
 from sotto import AsyncClient
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole
 from stream.kafka.topics.layouts import worker_group
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.state.consumer_groups import GroupWatch

@@ -21,9 +21,8 @@ from stream.engine.group_engine import Engine
 from stream.engine.input_positions import Extent
 from stream.engine.partition_task import PartitionTask
 from stream.engine.prefetch import FETCH_WAIT_MS, Prefetch
-from stream.engine.session import SessionOpener
+from stream.engine.session import EngineRole, SessionOpener
 from stream.engine.supervision import Membership
-from stream.engine.task_status import EngineRole
 from stream.engine.writer import Stamps, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.availability import Stopped

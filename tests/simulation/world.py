@@ -17,7 +17,7 @@ from schemas.wire import Codec
 from stream.budget import BudgetProcessor
 from stream.budget.receipts import receipt_key
 from stream.engine.group_engine import Engine
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole
 from stream.engine.writer import Stamps
 from stream.kafka.client.adapter import Clients
 from stream.processing.dead_letters import says_exhausted

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream.alerts.delivery import AlertMetrics
-from stream.engine.task_status import Metrics
+from stream.engine.health import Metrics
 from stream.kafka.topics.creation import Inspection
 from stream.monitor.state.monitor_metrics import exposition
 from stream.services.feed_service import FeedFigures

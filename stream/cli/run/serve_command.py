@@ -12,7 +12,7 @@ import typer
 
 from stream import log
 from stream.cli.output import CommandError
-from stream.engine.task_status import ServiceName
+from stream.engine.health import ServiceName
 from stream.environment import warning
 from stream.kafka.client.local_address import settings_here
 from stream.privacy.noise import NoiseKey

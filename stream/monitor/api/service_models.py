@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from schemas import StreamState, Window
-from stream.engine.task_status import ServiceName
+from stream.engine.health import ServiceName
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, Time, View
 
 

@@ -13,8 +13,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
+from stream.engine.health import ServiceName
 from stream.engine.restore import reader
-from stream.engine.task_status import ServiceName
 from stream.kafka.client.client_patches import group_members
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.layouts import budget_group, merging_group, worker_group

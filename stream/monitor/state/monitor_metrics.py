@@ -17,7 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from schemas import Amount
-from stream.engine.task_status import ServiceName
+from stream.engine.health import ServiceName
 from stream.kafka.topics.creation import Inspection, inspect_topics
 from stream.kafka.topics.layouts import PARTITIONS, Difference, TopicsError
 from stream.log import get_logger

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+from stream.engine.health import Metrics
 from stream.engine.partition_task import PartitionTask
-from stream.engine.session import Equipment
-from stream.engine.task_status import EngineRole, Metrics
+from stream.engine.session import EngineRole, Equipment
 from stream.kafka.client.adapter import KAFKA, Consumer
 from stream.processing.protocol import Processor
 from stream.settings import Settings

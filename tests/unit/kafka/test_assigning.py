@@ -9,7 +9,7 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from stream.engine.group_engine import Engine, KnownRanges
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole
 from stream.settings import Settings
 
 TOPICS = ["control", "queries"]

@@ -12,7 +12,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from schemas import MemberStatus
-from stream.engine.task_status import EngineRole
+from stream.engine.session import EngineRole
 from stream.kafka.client.security import SecurityError
 from stream.services import runner as module
 from stream.services.runner import heartbeats, resident_bytes

@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFai
 from schemas import EventsSource
 from stream.budget import BudgetProcessor
 from stream.engine import input_positions
+from stream.engine.health import Metrics
 from stream.engine.input_positions import InputRecreatedError, TopicIds
-from stream.engine.task_status import Metrics
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
