@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, overload
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from stream.processing.protocol import Message, Record, RecordLike
 _NO_HEADERS: Final = ()
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class RecordColumns(Sequence[Record]):
     """Records of one partition without headers, in order of their offsets.
 
@@ -21,27 +23,15 @@ class RecordColumns(Sequence[Record]):
     None outside Kafka.
     """
 
-    all_are_read: Final = True
-    __slots__ = ("keys", "offsets", "partition", "timestamp_type", "timestamps", "topic", "values")
+    all_are_read: ClassVar = True
 
-    def __init__(
-        self,
-        topic: str,
-        partition: int,
-        *,
-        offsets: Column,
-        timestamps: Column,
-        keys: Spans,
-        values: Spans,
-        timestamp_type: int | None = None,
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.offsets = offsets
-        self.timestamps = timestamps
-        self.keys = keys
-        self.values = values
-        self.timestamp_type = timestamp_type
+    topic: str = field(kw_only=False)
+    partition: int = field(kw_only=False)
+    offsets: Column
+    timestamps: Column
+    keys: Spans
+    values: Spans
+    timestamp_type: int | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -52,14 +42,12 @@ class RecordColumns(Sequence[Record]):
     def __getitem__(self, place: slice) -> RecordColumns: ...
     def __getitem__(self, place: int | slice) -> Record | RecordColumns:
         if isinstance(place, slice):
-            return RecordColumns(
-                self.topic,
-                self.partition,
+            return replace(
+                self,
                 offsets=self.offsets[place],
                 timestamps=self.timestamps[place],
                 keys=self.keys[place],
                 values=self.values[place],
-                timestamp_type=self.timestamp_type,
             )
         return Record(
             self.topic,
@@ -78,14 +66,12 @@ class RecordColumns(Sequence[Record]):
 
     def picked(self, places: npt.NDArray[Any]) -> RecordColumns:
         """Return the records at some places."""
-        return RecordColumns(
-            self.topic,
-            self.partition,
+        return replace(
+            self,
             offsets=self.offsets[places],
             timestamps=self.timestamps[places],
             keys=self.keys.picked(places),
             values=self.values.picked(places),
-            timestamp_type=self.timestamp_type,
         )
 
 
@@ -120,25 +106,21 @@ def concatenate(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
     columns = [part for part in parts if isinstance(part, RecordColumns)]
     if not columns:
         return [record for part in parts for record in part]
-    return RecordColumns(
-        columns[0].topic,
-        columns[0].partition,
+    return replace(
+        columns[0],
         offsets=np.concatenate([part.offsets for part in columns]),
         timestamps=np.concatenate([part.timestamps for part in columns]),
         keys=joined([part.keys for part in columns]),
         values=joined([part.values for part in columns]),
-        timestamp_type=columns[0].timestamp_type,
     )
 
 
+@dataclass(slots=True, eq=False)
 class MessageColumns(Sequence[Message]):
     """Messages without headers, each with a key and a value."""
 
-    __slots__ = ("keys", "values")
-
-    def __init__(self, keys: Spans, values: Spans) -> None:
-        self.keys = keys
-        self.values = values
+    keys: Spans
+    values: Spans
 
     def __len__(self) -> int:
         return len(self.values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 
 from aiokafka.partitioner import murmur2
@@ -19,36 +19,35 @@ class Topics:
 
     prefix: str = "sotto"
     partitions: int = 4
+    queries: str = field(init=False)
+    """Queries from producers, by stream."""
+    control: str = field(init=False)
+    """Definitions and halts from the budget service, by stream; compacted."""
+    answers: str = field(init=False)
+    """Answers from workers, by stream."""
+    state: str = field(init=False)
+    """The workers' changelog, by stream; compacted."""
+    partials: str = field(init=False)
+    """Counts of live topics' partitions in closed windows, by stream; private."""
+    merges: str = field(init=False)
+    """The changelog of merging, by stream; compacted, private."""
+    requests: str = field(init=False)
+    """Requests from operators, by source."""
+    charges: str = field(init=False)
+    """Charges of streams, by source."""
+    ledger: str = field(init=False)
+    """The budget service's ledger, by source; compacted."""
+    trail: str = field(init=False)
+    """The audit trail; never deleted."""
+    rejected: str = field(init=False)
+    """Dead letters, by stream."""
+    status: str = field(init=False)
+    """Status records, by stream; compacted."""
 
-    @property
-    def queries(self) -> str:
-        """Queries from producers, by stream."""
-        return f"{self.prefix}.queries"
-
-    @property
-    def control(self) -> str:
-        """Definitions and halts from the budget service, by stream; compacted."""
-        return f"{self.prefix}.control"
-
-    @property
-    def answers(self) -> str:
-        """Answers from workers, by stream."""
-        return f"{self.prefix}.answers"
-
-    @property
-    def state(self) -> str:
-        """The workers' changelog, by stream; compacted."""
-        return f"{self.prefix}.state"
-
-    @property
-    def partials(self) -> str:
-        """Counts of live topics' partitions in closed windows, by stream; private."""
-        return f"{self.prefix}.partials"
-
-    @property
-    def merges(self) -> str:
-        """The changelog of merging, by stream; compacted, private."""
-        return f"{self.prefix}.merges"
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if not one.init:
+                object.__setattr__(self, one.name, f"{self.prefix}.{one.name}")
 
     def feed_state(self, source: str) -> str:
         """Return the changelog of a live topic, with as many partitions; compacted, private."""
@@ -57,36 +56,6 @@ class Topics:
     def feed_states(self) -> str:
         """Return the prefix of all live topics' changelogs."""
         return f"{self.prefix}.feed."
-
-    @property
-    def requests(self) -> str:
-        """Requests from operators, by source."""
-        return f"{self.prefix}.requests"
-
-    @property
-    def charges(self) -> str:
-        """Charges of streams, by source."""
-        return f"{self.prefix}.charges"
-
-    @property
-    def ledger(self) -> str:
-        """The budget service's ledger, by source; compacted."""
-        return f"{self.prefix}.ledger"
-
-    @property
-    def trail(self) -> str:
-        """The audit trail; never deleted."""
-        return f"{self.prefix}.trail"
-
-    @property
-    def rejected(self) -> str:
-        """Dead letters, by stream."""
-        return f"{self.prefix}.rejected"
-
-    @property
-    def status(self) -> str:
-        """Status records, by stream; compacted."""
-        return f"{self.prefix}.status"
 
 
 _SHARED = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,6 @@ from schemas import Answer
 from schemas.wire import encode, struct
 from stream.kernel import Column, Part, Spans, joined, pack, spans_of
 from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
-from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import Message, Outputs
 from stream.processing.record_columns import MessageColumns
 from stream.worker.answer_encoding import Replies, WireAnswer
@@ -22,7 +20,9 @@ from stream.worker.families.family import AdmittedQuestion, Family, Reply
 from stream.worker.families.question_columns import Number, QuestionRows, Verdicts
 from stream.worker.hosted_streams import EXHAUSTED, HostedStreams
 from stream.worker.stream_columns import groups
-from stream.worker.stream_terms import About
+
+_Cost = tuple[str, Any, int | None, int | None]
+"""Fields of a stream's answers until its next charge: name, spent, charged answers left, version."""
 
 
 class Publisher:
@@ -43,109 +43,73 @@ class Publisher:
         streams, columns = self._streams, self._streams.columns
         answering = {slot: streams.life.answers(slot) for slot in {one.slot for one in questions}}
         replies = iter(family.answer([one for one in questions if answering[one.slot]]))
-        shown: dict[int, _Shown] = {}
+        costs: dict[int, _Cost] = {}
         charged: dict[int, None] = {}
         for one in questions:
-            slot = one.slot
-            reply = next(replies) if answering[slot] else None
-            if reply is None:
-                answers[one.place] = _halted(streams, one)
-                continue
-            if reply.refusal is not None:
-                answers[one.place] = _refused(streams, one, reply, reply.refusal)
-                continue
-            if reply.charged or (slot not in shown and columns.answered[slot] == 0):
-                charged[slot] = None
-            answers[one.place] = _answer(streams, shown, one, reply)
-            if reply.update is not None:
-                self._replies.update(outputs, slot, reply.update)
-        for slot, last in shown.items():
-            columns.answered[slot], columns.last_offset[slot] = last.answered, last.offset
-            if last.about is not None:
-                streams.life.turns[slot] = last.about.turn
+            reply = next(replies) if answering[one.slot] else None
+            answers[one.place] = self._halted(one) if reply is None else self._replied(one, reply, costs, charged)
+            if reply is not None and reply.update is not None:
+                self._replies.update(outputs, one.slot, reply.update)
+        for slot in costs:
             if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
                 columns.state[slot] = EXHAUSTED
             columns.changed[slot] = True
-        self._replies.checkpoints(outputs, np.array(list(shown), dtype=np.intp))
+        self._replies.checkpoints(outputs, np.array(list(costs), dtype=np.intp))
         self._replies.charges(outputs, np.array(list(charged), dtype=np.intp))
 
-
-@dataclass(slots=True)
-class _Shown:
-    """The fields that a stream's answers share until the next charge, and its last answer."""
-
-    name: str
-    key: bytes
-    spent: Any
-    left: int | None
-    answered: int
-    offset: int
-    version: int | None
-    about: About | None
-
-
-def _answer(streams: HostedStreams, shown: dict[int, _Shown], one: AdmittedQuestion, reply: Reply) -> Message:
-    slot, known = one.slot, shown.get(one.slot)
-    index = int(streams.columns.answered[slot]) if known is None else known.answered
-    if known is None or reply.charged:
+    def _replied(
+        self,
+        one: AdmittedQuestion,
+        reply: Reply,
+        costs: dict[int, _Cost],
+        charged: dict[int, None],
+    ) -> Message:
+        """Count and encode a reply; ``costs`` has each answered stream's cost until the next charge."""
+        streams, columns, slot = self._streams, self._streams.columns, one.slot
+        if reply.refusal is not None:
+            # The question is valid, so that there is no dead letter.
+            return self._encoded(one, "rejected", reason=reply.refusal.reason, price=reply.price)
+        index = int(columns.answered[slot])
+        columns.answered[slot], columns.last_offset[slot] = index + 1, one.offset
+        if one.about is not None:
+            streams.life.turns[slot] = one.about.turn
         if reply.charged:
             streams.charge(slot, reply.parts)
-        streams.columns.answered[slot] = index + 1
-        spent, left = streams.spent(slot), streams.shown_left(slot)
-        version = streams.terms_at(slot).shown_version
-        known = shown[slot] = _Shown(
-            streams.names[slot], streams.key(slot), spent, left, index, one.offset, version, one.about
+        if reply.charged or index == 0:
+            charged[slot] = None
+        if reply.charged or slot not in costs:
+            version = streams.terms_at(slot).shown_version
+            costs[slot] = streams.names[slot], streams.spent(slot), streams.shown_left(slot), version
+        name, spent, left, version = costs[slot]
+        answer = WireAnswer(
+            one.id,
+            name,
+            reply.outcome,
+            index,
+            reply.estimate,
+            reply.basis,
+            None,
+            spent,
+            left,
+            reply.estimates,
+            reply.choice,
+            reply.alpha,
+            reply.price,
+            version,
+            *(one.about or ())[:2],
         )
-    known.answered, known.offset, known.about = index + 1, one.offset, one.about
-    answer = WireAnswer(
-        one.id,
-        known.name,
-        reply.outcome,
-        index,
-        reply.estimate,
-        reply.basis,
-        None,
-        known.spent,
-        known.left,
-        reply.estimates,
-        reply.choice,
-        reply.alpha,
-        reply.price,
-        known.version,
-        *(one.about or ())[:2],
-    )
-    return (known.key, encode(answer), ())
+        return (name.encode(), encode(answer), ())
 
+    def _halted(self, one: AdmittedQuestion) -> Message:
+        streams, slot = self._streams, one.slot
+        figures = {"spent": streams.spent(slot), "tops_left": streams.shown_left(slot)}
+        return self._encoded(one, "halted", reason=streams.reason(slot), **figures)
 
-def _refused(streams: HostedStreams, one: AdmittedQuestion, reply: Reply, refusal: Rejection) -> Message:
-    """Encode a refusal; the question is valid, so there is no dead letter."""
-    window, group = (one.about or (None, None))[:2]
-    answer = WireAnswer(
-        one.id,
-        streams.names[one.slot],
-        "rejected",
-        reason=refusal.reason,
-        price=reply.price,
-        window=window,
-        group=group,
-    )
-    return (streams.key(one.slot), encode(answer), ())
-
-
-def _halted(streams: HostedStreams, one: AdmittedQuestion) -> Message:
-    slot = one.slot
-    window, group = (one.about or (None, None))[:2]
-    answer = WireAnswer(
-        one.id,
-        streams.names[slot],
-        "halted",
-        reason=streams.reason(slot),
-        spent=streams.spent(slot),
-        tops_left=streams.shown_left(slot),
-        window=window,
-        group=group,
-    )
-    return (streams.key(slot), encode(answer), ())
+    def _encoded(self, one: AdmittedQuestion, outcome: str, **fields: Any) -> Message:
+        window, group = (one.about or (None, None))[:2]
+        name = self._streams.names[one.slot]
+        answer = WireAnswer(one.id, name, outcome, window=window, group=group, **fields)
+        return (name.encode(), encode(answer), ())
 
 
 _OUTCOMES: Final = ("below", "above")

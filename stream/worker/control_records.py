@@ -143,11 +143,8 @@ class Control:
             if slot in waiting:
                 continue
             state = CLOSED if definition.kind == "closed" else HALTED
-            known = self._streams.columns.state[slot]
-            if known == CLOSED or (known != OPEN and state == HALTED):
-                continue
-            self._streams.life.end(slot, state, definition.reason or "")
-            ended.append(slot)
+            if self._streams.life.end(slot, state, definition.reason or ""):
+                ended.append(slot)
         self._pending = waiting
         if ended:
             self._let_go()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
 from stream.kernel import SlotNames, Spans
 from stream.privacy.composition.costs import PARTS, charged_answers, whole_left
+from stream.privacy.ledger.stream_life import may_become
 from stream.privacy.noise import DrawRole, NoiseKey
 from stream.processing.control_order import IN_PERIODS
 from stream.processing.dead_letters import exhausted_reason
@@ -92,11 +93,14 @@ class LifeCycle:
         """Return whether a stream answers on this worker."""
         return bool(self._columns.state[slot] == OPEN) and not self._columns.refused[slot]
 
-    def end(self, slot: int, state: int, reason: str) -> None:
-        """Move a stream to a final state."""
+    def end(self, slot: int, state: int, reason: str) -> bool:
+        """End a stream; return False if its present state may not become this one."""
+        if not may_become(STATES[self._columns.state[slot]], STATES[state]):
+            return False
         self._columns.state[slot] = state
         self._columns.changed[slot] = True
         self.reasons[slot] = reason
+        return True
 
     def refuse(self, slot: int, reason: str) -> None:
         """Refuse a stream on this worker; without a checkpoint, as another worker may answer."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -119,7 +119,7 @@ HYPOTHESIS: Final = "hypothesis"
 """The family of multiplicative weights: textbook and worst-case ``pmw``, and ``sparse_pmw``."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class StreamTerms:
     """The terms that streams of equal mechanism, source, calibration and standing query share.
 
@@ -133,9 +133,6 @@ class StreamTerms:
     version: int = FIRST_VERSION
     standing: StandingQuery | None = None
     _amounts: dict[tuple[bool, int, int, Extensions], Any] = field(default_factory=dict)
-    _samplers: dict[str, Sampler] = field(default_factory=dict)
-    _grid: Grid | None = None
-    _groups: QuestionGroups | None = None
 
     @property
     def shown_version(self) -> int | None:
@@ -179,38 +176,41 @@ class StreamTerms:
             raise TypeError(f"a stream of kind {inner.kind} has no threshold")
         return inner
 
-    @property
+    @cached_property
     def grid(self) -> Grid:
         """The grid that rounds private numbers to steps."""
-        if self._grid is None:
-            self._grid = _grid_of(self.source, self.calibration)
-        return self._grid
+        source, step = self.source, self.calibration.grid
+        if isinstance(source, TableSource):
+            return Grid.whole(step)
+        if isinstance(source, ValuesSource):
+            return Grid.of_feed(source.grid, source.minimum, source.maximum)
+        # The sum of a running count's node is published many times with the same noise, so its range
+        # must not change.
+        return Grid(shortest_decimal(step))
 
-    @property
+    @cached_property
     def groups(self) -> QuestionGroups:
         """The groups of a standing stream's questions; one if a question covers all groups."""
-        if self._groups is None:
-            if self.standing is None or not isinstance(self.source, EventsSource):
-                raise TypeError(f"a stream over {self.source.kind} is no standing one")
-            by = () if self.family == STANDING_HISTOGRAM else self.standing.by
-            cells = cells_of(self.source.attributes, by)
-            self._groups = QuestionGroups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
-        return self._groups
+        if self.standing is None or not isinstance(self.source, EventsSource):
+            raise TypeError(f"a stream over {self.source.kind} is no standing one")
+        by = () if self.family == STANDING_HISTOGRAM else self.standing.by
+        cells = cells_of(self.source.attributes, by)
+        return QuestionGroups(by, {tuple(cell.values()): place for place, cell in enumerate(cells)})
 
-    @property
+    @cached_property
     def threshold_noise(self) -> Sampler:
         """The law of ρ."""
-        return self._sampler("threshold", threshold_sampler)
+        return threshold_sampler(self.sparse_vector)
 
-    @property
+    @cached_property
     def query_noise(self) -> Sampler:
         """The law of ν."""
-        return self._sampler("query", query_sampler)
+        return query_sampler(self.sparse_vector)
 
-    @property
+    @cached_property
     def answer_noise(self) -> Sampler:
         """The law of the fresh noise of numbers."""
-        return self._sampler("answer", answer_sampler)
+        return answer_sampler(self.sparse_vector)
 
     def barriers(self, subkeys: Sequence[bytes], tops: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Draw ρ + s for each subkey and number of ⊤s, which is ignored if ρ is drawn once."""
@@ -219,11 +219,6 @@ class StreamTerms:
             rounds = np.zeros_like(rounds)
         words, low = round_words(subkeys, rounds, self.threshold_noise.words)
         return self.threshold_noise.draw(words, low) + self.sparse_vector.shift
-
-    def _sampler(self, name: str, law: Callable[[SparseVectorCalibration], Sampler]) -> Sampler:
-        if (sampler := self._samplers.get(name)) is None:
-            sampler = self._samplers[name] = law(self.sparse_vector)
-        return sampler
 
     def spent(self, answered: int, tops: int, surplus: int = 0, extensions: Extensions = ()) -> Any:
         """Return the realised cost after these answers and ⊤s, in the contract's form."""
@@ -235,16 +230,6 @@ class StreamTerms:
             amount = WireAmount(shown.epsilon, shown.delta, shown.rho)
             self._amounts[key] = amount
         return amount
-
-
-def _grid_of(source: Source, calibration: Calibration) -> Grid:
-    if isinstance(source, TableSource):
-        return Grid.whole(calibration.grid)
-    if not isinstance(source, ValuesSource):
-        # The sum of a running count's node is published many times with the same noise, so its range
-        # must not change.
-        return Grid(shortest_decimal(calibration.grid))
-    return Grid.of_feed(source.grid, source.minimum, source.maximum)
 
 
 class TermsTable:

@@ -25,6 +25,7 @@ from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account, Change, Changes, PopulationAccount
 from stream.privacy.ledger.grants import Claim, Grant, check_report, plan_extension
 from stream.privacy.ledger.shared_budgets import Allotment, Budget, require_paid
+from stream.privacy.ledger.stream_life import may_become
 from stream.privacy.planning.prices import are_uneven
 
 _NONE = (NOTHING,) * 4
@@ -223,7 +224,7 @@ class Ledger:
         if analyst is not None and analyst != grant.analyst:
             owner = f"by '{grant.analyst}', who" if grant.analyst else "by no analyst: an operator"
             raise RefusedError(f"stream '{stream}' was opened {owner} may extend it; open another stream")
-        if grant.ending is not None or grant.state not in {"open", "exhausted"}:
+        if grant.ending is not None or not may_become(grant.state, "open"):
             raise RefusedError(
                 f"stream '{stream}' is {grant.ending or grant.state} and cannot be extended; open another stream"
             )
@@ -270,7 +271,7 @@ class Ledger:
         if state == "exhausted" and tops * PARTS + surplus < grant.cutoff * PARTS:
             state = "open"
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
-        if grant.state == "closed" or not (news or state == "closed"):
+        if not may_become(grant.state, "closed") or not (news or state == "closed"):
             return False
         self._turn_all(account)
         grant.answered, grant.tops, grant.surplus = answered, tops, surplus
@@ -293,10 +294,10 @@ class Ledger:
     def lose(self, source: str, stream: str, reason: str) -> bool:
         """Count a stream as fully spent and halt it; return True unless it was closed."""
         account, grant = self.find(source, stream)
-        if grant.state == "closed":
+        if not may_become(grant.state, "closed"):
             return False
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
-        if grant.state == "open":
+        if may_become(grant.state, "halted"):
             grant.state = "halted"
         _refigure(account, grant, grant.measure)
         self._changes.note_grant(account, grant)
