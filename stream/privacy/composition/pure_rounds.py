@@ -129,12 +129,7 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     The rounding is at most one part in 10^10 of c·ε0, and ``optimal_delta(epsilon_round, rounds,
     ε) <= delta`` holds for the returned double. No theorem about pure rounds can give less
     (Kairouz, Oh & Viswanath 2015).
-
-    Raises:
-        ValueError: ``delta`` is not between 0 and 1.
     """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must be between 0 and 1, got {delta:g}; at δ = 0 only adding up applies")
     highest = rounded_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:
         return 0.0

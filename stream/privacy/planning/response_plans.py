@@ -127,15 +127,8 @@ def estimate_shares(
     who answered, and also those of a population that they were drawn from independently:
     Clopper-Pearson, β/k for each category. ``deviation`` is the estimate's standard deviation over
     the noise, at the estimated share.
-
-    Raises:
-        ValueError: there are no answers, or not one count for each category.
     """
     events = sum(counts)
-    if len(counts) != len(categories) or len(categories) != law.categories:
-        raise ValueError(f"counts: {len(counts)} for {law.categories} categories; give one for each")
-    if events == 0 or min(counts) < 0:
-        raise ValueError("counts: no answers yet; collect some first")
     own, other = law.rates
     slope = law.slope
     shares = []

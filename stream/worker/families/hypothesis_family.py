@@ -69,7 +69,7 @@ class HypothesisFamily(Restored[_HypothesisState]):
         if query.where is not None:
             terms = (Term(where=query.where),)
         cells = tuple(CellWeight(at=cell.at, weight=cell.weight) for cell in query.cells or ())
-        return _Content(self._state(slot).space.read(terms, cells), terms, cells, form == "fraction")
+        return _Content(self._state(slot).space.read(terms or cells), terms, cells, form == "fraction")
 
     def _answer(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions of one stream; None after the cutoff."""
@@ -110,7 +110,7 @@ class HypothesisFamily(Restored[_HypothesisState]):
         if hypothesis is None:
             hypothesis = current.space.fresh()
             for update in current.updates:
-                question: Any = current.space.read(update.terms, update.cells)
+                question: Any = current.space.read(update.terms or update.cells)
                 hypothesis.update(question, up=update.up, times=update.times)
             self._built.put(key, hypothesis)
         return hypothesis

@@ -80,12 +80,8 @@ class CellSpace:
         self._learning_rate = learning_rate
         self._places = min(self._cells.universe, places)
 
-    def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> CellQuestion:
+    def read(self, cells: Sequence[Any]) -> CellQuestion:
         """Resolve a question, or the question of an update, or raise Rejection."""
-        if terms:
-            raise Rejection(
-                "malformed", "where, terms: a predicate may hold for too many cells; name single ones in cells"
-            )
         return self._cells.question(cells, self._sparsity)
 
     def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:

@@ -126,13 +126,11 @@ class TensorSpace:
         self._written = written
         self._learning_rate = learning_rate
 
-    def read(self, terms: Sequence[Any], cells: Sequence[Any]) -> HypothesisQuestion:
+    def read(self, terms: Sequence[Any]) -> HypothesisQuestion:
         """Resolve a question, or the question of an update, or raise Rejection.
 
         The weight of every cell must lie between 0 and 1, so that a row of any table has sensitivity 1.
         """
-        if cells:
-            raise Rejection("malformed", "cells: this stream's mechanism does not take them; send where or terms")
         weights = weighted(terms, partial(predicate_on, self._sizes, self._tables, self._source))
         question = HypothesisQuestion(self._sizes, weights, self._written)
         check_range(weights, question.own_sizes)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import Cell, SparsePmw, Term
+from schemas import Cell, SparsePmw
 from sotto import Driver
 from stream.privacy.mechanisms.sparse_weights import CellQuestion
 from stream.processing.dead_letters import Rejection
@@ -35,13 +35,12 @@ def cell(code: int, zip_code: int, weight: float = 1.0) -> Cell:
 
 def test_a_question_is_its_cells_in_the_mechanisms_order_of_attributes_with_weights_in_steps() -> None:
     asked = (cell(9, 7, 0.5), cell(2, 1), cell(4, 4, 0.0))
-    assert SPACE.read((), asked) == CellQuestion(((2, 1), (9, 7)), (1024, 512))
+    assert SPACE.read(asked) == CellQuestion(((2, 1), (9, 7)), (1024, 512))
 
 
 def test_true_values_are_exact_for_many_questions_at_once() -> None:
     asked = [
-        SPACE.read((), cells)
-        for cells in [(cell(2, 1),), (cell(2, 1, 0.25), cell(3, 1), cell(8, 8)), (cell(8, 8),)]
+        SPACE.read(cells) for cells in [(cell(2, 1),), (cell(2, 1, 0.25), cell(3, 1), cell(8, 8)), (cell(8, 8),)]
     ]
     assert SPACE.private(asked).tolist() == [2 * 1024, 2 * 256 + 1024, 0]
     assert SPACE.private([]).tolist() == []
@@ -55,44 +54,43 @@ def test_equal_questions_have_equal_keys_however_they_were_written(parts: list[t
     if not any(weight for _, weight in parts):
         return
     written = tuple(cell(code, 1, weight / 1024) for code, weight in parts)
-    question = SPACE.read((), written)
-    assert question.key == SPACE.read((), written[::-1]).key
+    question = SPACE.read(written)
+    assert question.key == SPACE.read(written[::-1]).key
     heavier = CellQuestion(question.cells, (question.steps[0] % 1024 + 1, *question.steps[1:]))
     assert heavier.key != question.key
 
 
 def test_questions_of_different_lengths_have_different_keys() -> None:
     keys = {
-        SPACE.read((), cells).key
+        SPACE.read(cells).key
         for cells in [(cell(0, 0),), (cell(0, 0), cell(0, 1)), (cell(0, 1),), (cell(0, 0), cell(0, 1), cell(1, 0))]
     }
     assert len(keys) == 4
 
 
 @pytest.mark.parametrize(
-    ("terms", "cells", "reason"),
+    ("cells", "reason"),
     [
-        ((Term(where="TRUE"),), (), "where, terms: "),
-        ((), tuple(cell(number, 0) for number in range(4)), "cells: 4 of them, the stream takes 3"),
-        ((), (cell(1, 1), cell(1, 1, 0.5)), "cells: one cell is named twice"),
-        ((), (cell(1, 1, 0.0),), "cells: no weight is above 0"),
-        ((), (cell(1, 1, 1 / 3),), "cells: weights are multiples of 1/1024"),
-        ((), (Cell(at={"code": 1, "sex": "F"}),), "cells: name 2 is no attribute of these cells"),
+        (tuple(cell(number, 0) for number in range(4)), "cells: 4 of them, the stream takes 3"),
+        ((cell(1, 1), cell(1, 1, 0.5)), "cells: one cell is named twice"),
+        ((cell(1, 1, 0.0),), "cells: no weight is above 0"),
+        ((cell(1, 1, 1 / 3),), "cells: weights are multiples of 1/1024"),
+        ((Cell(at={"code": 1, "sex": "F"}),), "cells: name 2 is no attribute of these cells"),
     ],
 )
-def test_other_questions_are_refused_by_their_field(terms: Any, cells: Any, reason: str) -> None:
+def test_other_questions_are_refused_by_their_field(cells: Any, reason: str) -> None:
     with pytest.raises(Rejection) as refused:
-        SPACE.read(terms, cells)
+        SPACE.read(cells)
     assert refused.value.message.startswith(reason)
 
 
 def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_are_fewer() -> None:
-    question = SPACE.read((), (cell(5, 5),))
+    question = SPACE.read((cell(5, 5),))
     assert SPACE.fresh().estimates([question], 1 << 20).tolist() == [1 << 20]
     few = CellSpace(
         SOURCE, lambda: TABLE, SparsePmw(kind="sparse_pmw", attributes=("sex",), sparsity=3), 0.5, 1024
     )
-    [women] = few.fresh().estimates([few.read((), (Cell(at={"sex": "F"}),))], 1 << 20).tolist()
+    [women] = few.fresh().estimates([few.read((Cell(at={"sex": "F"}),))], 1 << 20).tolist()
     assert women == 1 << 29
 
 
