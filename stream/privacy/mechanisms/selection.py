@@ -87,10 +87,8 @@ class Weights:
         return weight
 
 
-@lru_cache(maxsize=4096)
-def weights(rate: Fraction) -> Weights:
-    """Return the weights of a rate; equal rates share one object."""
-    return Weights(rate)
+weights = lru_cache(maxsize=4096)(Weights)
+"""Returns the weights of a rate; equal rates share one object."""
 
 
 def exponential(scores: Sequence[int], law: Weights, uniform: int) -> int:

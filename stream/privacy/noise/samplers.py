@@ -284,12 +284,8 @@ def sampler(noise: Literal["one_sided", "two_sided"], rate: Fraction) -> Geometr
     return _geometric(rate) if noise == "one_sided" else _two_sided(rate)
 
 
-@lru_cache(maxsize=4096)
-def gaussian(variance: Fraction) -> Gaussian:
-    """Return the sampler of discrete Gaussian noise."""
-    return Gaussian(variance)
-
-
+gaussian = lru_cache(maxsize=4096)(Gaussian)
+"""Returns the sampler of discrete Gaussian noise."""
 _geometric = lru_cache(maxsize=4096)(Geometric)
 _two_sided = lru_cache(maxsize=4096)(TwoSidedGeometric)
 

@@ -59,10 +59,8 @@ class Response:
         return (self.own - self.other) / (1 << RESPONSE_BITS)
 
 
-@lru_cache(maxsize=4096)
-def response(epsilon: Fraction, categories: int) -> Response:
-    """Return the law of an answer; equal parameters share one object."""
-    return Response(epsilon, categories)
+response = lru_cache(maxsize=4096)(Response)
+"""Returns the law of an answer; equal parameters share one object."""
 
 
 @dataclass(frozen=True, slots=True)
