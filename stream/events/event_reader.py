@@ -91,7 +91,7 @@ class Decoder:
 
     def _repeats(self, value: bytes) -> Flaw | None:
         """Return the flaw of an event that repeats a declared field, or None."""
-        if b"\\" not in value and all(value.count(name) <= 1 for name in self._written):
+        if b"\\" not in value and max(map(value.count, self._written)) <= 1:
             return None
         try:
             event = _pairs.decode(value.decode(errors="surrogateescape"))
