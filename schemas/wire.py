@@ -111,14 +111,17 @@ def struct(model: type[BaseModel], *, only: frozenset[str] | None = None) -> typ
             continue
         kind = _struct_type(info.annotation, info.metadata)
         fields.append((name, kind) if info.is_required() else (name, kind, info.default))
-    return msgspec.defstruct(
-        model.__name__,
-        fields,
-        frozen=True,
-        forbid_unknown_fields=True,
-        omit_defaults=getattr(model, "wire_omits_defaults", False),
-        gc=False,
-    )
+    try:
+        return msgspec.defstruct(
+            model.__name__,
+            fields,
+            frozen=True,
+            forbid_unknown_fields=True,
+            omit_defaults=getattr(model, "wire_omits_defaults", False),
+            gc=False,
+        )
+    except TypeError as error:
+        raise TypeError(f"{model.__name__}: {error}") from None
 
 
 class Codec(Generic[ModelType]):

@@ -38,19 +38,11 @@ from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose, sensitivity_steps
+from stream.privacy.planning.plans import MECHANISMS_OF, choose, sensitivity_steps
 from stream.processing.protocol import Message, Outputs
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
 
-_BOTH: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
-_KINDS_OF: Final[dict[str, set[str]]] = {
-    "values": _BOTH,
-    "table": _BOTH | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
-    "records": {"randomized_response"},
-    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
-}
-"""Mechanisms that run on each kind of source."""
 UNPLANNED: Final = (
     "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
 )
@@ -84,8 +76,8 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
 def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
     """Return a source's public facts for a plan; RefusedError if they do not fit."""
     mechanism, kind = spec.mechanism, spec.mechanism.kind
-    if kind not in _KINDS_OF[source.kind]:
-        fitting = next((name for name, kinds in _KINDS_OF.items() if kind in kinds), "none")
+    if kind not in MECHANISMS_OF[source.kind]:
+        fitting = next((name for name, kinds in MECHANISMS_OF.items() if kind in kinds), "none")
         raise RefusedError(
             f"mechanism.kind: {kind} does not run on a source of kind '{source.kind}'; use '{fitting}'"
         )

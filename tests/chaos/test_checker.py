@@ -19,6 +19,7 @@ from tests.chaos.checker import examine
 from tests.chaos.load import (
     ANALYST,
     EVERYBODY,
+    MIXED,
     PURE,
     ROWS,
     SENSITIVE_STREAMS,
@@ -355,5 +356,5 @@ def test_the_load_has_questions_of_every_price(driver: Driver) -> None:
 
 
 def test_the_load_has_events_for_every_stream() -> None:
-    assert len(specs()) == SENSITIVE_STREAMS + 12
+    assert len(specs()) == SENSITIVE_STREAMS + len(MIXED)
     assert event("a", "b", {"value": 1}) == b'{"id": "a", "stream": "b", "value": 1}'

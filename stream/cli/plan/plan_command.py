@@ -23,7 +23,7 @@ from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.form_accuracy import Form
 from stream.privacy.planning.inverse_plans import Against, cutoff_field, require_alpha
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import candidates, choose, sensitivity_steps
+from stream.privacy.planning.plans import MECHANISMS_OF, candidates, choose, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 
@@ -37,8 +37,6 @@ MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS}
 _UNIVERSE = 1024
 
 RUNNING_COUNT = "running_count"
-
-_OVER_VALUES = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 
 
 def plan(
@@ -204,7 +202,7 @@ def plan(
     _refuse_if(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
     )
-    over_values = mechanism.value in _OVER_VALUES and not (own_sizes or universe)
+    over_values = mechanism.value in MECHANISMS_OF["values"] and not (own_sizes or universe)
     setting = Setting(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,

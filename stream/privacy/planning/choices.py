@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, assert_never, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -251,6 +251,8 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"{charged}; an exact law, at a larger error"
         case RandomizedResponse():
             return "each person's category has noise before it is stored"
+        case _:
+            assert_never(mechanism)
 
 
 def _several(count: int, what: str) -> str:

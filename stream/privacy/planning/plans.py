@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final, assert_never
 
 from schemas import (
     AboveThreshold,
@@ -50,6 +50,15 @@ from stream.privacy.planning.noise_layouts import (
     two_sided_shifted,
 )
 from stream.privacy.planning.promises import vacuous
+
+_NUMBERS: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
+MECHANISMS_OF: Final[dict[str, set[str]]] = {
+    "values": _NUMBERS,
+    "table": _NUMBERS | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
+    "records": {"randomized_response"},
+    "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
+}
+"""Mechanisms that run on each kind of source."""
 
 
 @lru_cache(maxsize=4096)
@@ -177,6 +186,8 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # 
             [known] = estimate_plans.candidates(spec, setting)
             better = gaussian_plans.candidates(spec, setting, known)
             return (*_textbooks(spec, setting), known, *better)
+        case _:
+            assert_never(spec.mechanism)
 
 
 def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:

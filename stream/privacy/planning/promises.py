@@ -6,6 +6,7 @@ They state the bounded quantity, the number of answers and the probability.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from schemas import (
     AboveThreshold,
@@ -82,7 +83,7 @@ def promises(
     return tuple(_remarked(one, extended) for one in found)
 
 
-def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911 - one for each mechanism
+def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
     mechanism, asked = spec.mechanism, _first(calibration.expected_queries, "answer")
     match mechanism:
         case AboveThreshold() | NumericSparse():
@@ -150,6 +151,8 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []
             remarks += ["while its updates last"] if updates and gap else []
             return (_promise(calibration, "each count is within ±", "", asked, ", ".join(remarks)),)
+        case _:
+            assert_never(mechanism)
 
 
 def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from stream.worker.families.answer_families import ExponentialFamily, NoisyMaxFamily, RandomizedResponseFamily
 from stream.worker.families.estimate_family import EstimateFamily
@@ -16,17 +17,20 @@ from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.families.window_families import RunningCountFamily, StandingHistogramFamily
 from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM
 
+IN_COLUMNS: Final = frozenset({"above_threshold", "numeric_sparse"})
+"""Mechanisms whose questions are answered in columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """The families by name; ``in_columns`` answers the streams of all other kinds."""
+    """The families by name; ``in_columns`` answers the streams of ``IN_COLUMNS``."""
 
     one_by_one: Mapping[str, Family]
     in_columns: ColumnFamily
 
     def family(self, kind: str) -> Family | ColumnFamily:
         """Return the family of a kind."""
-        return self.one_by_one.get(kind, self.in_columns)
+        return self.in_columns if kind in IN_COLUMNS else self.one_by_one[kind]
 
 
 def families(context: Context) -> Families:
