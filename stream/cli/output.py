@@ -190,13 +190,6 @@ def read_document(argument: str) -> str:
 
 
 @contextmanager
-def lines_of(argument: str) -> Iterator[Iterator[bytes]]:
-    """Open a file, or standard input for ``-``, as lines that are not blank."""
-    with numbered_lines(argument) as lines:
-        yield (line for _, line in lines)
-
-
-@contextmanager
 def numbered_lines(argument: str) -> Iterator[Iterator[tuple[int, bytes]]]:
     """Open a file, or standard input for ``-``, as lines that are not blank, each with its number from 1."""
     if argument == STANDARD_INPUT:

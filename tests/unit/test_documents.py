@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import StreamSpec
-from stream.cli.output import CommandError, lines_of, read_as, read_document
+from stream.cli.output import CommandError, numbered_lines, read_as, read_document
 from tests.commands import run_sotto
 
 SPEC = '{"source": "s", "stream": "t", "mechanism": {"kind": "laplace"}, "epsilon": 1.0, "expected_queries": 1}'
@@ -66,8 +66,8 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path, monkeypatch: pytest.Mo
     given(monkeypatch, file.read_bytes())
     assert read_document("-") == SPEC
     file.write_text("a\n\n b \n", encoding="utf-8-sig")
-    with lines_of(str(file)) as lines:
-        assert list(lines) == [b"a", b"b"]
+    with numbered_lines(str(file)) as lines:
+        assert list(lines) == [(1, b"a"), (3, b"b")]
 
 
 def test_a_fault_is_told_with_the_document_that_has_it(tmp_path: Path) -> None:

@@ -18,7 +18,16 @@ from rich.text import Text
 from schemas import MAX_ANSWER_BYTES, Answer, GrantRecord, registered_as
 from schemas.wire import Codec, MalformedEventError
 from stream.cli.manage.record_rows import call_client
-from stream.cli.output import AsJson, CommandError, console, lines_of, read_as, show_json, show_table, visible
+from stream.cli.output import (
+    AsJson,
+    CommandError,
+    console,
+    numbered_lines,
+    read_as,
+    show_json,
+    show_table,
+    visible,
+)
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import read_to_end, reader, require_visible
 from stream.kafka.client.local_address import settings_here
@@ -58,7 +67,7 @@ def estimate(
         if answers is None:
             found = shares_of(record, asyncio.run(_collected(stream)), beta)
         else:
-            with lines_of(answers) as lines:
+            with numbered_lines(answers) as lines:
                 found = shares_of(record, _decoded(answers, lines), beta)
     except EstimateError as error:
         raise CommandError(str(error)) from None
@@ -81,8 +90,8 @@ def estimate(
     )
 
 
-def _decoded(file: str, lines: Iterable[bytes]) -> Iterator[Answer]:
-    for number, line in enumerate(lines, 1):
+def _decoded(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
+    for number, (_, line) in enumerate(lines, 1):
         try:
             yield _answers.decode(line)
         except MalformedEventError as error:

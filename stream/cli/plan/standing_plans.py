@@ -141,12 +141,7 @@ def _figures(plan: StandingPlan) -> dict[str, Any]:
         "spec": plan.spec.model_copy(update={"standing": plan.asked}),
         "choice": plan.chosen.method,
         "alpha": plan.chosen.alpha,
-        "groups": plan.groups,
-        "windows": plan.windows,
-        "days": plan.days,
-        "period": plan.period,
-        "cost": plan.cost,
-        "cost_per_day": plan.cost_per_day,
+        **{name: getattr(plan, name) for name in ("groups", "windows", "days", "period", "cost", "cost_per_day")},
     }
 
 
