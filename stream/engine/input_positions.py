@@ -193,8 +193,7 @@ class TopicIds:
             return
         self._asked = now
         self._drop()
-        self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-        self._asking.add_done_callback(consume_exception)
+        self._start()
 
     async def confirm(self) -> None:
         """Wait for the answer to the last request.
@@ -203,10 +202,12 @@ class TopicIds:
             InputRecreatedError: a topic was deleted and created again.
             KafkaError: Kafka does not answer.
         """
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-            self._asking.add_done_callback(consume_exception)
-        await self._asking
+        await (self._asking or self._start())
+
+    def _start(self) -> asyncio.Task[None]:
+        asking = self._asking = asyncio.create_task(self._require_same(), name="topic ids")
+        asking.add_done_callback(consume_exception)
+        return asking
 
     def _drop(self) -> None:
         asking, self._asking = self._asking, None

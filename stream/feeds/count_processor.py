@@ -49,9 +49,8 @@ class FeedProcessor:
     marks, and without events by ``reached_end``. ``definitions`` must be up to date when a restore
     ends.
 
-    ``left_out`` counts events beyond the bounds, ``late`` those after their window's close and
-    ``counted`` the others, once for each window. They and ``rejected``, dead letters by reason,
-    start at 0 with each processor, and are private.
+    ``figures`` counts events, and ``rejected`` dead letters by reason. They start at 0 with each
+    processor, and are private.
     """
 
     heavy = True
@@ -74,6 +73,7 @@ class FeedProcessor:
         self._intake = Intake(source, partition, partitions, self._clock)
         self._partial_writer = PartialWriter(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
+        self.figures = self._streams.figures
         self._kept: dict[str, dict[int, bytes]] = {}
         """Changelog keys by stream and epoch, with unpublished windows or the latest."""
         self._log = PiecesLog()
@@ -190,21 +190,6 @@ class FeedProcessor:
     def moment(self) -> int:
         """The clock in milliseconds since 1970; negative before it starts."""
         return self._clock.now
-
-    @property
-    def counted(self) -> int:
-        """Counted events, once for each window."""
-        return self._streams.figures.counted
-
-    @property
-    def late(self) -> int:
-        """Late events, once for each window."""
-        return self._streams.figures.late
-
-    @property
-    def left_out(self) -> int:
-        """Events beyond the bounds, once for each window."""
-        return self._streams.figures.left_out
 
     @property
     def open_windows(self) -> int:

@@ -21,7 +21,11 @@ _WIDTHS: Final = 4
 
 @dataclass(slots=True)
 class Counted:
-    """Numbers of counted, excluded and late events, once for each window and condition."""
+    """Numbers of events, once for each window and condition.
+
+    ``left_out`` counts events beyond the bounds, ``late`` those after their window's close, and
+    ``counted`` the others.
+    """
 
     counted: int = 0
     left_out: int = 0

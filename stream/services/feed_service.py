@@ -145,7 +145,7 @@ class FeedFigures:
                 gauge.remove(source)
 
     def _add(self, processor: FeedProcessor) -> None:
-        now = Counts({name: getattr(processor, name) for name in self._counters})
+        now = Counts({name: getattr(processor.figures, name) for name in self._counters})
         now.update({f"code {code}": count for code, count in processor.rejected.items()})
         before = self._seen.get(processor, Counts())
         self._seen[processor] = now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context
 from stream.worker.families.question_columns import QuestionRows, Streams
-from stream.worker.hosted_streams import HALTED, OPEN, HostedStreams
+from stream.worker.hosted_streams import HALTED, HostedStreams
 from stream.worker.worker_restore import WorkerRestore
 
 WORK_AT_ONCE = 3 * SECOND // 20
@@ -211,17 +211,13 @@ class QueryProcessor:
             last_offset = self.streams.columns.last_offset
             again = [one.slot for one in asked if one.offset <= last_offset[one.slot]]
             replayed = np.append(replayed, np.array(again, dtype=np.intp))
-        if not len(replayed):
-            return replayed
-        halted = np.unique(replayed[self.streams.columns.state[replayed] == OPEN])
-        for slot in halted.tolist():
-            self.streams.life.end(
-                slot,
-                HALTED,
+        return self._halt(
+            np.unique(replayed).tolist(),
+            lambda slot: (
                 f"replayed: {self._topics.queries} went back behind offset {self.streams.columns.last_offset[slot]} of this "
-                "stream (topic recreated or offsets reset); open a new stream",
-            )
-        return halted
+                "stream (topic recreated or offsets reset); open a new stream"
+            ),
+        )
 
     def _halt_asked_again(self, rows: QuestionRows, asked: Sequence[AdmittedQuestion]) -> npt.NDArray[np.intp]:
         """Halt standing streams whose windows are asked again: merging lost its state.
@@ -243,12 +239,15 @@ class QueryProcessor:
             if about.turn <= latest.get(slot, life.turns.get(slot, 0)):
                 again.add(slot)
             latest[slot] = about.turn
-        halted = sorted(slot for slot in again if self.streams.columns.state[slot] == OPEN)
-        for slot in halted:
-            life.end(
-                slot,
-                HALTED,
+        return self._halt(
+            sorted(again),
+            lambda _: (
                 f"asked again: a window came that this stream was asked about before ({self._topics.merges} lost or set "
-                "back, with its group's offsets); open a new stream",
-            )
-        return np.array(halted, dtype=np.intp)
+                "back, with its group's offsets); open a new stream"
+            ),
+        )
+
+    def _halt(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
+        """Halt the open ones of some streams, and return their slots."""
+        end = self.streams.life.end
+        return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)

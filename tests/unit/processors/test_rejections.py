@@ -16,7 +16,7 @@ from sotto import Driver
 from stream.processing.dead_letters import Rejection, address_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import partition_of
-from stream.worker.query_decoding import malformed
+from stream.worker.admission import malformed
 from tests.builders import PEOPLE, installation, source
 from tests.processing import process_records
 from tests.unit.processors.installation import LOW, answers_in, query, records, spec, worker_of, written

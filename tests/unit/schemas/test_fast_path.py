@@ -14,7 +14,7 @@ from schemas import MAX_EVENT_BYTES, Query
 from schemas.wire import Codec, MalformedEventError
 from stream.processing.dead_letters import Rejection
 from stream.processing.exact_decimals import replace_extreme_numbers
-from stream.worker.query_decoding import each_once, in_full
+from stream.worker.admission import each_once, in_full
 from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
 
 Reading = tuple[Any, ...]

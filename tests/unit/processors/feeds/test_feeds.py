@@ -78,7 +78,7 @@ def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
     feed = start(marked, Known(hours(marked)))
     process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
     process_records(feed, columns([Arrived(1, 5, event("b", 5))], timestamp_type=0))
-    assert feed.counted == 2
+    assert feed.figures.counted == 2
 
 
 def test_another_number_of_partitions_is_refused() -> None:
@@ -114,7 +114,7 @@ def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
         told_of = b" ".join(value for _, value in headers).lower()
         assert b"secret" not in told_of
         assert own.encode() not in told_of
-    assert feed.counted + feed.left_out == 3
+    assert feed.figures.counted + feed.figures.left_out == 3
     assert feed.rejected == {code: 1 for code, _ in found}
     assert {partition for topic, partition, _ in outputs if topic == TOPICS.rejected} == {0}
 
@@ -148,7 +148,7 @@ def test_a_time_in_another_unit_is_refused_with_the_likely_one(at: Any, unit: by
     [(code, headers)] = letters(process_records(feed, columns(records)))
     assert code == ("before" if unit.startswith(b"before") else "time")
     assert unit in dict(headers)["__connect.errors.exception.message"]
-    assert feed.counted == 1
+    assert feed.figures.counted == 1
 
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
@@ -209,7 +209,7 @@ def test_marks_alone_move_a_clock_of_marks() -> None:
     )
     kafka.commit(outputs)
     assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(0, [1])]
-    assert feed.late == 1
+    assert feed.figures.late == 1
     assert [code for code, _ in letters(outputs)] == ["mark"]
     process_records(feed, [Arrived(5, 0, event("a", HOUR + 6 * MINUTE))])
     assert feed.rejected["ahead"] == 1
@@ -472,7 +472,7 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
     definitions.tell(ended(definitions.streams_of("flights")[1], 10))
     kafka.commit(feed.idle(0.0))
     assert feed.open_windows == 1
-    assert feed.counted == 2
+    assert feed.figures.counted == 2
     kafka.commit(process_records(feed, [Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
     definitions.tell(extended(definitions.streams_of("flights")[1], 155 * MINUTE))
