@@ -19,7 +19,6 @@ from schemas import (
     GrantRecord,
     LedgerRecord,
     Receipt,
-    Source,
     SparseVectorCalibration,
     StreamSpec,
 )
@@ -165,12 +164,9 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
     sentences = [str(one) for one in promises(grant.spec, grant.calibration, counted=rows_counted(bounded))]
     assert all("; of each 'who' at most 5 rows count" in sentence for sentence in sentences)
 
-    async def granted(spec: StreamSpec, analyst: str | None) -> tuple[Receipt, GrantRecord, Source]:
-        del spec, analyst
-        told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
-        return Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind}), grant, bounded
-
-    monkeypatch.setattr(stream_commands, "_open", granted)
+    told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
+    opening = Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind})
+    monkeypatch.setattr(stream_commands, "call_client", lambda call: (opening, grant, bounded))  # noqa: ARG005
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
     assert all(sentence in receipt.stdout for sentence in sentences), receipt.stdout
     assert "queries" not in receipt.stdout
