@@ -72,40 +72,22 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "schemas": (
-        "AllotmentRecord",
-        "Answer",
-        "GrantRecord",
-        "PopulationRecord",
-        "Query",
-        "Receipt",
-        "SourceRecord",
-    ),
-    "stream.questions": ("Result", "Results"),
-    "stream.questions.alert_states": ("Notice",),
-    "stream.questions.dead_letter_records": ("DeadLetter",),
-    "stream.client.async_client": ("AsyncClient",),
-    "stream.client.blocking_client": ("Client",),
+    "schemas": "AllotmentRecord Answer GrantRecord PopulationRecord Query Receipt SourceRecord",
+    "stream.client.async_client": "AsyncClient",
+    "stream.client.blocking_client": "Client",
     "stream.errors": (
-        "Exhausted",
-        "Forbidden",
-        "Halted",
-        "Invalid",
-        "Missing",
-        "NotAnswered",
-        "Refused",
-        "Rejected",
-        "SottoError",
-        "Timeout",
-        "Unknown",
-        "Unreachable",
+        "Exhausted Forbidden Halted Invalid Missing NotAnswered Refused Rejected SottoError Timeout Unknown "
+        "Unreachable"
     ),
-    "stream.privacy.noise": ("NoiseKeyError",),
-    "stream.settings": ("Settings",),
-    "stream.sql": ("StatementError", "Table"),
-    "stream.testing": ("Driver", "NotReproducibleError"),
+    "stream.privacy.noise": "NoiseKeyError",
+    "stream.questions": "Result Results",
+    "stream.questions.alert_states": "Notice",
+    "stream.questions.dead_letter_records": "DeadLetter",
+    "stream.settings": "Settings",
+    "stream.sql": "StatementError Table",
+    "stream.testing": "Driver NotReproducibleError",
 }
-_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

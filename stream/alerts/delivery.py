@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, Literal, Self, get_args
 from urllib.parse import quote
 
@@ -128,31 +129,20 @@ class AlertMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.ready = Gauge("sotto_alerts_ready", "1 if /readyz answers 200.", registry=self.registry)
-        self.delivered = Counter(
-            "sotto_alerts_delivered", "Alerts that a target has accepted.", ["target"], registry=self.registry
-        )
-        self.dropped = Counter(
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        self.ready = gauge("sotto_alerts_ready", "1 if /readyz answers 200.")
+        self.delivered = counter("sotto_alerts_delivered", "Alerts that a target has accepted.", ["target"])
+        self.dropped = counter(
             "sotto_alerts_dropped",
             "Alerts dropped because they were too old or refused, or alarms dropped for lack of room.",
             ["target", "reason"],
-            registry=self.registry,
         )
-        self.failures = Counter(
-            "sotto_alerts_failures", "Requests that failed.", ["target", "reason"], registry=self.registry
+        self.failures = counter("sotto_alerts_failures", "Requests that failed.", ["target", "reason"])
+        self.waiting = gauge(
+            "sotto_alerts_waiting_seconds", "Age of the oldest undelivered alert; 0 if there is none.", ["target"]
         )
-        self.waiting = Gauge(
-            "sotto_alerts_waiting_seconds",
-            "Age of the oldest undelivered alert; 0 if there is none.",
-            ["target"],
-            registry=self.registry,
-        )
-        self.firing = Gauge(
-            "sotto_alerts_firing", "Alarms that are firing in an Alertmanager.", ["target"], registry=self.registry
-        )
-        self.unreadable = Counter(
-            "sotto_alerts_unreadable", "Unreadable answers that were skipped.", ["target"], registry=self.registry
-        )
+        self.firing = gauge("sotto_alerts_firing", "Alarms that are firing in an Alertmanager.", ["target"])
+        self.unreadable = counter("sotto_alerts_unreadable", "Unreadable answers that were skipped.", ["target"])
         self.delay_seconds = Histogram(
             "sotto_alerts_delay_seconds",
             "From the answer's commit to its acceptance by the target.",

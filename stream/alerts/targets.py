@@ -11,7 +11,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemas import Answer
@@ -59,30 +59,20 @@ class _Sent:
     at: float = float("-inf")
 
 
+@dataclass(eq=False)
 class Alertmanager:
     """One target with its firing alarms. Call ``take`` for each answer, then ``send``."""
 
-    def __init__(
-        self,
-        target: AlertmanagerTarget,
-        sender: TargetSender,
-        metrics: TargetMetrics,
-        *,
-        page: str | None = None,
-        clock: Callable[[], float] = time.time,
-        backoff: Backoff | None = None,
-        firing: Firing | None = None,
-    ) -> None:
-        self._target = target
-        self._sender = sender
-        self._metrics = metrics
-        self._page = page
-        self._clock = clock
-        self._backoff = backoff or Backoff()
-        self._not_before = float("-inf")
-        self.firing = firing or Firing()
-        self._sent: dict[AlertKey, _Sent] = {}
-        self._counted: dict[str, str] = {}
+    target: AlertmanagerTarget
+    sender: TargetSender
+    metrics: TargetMetrics
+    page: str | None = None
+    clock: Callable[[], float] = time.time
+    backoff: Backoff = field(default_factory=Backoff)
+    firing: Firing = field(default_factory=Firing)
+    _not_before: float = float("-inf")
+    _sent: dict[AlertKey, _Sent] = field(default_factory=dict)
+    _counted: dict[str, str] = field(default_factory=dict)
 
     def take(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
         """Add an answer. ``known``: it was delivered before a restart, so its end is not due again."""
@@ -107,11 +97,11 @@ class Alertmanager:
 
     async def send(self) -> None:
         """Send changed alarms and those due again, unless the target has just failed."""
-        now = self._clock()
+        now = self.clock()
         self._tidy(now)
         due = [alarm for alarm in self.firing.alarms.values() if self._is_due(alarm, now)]
         if not due:  # also if the due alarms have moved to another process
-            self._metrics.waiting.set(0)
+            self.metrics.waiting.set(0)
         if now < self._not_before:
             return
         for start in range(0, len(due), BATCH):
@@ -121,35 +111,35 @@ class Alertmanager:
             for alarm in batch:
                 sent = self._sent[alarm.place]
                 if sent.due and sent.at == float("-inf"):
-                    self._metrics.delivered.inc()
-                    self._metrics.delay_seconds.observe(max(now - alarm.time, 0.0))
+                    self.metrics.delivered.inc()
+                    self.metrics.delay_seconds.observe(max(now - alarm.time, 0.0))
                 sent.at, sent.due = now, False
 
     async def _post(self, alarms: Sequence[Alarm], now: float) -> bool:
         """Post to every member, as members do not share alarms; True if at least one accepts."""
         body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
         outcomes = []
-        for url in self._target.addresses:
+        for url in self.target.addresses:
             address = url.rstrip("/")
             address = address if address.endswith(PATH) else address + PATH
-            outcomes.append(await self._sender.post(address, body, {}, self._target.bearer()))
+            outcomes.append(await self.sender.post(address, body, {}, self.target.bearer()))
         for outcome in outcomes:
             if outcome.failure is not None:
-                self._metrics.count_failed(outcome.failure)
+                self.metrics.count_failed(outcome.failure)
                 log.warning(
-                    "alarms not accepted", target=self._target.name, failure=outcome.failure, status=outcome.status
+                    "alarms not accepted", target=self.target.name, failure=outcome.failure, status=outcome.status
                 )
         if any(outcome.failure is None for outcome in outcomes):
-            self._backoff.reset()
-            self._metrics.waiting.set(0)
+            self.backoff.reset()
+            self.metrics.waiting.set(0)
             return True
-        self._metrics.waiting.set(max(now - min(alarm.time for alarm in alarms), 0.0))
-        self._not_before = now + self._backoff.next(max(outcome.pause for outcome in outcomes))
+        self.metrics.waiting.set(max(now - min(alarm.time for alarm in alarms), 0.0))
+        self._not_before = now + self.backoff.next(max(outcome.pause for outcome in outcomes))
         return False
 
     def message(self, alarm: Alarm, now: float) -> dict[str, Any]:
         """Return an alarm in the format of Alertmanager's API."""
-        target, answer, place = self._target, alarm.answer, alarm.place
+        target, answer, place = self.target, alarm.answer, alarm.place
         resend = span_ms(target.resend) / 1000
         ends = alarm.resolved if alarm.resolved is not None else now + SENDINGS_AHEAD * resend
         about = {
@@ -160,7 +150,7 @@ class Alertmanager:
             "counted": self._counted.get(alarm.source, ""),
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
-        link = stream_page(self._page, place.stream)
+        link = stream_page(self.page, place.stream)
         return {
             "labels": {
                 "alertname": target.alertname,
@@ -177,11 +167,11 @@ class Alertmanager:
 
     def _is_due(self, alarm: Alarm, now: float) -> bool:
         sent = self._sent[alarm.place]
-        return sent.due or now - sent.at >= span_ms(self._target.resend) / 1000
+        return sent.due or now - sent.at >= span_ms(self.target.resend) / 1000
 
     def _tidy(self, now: float) -> None:
         """Resolve alarms without new answers, and drop alarms that were resolved long ago."""
-        after = span_ms(self._target.resolve_after) / 1000
+        after = span_ms(self.target.resolve_after) / 1000
         for place, alarm in list(self.firing.alarms.items()):
             silent_until = alarm.time + window_seconds(alarm.answer) + after
             if alarm.resolved is None and now > silent_until:
@@ -196,10 +186,10 @@ class Alertmanager:
         for place in [place for place in self._sent if place not in self.firing.alarms]:
             del self._sent[place]
         if self.firing.forgotten:
-            self._metrics.count_dropped("room", self.firing.forgotten)
-            log.error("alarms dropped for lack of room", target=self._target.name, count=self.firing.forgotten)
+            self.metrics.count_dropped("room", self.firing.forgotten)
+            log.error("alarms dropped for lack of room", target=self.target.name, count=self.firing.forgotten)
             self.firing.forgotten = 0
-        self._metrics.firing.set(sum(alarm.resolved is None for alarm in self.firing.alarms.values()))
+        self.metrics.firing.set(sum(alarm.resolved is None for alarm in self.firing.alarms.values()))
 
 
 def group_labels(place: AlertKey) -> dict[str, str]:
@@ -218,26 +208,17 @@ REFUSALS: Final = 3
 """Refusals after which an alert is dropped: more tries would delay the alerts behind it."""
 
 
+@dataclass(eq=False)
 class Webhook:
     """One target. Its only state is the current pause: undelivered alerts stay in Kafka."""
 
-    def __init__(
-        self,
-        target: WebhookTarget,
-        sender: TargetSender,
-        metrics: TargetMetrics,
-        stopping: asyncio.Event,
-        *,
-        clock: Callable[[], float] = time.time,
-        backoff: Backoff | None = None,
-    ) -> None:
-        self._target = target
-        self._sender = sender
-        self._metrics = metrics
-        self._stopping = stopping
-        self._clock = clock
-        self._backoff = backoff or Backoff()
-        self._not_before = float("-inf")
+    target: WebhookTarget
+    sender: TargetSender
+    metrics: TargetMetrics
+    stopping: asyncio.Event
+    clock: Callable[[], float] = time.time
+    backoff: Backoff = field(default_factory=Backoff)
+    _not_before: float = float("-inf")
 
     async def deliver(self, alert: Alert, ours: Callable[[], bool]) -> bool:
         """Deliver or drop one alert; False if the partition's next owner must deliver it.
@@ -248,30 +229,30 @@ class Webhook:
         refusals = 0
         body = alert.body
         try:
-            if (left := self._not_before - self._clock()) > 0:
-                self._metrics.waiting.set(max(self._clock() - alert.time, 0.0))
+            if (left := self._not_before - self.clock()) > 0:
+                self.metrics.waiting.set(max(self.clock() - alert.time, 0.0))
                 await stopped_within(
-                    self._stopping, min(left, LONGEST_RETRY_AFTER)
+                    self.stopping, min(left, LONGEST_RETRY_AFTER)
                 )  # the clock may have been set back
-            while ours() and not self._stopping.is_set():
+            while ours() and not self.stopping.is_set():
                 outcome = await self._send(alert.key, body)
                 if outcome.failure is None:
-                    self._backoff.reset()
-                    self._metrics.delivered.inc()
-                    self._metrics.delay_seconds.observe(max(self._clock() - alert.time, 0.0))
+                    self.backoff.reset()
+                    self.metrics.delivered.inc()
+                    self.metrics.delay_seconds.observe(max(self.clock() - alert.time, 0.0))
                     return True
-                self._metrics.count_failed(outcome.failure)
+                self.metrics.count_failed(outcome.failure)
                 refusals += outcome.failure == "refused"
-                age = max(self._clock() - alert.time, 0.0)
-                self._metrics.waiting.set(age)
+                age = max(self.clock() - alert.time, 0.0)
+                self.metrics.waiting.set(age)
                 reason: Reason | None = (
                     "refused" if refusals >= REFUSALS else "old" if age > self._give_up else None
                 )
                 if reason is not None:
-                    self._metrics.count_dropped(reason)
+                    self.metrics.count_dropped(reason)
                     log.error(
                         "alert dropped",
-                        target=self._target.name,
+                        target=self.target.name,
                         reason=reason,
                         failure=outcome.failure,
                         status=outcome.status,
@@ -279,27 +260,27 @@ class Webhook:
                         stream=alert.opening.stream,
                     )
                     if reason == "refused":
-                        self._backoff.reset()
-                    self._not_before = self._clock() + outcome.pause
+                        self.backoff.reset()
+                    self._not_before = self.clock() + outcome.pause
                     return True
-                pause = self._backoff.next(outcome.pause)
+                pause = self.backoff.next(outcome.pause)
                 log.warning(
                     "alert not accepted",
-                    target=self._target.name,
+                    target=self.target.name,
                     failure=outcome.failure,
                     status=outcome.status,
                     seconds=round(pause, 1),
                 )
-                await stopped_within(self._stopping, pause)
+                await stopped_within(self.stopping, pause)
             return False
         finally:
-            self._metrics.waiting.set(0)
+            self.metrics.waiting.set(0)
 
     @property
     def _give_up(self) -> float:
-        return span_ms(self._target.give_up) / 1000
+        return span_ms(self.target.give_up) / 1000
 
     async def _send(self, key: str, body: bytes) -> Outcome:
-        target = self._target
-        headers = signed_headers(target.secrets(), key, int(self._clock()), body)
-        return await self._sender.post(target.url, body, headers, target.bearer())
+        target = self.target
+        headers = signed_headers(target.secrets(), key, int(self.clock()), body)
+        return await self.sender.post(target.url, body, headers, target.bearer())

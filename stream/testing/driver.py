@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Self, TypeVar, overload
 
@@ -59,28 +60,20 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
+@dataclass(eq=False)
 class MemoryCalls(AsyncCalls):
     """The asynchronous client of an installation in memory, whose calls never wait."""
 
-    def __init__(
-        self,
-        topics: Topics,
-        *,
-        send: Callable[[Sequence[Request]], list[Receipt]],
-        ask: Callable[[Sequence[Query], Headers], Results],
-        log: Callable[[Place], Sequence[Record]],
-        make_id: Callable[[], str],
-    ) -> None:
-        self._topics = topics
-        self._send = send
-        self._ask = ask
-        self._log = log
-        self._make_id = make_id
+    names: Topics
+    send: Callable[[Sequence[Request]], list[Receipt]]
+    ask_all: Callable[[Sequence[Query], Headers], Results]
+    log: Callable[[Place], Sequence[Record]]
+    make_id: Callable[[], str]
 
     @property
     def topics(self) -> Topics:
         """The topic names of the installation."""
-        return self._topics
+        return self.names
 
     @property
     def client(self) -> MemoryCalls:
@@ -101,21 +94,21 @@ class MemoryCalls(AsyncCalls):
         self.do(each.aclose())
 
     async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ARG002, ASYNC109
-        return self._send(requests)
+        return self.send(requests)
 
     async def _answer(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ARG002, ASYNC109
-        [result] = self._ask([query], headers)
+        [result] = self.ask_all([query], headers)
         return result
 
     async def _answer_all(self, queries: Sequence[Query], timeout: float | None) -> Results:  # noqa: ARG002, ASYNC109
-        return self._ask(queries, ())
+        return self.ask_all(queries, ())
 
     async def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
         for number in partitions:
-            yield self._log((topic, number))
+            yield self.log((topic, number))
 
     def _new_id(self) -> str:
-        return self._make_id()
+        return self.make_id()
 
 
 class _Options(BaseModel):
@@ -174,9 +167,7 @@ class Driver(MemoryInstallation, SyncCalls):
         super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits)
         self._made = 0
         self._last: Delivery | None = None
-        self._calls = MemoryCalls(
-            self.topics, send=self._send_requests, ask=self._ask, log=self.log, make_id=self._new_id
-        )
+        self._calls = MemoryCalls(self.topics, self._send_requests, self._ask, self.log, self._new_id)
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -54,7 +56,22 @@ class Brokers:
 
     async def controller(self) -> int:
         """The node that is the active controller."""
-        return await asyncio.to_thread(self.cluster.controller)
+        async with asyncio.timeout(60):
+            while True:
+                running = {one for one in range(1, NODES + 1) if self.cluster.node(one).status() is not None}
+                elected = [leader for one in running if (leader := self._elected(one)) in running]
+                leaders = {one for one in elected if elected.count(one) > NODES // 2}
+                if leaders:
+                    return leaders.pop()
+                await asyncio.sleep(0.1)
+
+    def _elected(self, node: int) -> int | None:
+        """The controller of which a node knows."""
+        state = self.cluster.node(node).folder / "data/__cluster_metadata-0/quorum-state"
+        try:
+            return int(json.loads(state.read_text())["leaderId"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     async def whole(self) -> None:
         """Wait until every replica of every topic is in sync."""
@@ -85,7 +102,7 @@ class Brokers:
         self.ground.injected["broker restarted with an empty disk" if erased else "broker restarted"] += 1
         await asyncio.to_thread(self.cluster.node(node).stop)
         if erased:
-            await asyncio.to_thread(self.cluster.erase, node)
+            await asyncio.to_thread(shutil.rmtree, self.cluster.node(node).folder / "data")
         await self._back(node)
 
     async def _back(self, node: int) -> None:

@@ -119,6 +119,6 @@ def test_what_nodes_are_told_keeps_a_record_thrice_and_needs_two() -> None:
     properties = dict(line.split("=", 1) for line in told.splitlines())
     assert properties["node.id"] == "2"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:2,2@127.0.0.1:4,3@127.0.0.1:6"
-    for kept in ("default", "offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):
+    for kept in ("default", "offsets.topic", "transaction.state.log"):
         assert properties[f"{kept}.replication.factor"] == "3"
     assert properties["min.insync.replicas"] == properties["transaction.state.log.min.isr"] == "2"

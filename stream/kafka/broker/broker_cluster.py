@@ -1,8 +1,5 @@
 """A cluster of brokers on this machine that tolerates the loss of one node."""
 
-import json
-import shutil
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,8 +29,6 @@ HEAP_MEGABYTES: Final = 384
 _START_SECONDS: Final = 180.0
 _SHUTDOWN_SECONDS: Final = 10.0
 """Short, because the last nodes find no controller to ask and must be killed."""
-_ELECTION_SECONDS: Final = 30.0
-_QUORUM_STATE: Final = Path("data", "__cluster_metadata-0", "quorum-state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,34 +152,6 @@ class LocalCluster:
             raise BrokerError(f"There is no node {number} in {self.folder}; start the cluster first")
         return self._brokers(state)[number - 1]
 
-    def erase(self, number: int) -> None:
-        """Deletes the data of a stopped node; its next start joins the cluster empty.
-
-        Raises:
-            BrokerError: If the node runs or does not exist.
-        """
-        broker = self.node(number)
-        if broker.status() is not None:
-            raise BrokerError(f"Node {number} runs; stop it first")
-        shutil.rmtree(broker.folder / "data", ignore_errors=True)
-
-    def controller(self, timeout: float = _ELECTION_SECONDS) -> int:
-        """Returns the number of the active controller, which most nodes agree on.
-
-        Raises:
-            BrokerError: If none is elected within the timeout (seconds).
-        """
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            running = {number for number in range(1, self.size + 1) if self.node(number).status() is not None}
-            seen = [_leader(node_folder(self.folder, number)) for number in running]
-            elected = [one for one in seen if one in running]
-            leaders = {number for number in elected if elected.count(number) > self.size // 2}
-            if leaders:
-                return leaders.pop()
-            time.sleep(0.1)
-        raise BrokerError(f"No controller was elected among the nodes in {self.folder}; see their logs")
-
     def _end(self, how: Callable[[LocalBroker], bool]) -> bool:
         state = read_own_cluster(self.folder)
         if state is None:
@@ -240,11 +207,3 @@ def cluster_in(folder: Path) -> bool:
 
 def _ports(state: ClusterState) -> tuple[Ports, ...]:
     return tuple(Ports(one.clients, one.controller) for one in state.nodes)
-
-
-def _leader(folder: Path) -> int | None:
-    try:
-        told = json.loads((folder / _QUORUM_STATE).read_text())
-        return int(told["leaderId"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -163,7 +163,7 @@ async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(gro
 async def test_one_member_of_a_cluster_is_enough(ground: Ground) -> None:
     dead = "http://127.0.0.1:1/"
     target = ground.target.model_copy(update={"urls": (dead, *ground.target.urls)})
-    ground.alertmanager._target = target
+    ground.alertmanager.target = target
     ground.take(answer("above", 0))
     assert len(await ground.sent()) == 1
     assert ground.alertmanager.settled
