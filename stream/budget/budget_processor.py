@@ -243,12 +243,9 @@ class BudgetProcessor:
         self._trail.note_due(outputs)
         self._write_changes(outputs)
         if records:
-            self._reach(records[-1], outputs)
+            self._reached[records[-1].topic] = records[-1].offset + 1
+            self._progress(outputs)
         return outputs
-
-    def _reach(self, last: RecordLike, outputs: Outputs) -> None:
-        self._reached[last.topic] = last.offset + 1
-        self._progress(outputs)
 
     def _progress(self, outputs: Outputs) -> None:
         requests, charges = (self._reached[topic] for topic in self.inputs)

@@ -195,7 +195,8 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
         _require_periods(spec, source, standing)
     _require_predicate(standing, source)
     groups = _groups(standing, source)
-    _require_totals(standing, source)
+    if isinstance(standing.count, SumOf):
+        require_total(integers_of(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
         _require_askable(standing, source, numbers=MAX_CANDIDATES)
         return _setting_of_horizon(source, standing, groups)
@@ -248,11 +249,6 @@ def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
         PredicateParser(source.attributes).parse(standing.where)
     except PredicateError as error:
         raise RefusedError(f"standing.where: {error}") from None
-
-
-def _require_totals(standing: StandingQuery, source: EventsSource) -> None:
-    if isinstance(count := standing.count, SumOf):
-        require_total(integers_of(source, count), count.sum, "standing.count.sum")
 
 
 def _groups(standing: StandingQuery, source: EventsSource) -> int:

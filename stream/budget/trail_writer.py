@@ -83,7 +83,10 @@ class TrailWriter:
     def write_decision(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
         """Write a request and its decision, with the account and the stream afterwards."""
         self.write_renewals(outputs)
-        source = None if _is_of_a_population(request) else receipt.source
+        is_of_population = isinstance(request, RegisterPopulation) or (
+            isinstance(request, Allot) and request.source is None
+        )
+        source = None if is_of_population else receipt.source
         account = self._ledger.accounts.get(source or "")
         grant = None if account is None else account.grants.get(receipt.stream or "")
         fields: dict[str, Any] = _asked_for(request)
@@ -242,7 +245,3 @@ def _asked_for(request: Request) -> dict[str, Any]:
             return {**given, "epsilon": request.epsilon, "delta": request.delta}
         case _:
             return {}
-
-
-def _is_of_a_population(request: Request) -> bool:
-    return isinstance(request, RegisterPopulation) or (isinstance(request, Allot) and request.source is None)

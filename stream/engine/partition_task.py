@@ -232,7 +232,7 @@ class PartitionTask:
         moment = self._clock()
         if idle and (
             moment - session.end_requested >= END_SECONDS
-            or _is_due(processor.due_at, session.end_requested, moment)
+            or ((due := processor.due_at) is not None and session.end_requested < due <= moment)
         ):
             session.end_requested = moment
             ends = await self._offsets.end_offsets(inputs)
@@ -253,7 +253,3 @@ class PartitionTask:
         if pause > 0:
             self.step.enter("waiting")
             await stopped_within(self._stopping, pause)
-
-
-def _is_due(due: float | None, told: float, moment: float) -> bool:
-    return due is not None and told < due <= moment

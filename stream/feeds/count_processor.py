@@ -174,7 +174,10 @@ class FeedProcessor:
         self._write(outputs, changes)
         if self._clock.passed:
             self._turn(outputs)
-        self._close(outputs)
+        if published := self._partial_writer.due(self._streams, self._clock.now, outputs):
+            for stream in published:
+                self._keep_stream(outputs, stream)
+            self._streams.settle()
         if records:
             self._offset = records[-1].offset + 1
         if records or outputs or is_first:
@@ -299,13 +302,6 @@ class FeedProcessor:
             return []
         found = ((form, form.count(batch, self._log.next)) for form in self._streams.forms)
         return [(form, touched) for form, touched in found if touched is not None]
-
-    def _close(self, outputs: Outputs) -> None:
-        told = self._partial_writer.due(self._streams, self._clock.now, outputs)
-        for stream in told:
-            self._keep_stream(outputs, stream)
-        if told:
-            self._streams.settle()
 
     def _write(self, outputs: Outputs, changes: Changes) -> None:
         outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.forms))

@@ -211,7 +211,7 @@ class StandingStreams:
                     counted.setdefault(tally.number, set()).add(stream.counting)
         for number, tally in list(self.tallies.items()):
             if number not in needed:
-                self._form_of(tally).leave(number)
+                next(form for form in self.forms if form.tallies.get(number) is tally).leave(number)
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
@@ -263,9 +263,6 @@ class StandingStreams:
             self.forms = [*self.forms, form]
         tally = self.tallies[number] = form.join(number, shape, since, last)
         return tally
-
-    def _form_of(self, tally: Tally) -> Form:
-        return next(form for form in self.forms if form.tallies.get(tally.number) is tally)
 
     def _shape(self, told: StandingDefinition, since: int) -> tuple[Shape, Any]:
         """Return the windows of a stream, and the key of streams that may share a tally."""

@@ -192,7 +192,9 @@ class MergeProcessor:
             if (last := next((one for one in reversed(records) if one.key == name.encode()), None)) is not None:
                 self._reject(outputs, last, _LOST)
         if records:
-            self._reach(outputs, records[-1])
+            self._offset = records[-1].offset + 1
+            progress = (PROGRESS_KEY, kept_progress(self._offset), with_topic_ids(self.topic_ids))
+            outputs.add(self._topics.merges, self._partition, progress)
         return outputs
 
     def _follow_control(self, record: RecordLike) -> None:
@@ -353,8 +355,3 @@ class MergeProcessor:
 
     def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
         outputs.add(self._topics.rejected, self._partition, dead_letter(record, rejection))
-
-    def _reach(self, outputs: Outputs, last: RecordLike) -> None:
-        self._offset = last.offset + 1
-        progress = (PROGRESS_KEY, kept_progress(self._offset), with_topic_ids(self.topic_ids))
-        outputs.add(self._topics.merges, self._partition, progress)

@@ -191,7 +191,8 @@ class WaitingWindows:
             if known is None or merged is None or not known.asks or not known.source.has_periods:
                 self.names.discard(name)
             elif starts := merged.whole():
-                order.append(_closing(known, starts))
+                open_ms = known.standing.open_ms
+                order.append(iter([(start + open_ms, name, start) for start in starts]))
                 sources.add(known.source.source)
             else:
                 self.names.discard(name)
@@ -203,11 +204,6 @@ class WaitingWindows:
                 yield name, start
             elif not sources:
                 return
-
-
-def _closing(told: StandingDefinition, starts: Sequence[int]) -> Iterator[tuple[int, str, int]]:
-    open_ms = told.standing.open_ms
-    return ((start + open_ms, told.spec.stream, start) for start in starts)
 
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)

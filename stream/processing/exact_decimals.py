@@ -80,7 +80,7 @@ def _lazily(read: Callable[[], list[msgspec.Raw]]) -> Written:
     def at(place: int) -> Decimal:
         if not texts:
             texts.extend(read())
-        return _decimal(texts[place])
+        return Decimal(str(texts[place], "ascii"))
 
     return at
 
@@ -114,7 +114,3 @@ def _replace_extreme(match: re.Match[bytes]) -> bytes:
     if math.isinf(nearest):
         return _BEYOND[nearest < 0.0]
     return repr(nearest).encode() if len(text) > _LONGEST else text
-
-
-def _decimal(raw: msgspec.Raw) -> Decimal:
-    return Decimal(str(raw, "ascii"))

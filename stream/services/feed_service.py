@@ -22,7 +22,7 @@ from stream.engine.session import EngineRole
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
-from stream.kafka.client.adapter import KAFKA, Clients, Consumer, Offsets
+from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.topics.layouts import TopicsError, feed_groups, merging_group
 from stream.kafka.topics.live_topics import another_source, find_live_topic
 from stream.log import get_logger
@@ -70,14 +70,12 @@ class ControlFollower:
             )
             for records in fetched.values():
                 await asyncio.to_thread(self._definitions.apply_control, readable(records))
-            if not self.caught_up.is_set() and await self._reached(consumer, ends):
+            if not self.caught_up.is_set() and all(
+                [await consumer.position(place) >= ends[place] for place in self._places]
+            ):
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
                 self.on_news()
-
-    async def _reached(self, consumer: Consumer, ends: Offsets) -> bool:
-
-        return all([await consumer.position(place) >= ends[place] for place in self._places])
 
 
 CODES: Final = (

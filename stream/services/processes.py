@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Self
+from typing import BinaryIO, Final, Literal, Self
 
 from pydantic import SecretStr
 
@@ -40,7 +40,10 @@ class Service:
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
         """``key_file`` is None for a service that must not have the noise key."""
         # Only explicit settings are passed on: a default is no choice, such as a replication factor of one.
-        given = {variable(name): _text(value) for name, value in settings.model_dump(exclude_unset=True).items()}
+        given = {
+            variable(name): str(value.get_secret_value() if isinstance(value, SecretStr) else value)
+            for name, value in settings.model_dump(exclude_unset=True).items()
+        }
         # Settings are passed in the environment: every user of the machine can read command lines.
         needless = NOISE_KEY | MONITOR_TOKEN if role == "monitor" else NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES
         environment = without(needless, {**os.environ, **given})
@@ -124,10 +127,6 @@ def _owners_alone(log: Path) -> BinaryIO:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)  # it may be there from an earlier version
     return os.fdopen(descriptor, "ab")
-
-
-def _text(value: Any) -> str:
-    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 RESTART_PAUSES: Final = (0.5, 1.0, 2.0, 5.0, 10.0)

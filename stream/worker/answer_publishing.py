@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from schemas import Answer
 from schemas.wire import encode, struct
-from stream.kernel import Column, Part, Spans, joined, pack, spans_of
+from stream.kernel import Column, Spans, joined, pack, spans_of
 from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
 from stream.processing.protocol import Message, Outputs
 from stream.processing.record_columns import MessageColumns
@@ -160,7 +160,10 @@ class ColumnPublisher:
             pack(
                 len(places),
                 [
-                    *_addressed(rows, names, places),
+                    _HEAD[:_ID_ENDS],
+                    rows.ids.picked(places),
+                    _HEAD[_ID_ENDS:],
+                    names.picked(places),
                     (before, group[places]),
                     *more,
                     _END if ends is None else ends.picked(places),
@@ -263,8 +266,3 @@ def _ends(rows: QuestionRows) -> Spans | None:
     return spans_of(
         [_END if about is None else b"," + encode(_About(about.window, about.group))[1:] for about in abouts]
     )
-
-
-def _addressed(rows: QuestionRows, names: Spans, places: npt.NDArray[np.intp]) -> tuple[Part, ...]:
-    """Encode id and stream, the beginning of answers."""
-    return (_HEAD[:_ID_ENDS], rows.ids.picked(places), _HEAD[_ID_ENDS:], names.picked(places))

@@ -61,7 +61,9 @@ class Control:
         If a definition lies behind the end of the restore, compaction may have removed the earlier ones,
         so the restore found figures without a stream. A fresh start would answer beyond the cutoff.
         """
-        if self._unclaimed and (missed := [one for one in definitions if self._is_unclaimed(one)]):
+        if self._unclaimed and (
+            missed := [one for one in definitions if self._unclaimed.get(one.stream) == one.incarnation]
+        ):
             raise TableMissedError(
                 f"{missed[0].stream} has figures in {self._changelog} that this restore left out"
             )
@@ -91,9 +93,6 @@ class Control:
         streams, state = self._streams, self._streams.columns.state
         changed = streams.extensions.keys() | streams.noise.renewed
         return not any(state[slot] == OPEN for slot in changed - self._pending.keys())
-
-    def _is_unclaimed(self, definition: Definition) -> bool:
-        return self._unclaimed.get(definition.stream) == definition.incarnation
 
     def refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
         """Refuse streams without their noise key or table, and models of periods."""

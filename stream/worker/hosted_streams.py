@@ -178,9 +178,11 @@ class HostedStreams:
                 renewed.pop(slot, None)
                 self.extensions.pop(slot, None)
             if definition.extensions:
-                extended[slot] = max(definition, extended.get(slot, definition), key=_extent)
+                extended[slot] = max(
+                    definition, extended.get(slot, definition), key=lambda one: len(one.extensions)
+                )
             if definition.version > FIRST_VERSION:
-                renewed[slot] = max(definition, renewed.get(slot, definition), key=_version)
+                renewed[slot] = max(definition, renewed.get(slot, definition), key=lambda one: one.version)
             slots.append(slot)
         self._name_new_slots()
         if fresh:
@@ -339,11 +341,3 @@ def _facts(terms: StreamTerms) -> tuple[str, int, int]:
     """Return family, sort and cutoff of a stream on these terms."""
     sort = PLAIN * terms.plain + STANDING * (terms.standing is not None)
     return terms.family, sort, terms.calibration.cutoff or NO_CUTOFF
-
-
-def _version(definition: Definition) -> int:
-    return definition.version
-
-
-def _extent(definition: Definition) -> int:
-    return len(definition.extensions)
