@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Bins, Categories, Domain, Integers
+from schemas.windows import END_MS, NO_MOMENT, moment_of
 from stream.tables.encoding import Mask, bin_codes, integer_codes
 
 MAX_BYTES: Final = 64 * 1024
@@ -98,6 +99,28 @@ def no_number(attribute: str) -> Flaw:
 
 Moments = npt.NDArray[np.int64]
 
+_ZERO: Final = ord("0")
+_PLAIN: Final = 20
+"""Length of ``2013-01-01T05:00:00Z``, the commonest form, sometimes with milliseconds."""
+_FINE: Final = 24
+_SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
+_DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
+
+
+def moments_of(values: Sequence[Any]) -> Moments:
+    """Return the time of each value; values of one form are converted at once."""
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        try:
+            moments = np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass
+        else:
+            return np.where((moments >= 0) & (moments < END_MS), moments, NO_MOMENT)
+    if kinds == {str} and (found := _alike(values)) is not None:
+        return found
+    return np.array([moment_of(value) for value in values], dtype=np.int64)
+
 
 def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
     """Mark events before the ``first`` window of every stream, which are refused.
@@ -110,10 +133,56 @@ def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[n
     return (times < first) & (has_seconds | ~is_history)
 
 
+def _alike(texts: Sequence[str]) -> Moments | None:
+    """Parse texts of one plain form in UTC at once; None if one has another form."""
+    width = len(texts[0])
+    if width not in {_PLAIN, _FINE} or set(map(len, texts)) != {width}:
+        return None
+    try:
+        letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8).reshape(-1, width)
+    except UnicodeEncodeError:
+        return None
+    columns = np.ascontiguousarray(letters.T)
+    digits = columns.astype(np.int64) - _ZERO
+    signs = {**_SIGNS, width - 1: "Z"} | ({19: "."} if width == _FINE else {})
+    places = [*_DIGITS, *((20, 21, 22) if width == _FINE else ())]
+    numeric = digits[places]
+    if (
+        any((columns[place] != ord(sign)).any() for place, sign in signs.items())
+        or ((numeric < 0) | (numeric > 9)).any()
+    ):
+        return None
+    year, month, day = _number(digits, 0, 4), _number(digits, 5, 7), _number(digits, 8, 10)
+    hour, minute, second = _number(digits, 11, 13), _number(digits, 14, 16), _number(digits, 17, 19)
+    if (
+        (month < 1) | (month > 12) | (day < 1) | (hour > 23) | (minute > 59) | (second > 59) | (year < 1970)
+    ).any():
+        return None
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    first = months.astype("datetime64[D]").astype(np.int64)
+    if (day > (months + 1).astype("datetime64[D]").astype(np.int64) - first).any():
+        return None
+    whole: Moments = (((first + day - 1) * 24 + hour) * 60 + minute) * 60 + second
+    whole *= 1000
+    if width == _FINE:
+        whole += _number(digits, 20, 23)
+    return whole
+
+
+def _number(digits: Moments, start: int, end: int) -> Moments:
+    found: Moments = digits[start].copy()
+    for place in range(start + 1, end):
+        found *= 10
+        found += digits[place]
+    return found
+
+
 Codes = npt.NDArray[np.int64]
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf")
 _LARGEST_EXACT: Final = 2.0**53
+_NUMERIC: Final = frozenset({int, float, bool})
+_TEXT: Final = frozenset({str})
 
 
 class FieldCodes:
@@ -131,14 +200,25 @@ class FieldCodes:
 
     def codes(self, values: Sequence[Any]) -> tuple[Codes, Mask]:
         """Return each value's code, and a mask of the values that have one."""
+        kinds = set(map(type, values))
         if self._domain is None:
+            texts = values if kinds <= _TEXT else [text_of(value) for value in values]
             find, other = self._codes.get, self._other
-            codes = np.array([find(text_of(value), other) for value in values], dtype=np.int64)
+            codes = np.array([find(text, other) for text in texts], dtype=np.int64)
             return codes, codes >= 0
-        numbers = np.array([number_of(value) for value in values], dtype=np.float64)
+        numbers = _numbers(values, kinds)
         if isinstance(self._domain, Integers):
             return integer_codes(self._domain, numbers)
         return bin_codes(self._domain, numbers)
+
+
+def _numbers(values: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.float64]:
+    if kinds <= _NUMERIC:
+        try:
+            return np.array(values, dtype=np.float64)
+        except OverflowError:
+            pass
+    return np.array([number_of(value) for value in values], dtype=np.float64)
 
 
 def text_of(value: Any) -> str | None:

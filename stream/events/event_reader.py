@@ -1,277 +1,45 @@
 """Reads batches of events as columns of people, times and attribute codes.
 
-Each event is read independently of the others in its batch and of the batch boundaries. The kernel reads
-plain events, most of them, at once; all others are decoded one by one.
+Each event is read independently of the others in its batch and of the batch boundaries.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from schemas import Categories, EventsSource
 from schemas.json_limits import nesting_of
-from schemas.windows import END_MS, moment_of
+from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
 from stream.events.event_fields import (
     EMPTY,
-    MALFORMED,
     MAX_BYTES,
     MAX_DEPTH,
     MAX_PERSON_BYTES,
     NESTED,
-    NO_OBJECT,
     NO_TIME,
     NOBODY,
     OVERSIZE,
-    REPEATED,
     Codes,
     FieldCodes,
     Flaw,
-    Moments,
+    moments_of,
     no_number,
     number_of,
     unit_of,
     unknown_category,
 )
-from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
-from stream.tables.encoding import bin_codes, integer_codes
+from stream.kernel import Spans, spans_of
 
 __all__ = ["EventReader", "Events", "Flaw"]
 
-Path = tuple[str, ...]
-"""The names of nested fields, outermost first."""
-
-
-class Decoder:
-    """Reads the fields at some paths of one event at a time; a missing field is None."""
-
-    def __init__(self, paths: Sequence[Path], kinds: Sequence[Any]) -> None:
-        """Set the paths of at least two fields, and the expected types of their values."""
-        self._paths = paths
-        self._tree = _Branch()
-        names: list[str] = []
-        for path, kind in zip(paths, kinds, strict=True):
-            at = self._tree
-            for step in path:
-                at = at.branches.setdefault(step, _Branch())
-            at.kinds.append(kind)
-            names.append(self._tree.name_of(path))
-        # Most events fit a struct of the declared fields; ``_slow`` reads the others.
-        self._quick = None if self._tree.is_mixed else msgspec.json.Decoder(self._tree.struct("Event")).decode
-        self._fields = attrgetter(*names)
-        self._written = [
-            msgspec.json.encode(step) for step in dict.fromkeys(step for path in paths for step in path)
-        ]
-        """Each name of a path as JSON, without escapes."""
-
-    def read(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        """Return an event's fields, or its flaw; numbers beyond all doubles become infinite."""
-        try:
-            found = self._slow(value) if self._quick is None else self._fields(self._quick(value))
-        except (ValueError, RecursionError, AttributeError):  # no object is where a nested field belongs
-            found = self._slow(value)
-        return found if isinstance(found, Flaw) else self._repeats(value) or found
-
-    def _slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        try:
-            event = _decode(value)
-        except (ValueError, RecursionError):
-            return MALFORMED
-        if not isinstance(event, dict):
-            return NO_OBJECT
-        return tuple(_at(event, path) for path in self._paths)
-
-    def _repeats(self, value: bytes) -> Flaw | None:
-        """Return the flaw of an event that repeats a declared field, or None."""
-        if b"\\" not in value and max(map(value.count, self._written)) <= 1:
-            return None
-        try:
-            event = _pairs.decode(value.decode(errors="surrogateescape"))
-        except (ValueError, RecursionError):
-            return MALFORMED
-        return REPEATED if _repeated(event, self._tree) else None
-
-
-_decode: Final = msgspec.json.Decoder(float_hook=float).decode
-
-
-class _Pairs(list[tuple[str, Any]]):
-    pass
-
-
-_pairs: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
-
-
-class _Branch:
-    """The fields below one name, by name, and the expected types of its own value."""
-
-    def __init__(self) -> None:
-        self.branches: dict[str, _Branch] = {}
-        self.kinds: list[Any] = []
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether some field is read both as a value and as an object with fields."""
-        return bool(self.kinds and self.branches) or any(one.is_mixed for one in self.branches.values())
-
-    def name_of(self, path: Path) -> str:
-        """Return the dotted name of a path in the struct."""
-        place = f"f{list(self.branches).index(path[0])}"
-        return place if len(path) == 1 else f"{place}.{self.branches[path[0]].name_of(path[1:])}"
-
-    def struct(self, name: str) -> type[msgspec.Struct]:
-        fields: list[tuple[str, Any, Any]] = []
-        for place, branch in enumerate(self.branches.values()):
-            # Several fields may have one path, and accept different types.
-            kind = branch.struct(f"{name}{place}") if branch.branches else branch.kinds[0]
-            if len(branch.kinds) > 1:
-                kind = Any
-            fields.append((f"f{place}", kind if kind is Any else kind | None, None))
-        renamed = {f"f{place}": step for place, step in enumerate(self.branches)}
-        return msgspec.defstruct(name, fields, rename=renamed, frozen=True, gc=False)
-
-
-def _at(event: Mapping[str, Any], path: Path) -> Any:
-    found: Any = event
-    for step in path:
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
-
-
-def _repeated(event: Any, branch: _Branch) -> bool:
-    if not isinstance(event, _Pairs):
-        return False
-    for step, below in branch.branches.items():
-        values = [value for name, value in event if name == step]
-        if len(values) > 1 or (values and _repeated(values[0], below)):
-            return True
-    return False
-
-
-DIGEST_BYTES: Final = 16
-
-Digests = npt.NDArray[np.uint64]
-"""Two words per person; the second is odd, so that no digest is 0."""
-
-_MULTIPLIER: Final = 0x5BD1E995
-_SEED: Final = 0x9747B28C
-_WORD: Final = 0xFFFFFFFF
-
-
-def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
-    """Return each name's digest and partition."""
-    if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
-        return digests_of(names), partitions_of(names, partitions)
-    found[0][:, 1] |= np.uint64(1)
-    return found
-
-
-def digests_of(names: Sequence[bytes]) -> Digests:
-    """Return each name's digest."""
-    joined = b"".join([blake2b(name, digest_size=DIGEST_BYTES).digest() for name in names])
-    digests = np.frombuffer(joined, dtype="<u8").reshape(-1, 2).astype(np.uint64)
-    digests[:, 1] |= np.uint64(1)
-    return digests
-
-
-def partitions_of(names: Sequence[bytes], partitions: int) -> npt.NDArray[np.int64]:
-    """Return each name's partition by Kafka's default partitioner."""
-    return np.array([(_murmur2(name) & 0x7FFFFFFF) % partitions for name in names], dtype=np.int64)
-
-
-def _murmur2(name: bytes) -> int:
-    """Return the hash of Kafka's default partitioner, a number of 32 bits."""
-    found, whole = _SEED ^ len(name), len(name) & ~3
-    for start in range(0, whole, 4):
-        word = int.from_bytes(name[start : start + 4], "little") * _MULTIPLIER & _WORD
-        word = (word ^ word >> 24) * _MULTIPLIER & _WORD
-        found = found * _MULTIPLIER & _WORD ^ word
-    if name[whole:]:
-        found = (found ^ int.from_bytes(name[whole:], "little")) * _MULTIPLIER & _WORD
-    found = (found ^ found >> 13) * _MULTIPLIER & _WORD
-    return found ^ found >> 15
-
-
-_NOT_AMONG: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """The valid events of a batch in order, and the flaws of the others.
-
-    ``places`` are the events' indices in the batch; ``homes`` their people's partitions.
-    """
-
-    places: npt.NDArray[np.int64]
-    people: Digests
-    homes: npt.NDArray[np.int64]
-    times: Moments
-    codes: Mapping[str, Codes]
-    flaws: Mapping[int, Flaw]
-
-    def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
-        """Merge with others of the batch; ``places`` maps their places to the batch's."""
-        both = np.concatenate([self.places, places[others.places]])
-        order = np.argsort(both)
-        return Events(
-            both[order],
-            np.concatenate([self.people, others.people])[order],
-            np.concatenate([self.homes, others.homes])[order],
-            np.concatenate([self.times, others.times])[order],
-            {name: np.concatenate([codes, others.codes[name]])[order] for name, codes in self.codes.items()},
-            {**self.flaws, **{int(places[place]): flaw for place, flaw in others.flaws.items()}},
-        )
-
-
-class PlainReader:
-    """Reads the plain events of one source."""
-
-    def __init__(self, source: EventsSource, partitions: int) -> None:
-        self._partitions = partitions
-        self._domains = source.attributes
-        self._person = tuple(source.person.split("."))
-        self._time = tuple(source.time.split("."))
-        self._paths = {name: tuple(source.path_of(name).split(".")) for name in source.attributes}
-        paths = {self._person, self._time, *self._paths.values()}
-        leads_on = any(way != path and path[: len(way)] == way for way in paths for path in paths)
-        self._fields = None if leads_on else Fields(sorted(paths))
-        self._names: dict[str, SlotNames] = {}
-        for name, domain in source.attributes.items():
-            if isinstance(domain, Categories):
-                self._names[name] = SlotNames()
-                self._names[name].extend([value.encode(errors="replace") for value in domain.values])
-
-    def read(self, texts: Spans) -> Events | None:
-        """Read the plain events; None without the kernel or if fields overlap."""
-        if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
-            return None
-        columns = self._fields.columns
-        values.people(columns[self._person])
-        times = values.moments(columns[self._time], END_MS)
-        codes = {name: self._codes(name, values, columns[path]) for name, path in self._paths.items()}
-        rows = np.flatnonzero(values.read)
-        people, homes = digests_and_homes(values.texts(columns[self._person], rows), self._partitions)
-        return Events(rows, people, homes, times[rows], {name: column[rows] for name, column in codes.items()}, {})
-
-    def _codes(self, name: str, values: Values, column: int) -> Codes:
-        """Return each value's code; values without one are left to the slow reader."""
-        domain = self._domains[name]
-        if isinstance(domain, Categories):
-            other = _NOT_AMONG if domain.other is None else domain.values.index(domain.other)
-            return values.slots(column, self._names[name], other)
-        numbers = values.numbers(column)
-        numbers[~values.read] = np.nan
-        codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]
-        np.logical_and(values.read, known, out=values.read)
-        return codes
+_PERSON: Final = 0
+_TIME: Final = 1
+_FIRST_ATTRIBUTE: Final = 2
 
 
 class EventReader:
@@ -279,13 +47,15 @@ class EventReader:
 
     def __init__(self, source: EventsSource, partitions: int) -> None:
         self._partitions = partitions
-        self._cells = {name: FieldCodes(domain) for name, domain in source.attributes.items()}
+        self._names = list(source.attributes)
+        self._fields_count = _FIRST_ATTRIBUTE + len(self._names)
+        self._cells = [FieldCodes(domain) for domain in source.attributes.values()]
         self._flaws = [
             unknown_category(name) if isinstance(domain, Categories) else no_number(name)
             for name, domain in source.attributes.items()
         ]
         paths = [source.person, source.time, *map(source.path_of, source.attributes)]
-        kinds = [str | int, str | int, *[Any] * len(self._cells)]
+        kinds = [str | int, str | int, *[Any] * len(self._names)]
         self._plain = PlainReader(source, partitions)
         self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
 
@@ -303,46 +73,121 @@ class EventReader:
         return plain.merged(self._read(_listed(others)), places)
 
     def _read(self, values: Sequence[bytes | None]) -> Events:
-        """Read each event by itself; the first flaw of its fields counts."""
         flaws: dict[int, Flaw] = {}
-        places: list[int] = []
-        rows: list[tuple[Any, ...]] = []
-        for place, value in enumerate(values):
-            row = self._row(value)
-            if isinstance(row, Flaw):
-                flaws[place] = row
-            else:
-                places.append(place)
-                rows.append(row)
-        names, times, *columns = zip(*rows, strict=True) if rows else [()] * (2 + len(self._cells))
-        codes: dict[str, Codes] = {}
+        places, columns = self._fields(values, flaws)
         kept = np.ones(len(places), dtype=np.bool_)
-        for (name, cells), flaw, column in zip(self._cells.items(), self._flaws, columns, strict=True):
-            codes[name], fits = cells.codes(column)
-            flaws.update((places[row], flaw) for row in np.flatnonzero(kept & ~fits).tolist())
-            kept &= fits
+        names = _names(columns[_PERSON])
+        named = np.array([bool(name) for name in names], dtype=np.bool_)
+        self._leave_out(places, kept, named, partial(_same, NOBODY), flaws)
+        times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
+        self._leave_out(places, kept, times >= 0, lambda row: _no_time(columns[_TIME][row]), flaws)
+        codes: dict[str, Codes] = {}
+        for field, name in enumerate(self._names):
+            codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
+            self._leave_out(places, kept, known, partial(_same, self._flaws[field]), flaws)
+        found = np.array(places, dtype=np.int64)
+        if not kept.all():
+            found, times = found[kept], times[kept]
+            codes = {name: column[kept] for name, column in codes.items()}
+            names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
         people, homes = digests_and_homes(names, self._partitions)
-        return Events(
-            np.array(places, dtype=np.int64)[kept],
-            people[kept],
-            homes[kept],
-            np.array(times, dtype=np.int64)[kept],
-            {name: column[kept] for name, column in codes.items()},
-            flaws,
+        return Events(found, people, homes, times, codes, flaws)
+
+    def _leave_out(
+        self,
+        places: Sequence[int],
+        kept: npt.NDArray[np.bool_],
+        fit: npt.NDArray[np.bool_],
+        flaw_of: Callable[[int], Flaw],
+        flaws: dict[int, Flaw],
+    ) -> None:
+        if not fit.all():
+            for row in np.flatnonzero(kept & ~fit).tolist():
+                flaws[places[row]] = flaw_of(row)
+            kept &= fit
+
+    def _fields(
+        self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
+    ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
+        """Return the places of decodable events, and their fields as columns."""
+        events = self._at_once(values)
+        if events is None:
+            places, rows = [], []
+            for place, value in enumerate(values):
+                fields = _refused(value) or self._one(value or b"")
+                if isinstance(fields, Flaw):
+                    flaws[place] = fields
+                else:
+                    places.append(place)
+                    rows.append(fields)
+            return places, list(zip(*rows, strict=True)) if rows else [()] * self._fields_count
+        whole: Sequence[bytes] = values  # type: ignore[assignment]
+        columns = [self._decoder.column(field, events) for field in range(self._fields_count)]
+        if self._give_each_once(whole, columns):
+            return range(len(values)), columns
+        for place, value in enumerate(whole):
+            if (flaw := self._repeats(value)) is not None:
+                flaws[place] = flaw
+        kept = [place for place in range(len(values)) if place not in flaws]
+        return kept, [[column[place] for place in kept] for column in columns]
+
+    def _at_once(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
+        """Decode all events quickly; None if any is invalid."""
+        quick = self._decoder.quick
+        if quick is None or None in values:
+            return None
+        whole: Sequence[bytes] = values  # type: ignore[assignment]
+        longest = max(map(len, whole), default=0)
+        if longest > MAX_BYTES or _may_nest(whole, longest):
+            return None
+        try:
+            return list(map(quick, whole))
+        except (ValueError, RecursionError):
+            return None
+
+    def _give_each_once(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
+        """Return whether a count over the batch proves that no event repeats a declared field.
+
+        If every field has a value in every event, each event has each name at least once. So if a name's
+        total equals the number of events, each event has it exactly once.
+        """
+        joined = b"\n".join(values)
+        return (
+            b"\\" not in joined
+            and not any(None in column for column in columns)
+            and all(joined.count(name) == len(values) for name in self._decoder.written)
         )
 
-    def _row(self, value: bytes | None) -> tuple[Any, ...] | Flaw:
-        """Return an event's person, time and attributes, or its flaw."""
-        fields = _refused(value) or self._decoder.read(value or b"")
-        if isinstance(fields, Flaw):
-            return fields
-        person, moment, *attributes = fields
-        if not (name := _name(person)):
-            return NOBODY
-        if (time := moment_of(moment)) < 0:
-            # A number in another unit is named as such.
-            return (None if isinstance(moment, bool) else unit_of(number_of(moment))) or NO_TIME
-        return name, time, *attributes
+    def _repeats(self, value: bytes) -> Flaw | None:
+        """Return the flaw of an event that repeats a declared field, or None."""
+        if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.written):
+            return None
+        return self._decoder.repeats(value)
+
+    def _one(self, value: bytes) -> tuple[Any, ...] | Flaw:
+        found: tuple[Any, ...] | Flaw
+        try:
+            if self._decoder.quick is None:
+                found = self._decoder.slow(value)
+            else:
+                event = [self._decoder.quick(value)]
+                found = tuple(self._decoder.column(field, event)[0] for field in range(self._fields_count))
+        except (ValueError, RecursionError):
+            found = self._decoder.slow(value)
+        return found if isinstance(found, Flaw) else self._repeats(value) or found
+
+
+def _names(people: Sequence[Any]) -> list[bytes]:
+    """Return people's names as bytes, empty if invalid."""
+    if set(map(type, people)) == {str} and all(map(str.strip, people)):
+        try:
+            names = list(map(str.encode, people))
+        except UnicodeEncodeError:
+            pass
+        else:
+            if max(map(len, names)) <= MAX_PERSON_BYTES:
+                return names
+    return [_name(person) for person in people]
 
 
 def _name(person: Any) -> bytes:
@@ -360,6 +205,16 @@ def _name(person: Any) -> bytes:
     return name if len(name) <= MAX_PERSON_BYTES else b""
 
 
+def _same(flaw: Flaw, row: int) -> Flaw:
+    del row
+    return flaw
+
+
+def _no_time(value: Any) -> Flaw:
+    """Return the flaw of an invalid time: its unit, if it is a number in another unit."""
+    return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
+
+
 def _refused(value: bytes | None) -> Flaw | None:
     """Return the flaw of an event that is refused unread, or None."""
     if value is None:
@@ -369,6 +224,13 @@ def _refused(value: bytes | None) -> Flaw | None:
     if value.count(b"{") + value.count(b"[") > MAX_DEPTH and nesting_of(value) > MAX_DEPTH:
         return NESTED
     return None
+
+
+def _may_nest(values: Sequence[bytes], longest: int) -> bool:
+    """Return whether some event may be nested too deep, by opening brackets per length."""
+    letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
+    places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
+    return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
 
 
 def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.events import EventReader
-from stream.events.event_reader import digests_and_homes, digests_of, partitions_of
+from stream.events.event_decoding import digests_and_homes, digests_of, partitions_of
 from stream.kernel import use
 from tests.kernels import kernel
 from tests.unit.data.events.readers import GOOD, reader, written

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Integers
 from schemas.windows import END_MS, moment_of
-from stream.events.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes
-from stream.events.event_reader import digests_of, partitions_of
+from stream.events.event_decoding import digests_of, partitions_of
+from stream.events.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
 from stream.processing.topic_names import partition_of
 from stream.tables.encoding import encode
 from tests.unit.data.events.readers import SOURCE, reader, written
@@ -232,14 +232,15 @@ def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitio
 
 @given(moments=st.lists(st.integers(0, END_MS - 1), min_size=1, max_size=20), fine=st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_moments_in_the_common_forms_are_read(moments: list[int], *, fine: bool) -> None:
+def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int], *, fine: bool) -> None:
     texts = [str(np.datetime64(one if fine else one - one % 1000, "ms")) for one in moments]
     texts = [f"{text if fine else text[:19]}Z" for text in texts]
-    assert [moment_of(text) for text in texts] == [one if fine else one - one % 1000 for one in moments]
+    assert moments_of(texts).tolist() == [moment_of(text) for text in texts]
+    assert moments_of(texts).tolist() == [one if fine else one - one % 1000 for one in moments]
 
 
 @pytest.mark.parametrize(
     "text", ["2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z"]
 )
 def test_dates_that_there_are_not_are_no_moments(text: str) -> None:
-    assert moment_of(text) == -1
+    assert moments_of([text, "2026-01-01T00:00:00Z"]).tolist() == [-1, 1_767_225_600_000]

@@ -1,0 +1,269 @@
+"""Decodes events in JSON: declared fields, digests and partitions of people, plain events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from schemas import Categories, EventsSource
+from schemas.windows import END_MS
+from stream.events.event_fields import MALFORMED, MAX_BYTES, NO_OBJECT, REPEATED, Codes, Flaw, Moments
+from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
+from stream.tables.encoding import bin_codes, integer_codes
+
+Path = tuple[str, ...]
+"""The names of nested fields, outermost first."""
+
+
+class Decoder:
+    """Reads the fields at some paths; a missing field is None.
+
+    ``quick`` decodes valid events to structs. ``slow`` decodes the others or returns their flaw.
+    Each event is decoded independently of the others.
+    """
+
+    def __init__(self, paths: Sequence[Path], kinds: Sequence[Any]) -> None:
+        """Set the fields' paths and the expected types of their values."""
+        self._paths = paths
+        self._tree = _Branch()
+        names: list[str] = []
+        for path, kind in zip(paths, kinds, strict=True):
+            at, name = self._tree, ""
+            for step in path:
+                at, place = at.below(step)
+                name = f"{name}.{place}" if name else place
+            at.kinds.append(kind)
+            names.append(name)
+        self.quick: Callable[[bytes], Any] | None = None
+        if not self._tree.is_mixed:
+            self.quick = msgspec.json.Decoder(self._tree.struct("Event")).decode
+        self._getters = [_getter(name) for name in names]
+        self.written: Sequence[bytes] = [
+            msgspec.json.encode(step) for step in dict.fromkeys(step for path in paths for step in path)
+        ]
+        """Each name of a path as JSON, without escapes."""
+
+    def column(self, field: int, events: Sequence[Any]) -> list[Any]:
+        """Return one field's values in events that ``quick`` decoded."""
+        return list(map(self._getters[field], events))
+
+    def slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
+        """Return an event's fields or its flaw; numbers beyond all doubles become infinite."""
+        try:
+            event = _decode(value)
+        except (ValueError, RecursionError):
+            return MALFORMED
+        if not isinstance(event, dict):
+            return NO_OBJECT
+        return tuple(_at(event, path) for path in self._paths)
+
+    def repeats(self, value: bytes) -> Flaw | None:
+        """Return the flaw of an event that repeats a declared field, or None."""
+        try:
+            event = _pairs.decode(value.decode(errors="surrogateescape"))
+        except (ValueError, RecursionError):
+            return MALFORMED
+        return REPEATED if _repeated(event, self._tree) else None
+
+
+_decode: Final = msgspec.json.Decoder(float_hook=float).decode
+
+
+class _Pairs(list[tuple[str, Any]]):
+    pass
+
+
+_pairs: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
+
+
+class _Branch:
+    def __init__(self) -> None:
+        self.branches: dict[str, _Branch] = {}
+        self.kinds: list[Any] = []
+
+    def below(self, step: str) -> tuple[_Branch, str]:
+        """Return the branch below a name, and its name in the struct."""
+        branch = self.branches.setdefault(step, _Branch())
+        return branch, f"f{list(self.branches).index(step)}"
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some field is read both as a value and as an object with fields."""
+        return bool(self.kinds and self.branches) or any(one.is_mixed for one in self.branches.values())
+
+    def struct(self, name: str) -> type[msgspec.Struct]:
+        fields: list[tuple[str, Any, Any]] = []
+        for place, branch in enumerate(self.branches.values()):
+            kind = branch.struct(f"{name}{place}") | None if branch.branches else _common(branch.kinds)
+            fields.append((f"f{place}", kind, None))
+        renamed = {f"f{place}": step for place, step in enumerate(self.branches)}
+        return msgspec.defstruct(name, fields, rename=renamed, frozen=True, gc=False)
+
+
+def _common(kinds: Sequence[Any]) -> Any:
+    return kinds[0] | None if all(kind == kinds[0] for kind in kinds) and kinds[0] is not Any else Any
+
+
+def _getter(name: str) -> Callable[[Any], Any]:
+    if "." not in name:
+        return attrgetter(name)
+    *way, last = name.split(".")
+
+    def get(event: Any) -> Any:
+        for step in way:
+            event = getattr(event, step)
+            if event is None:
+                return None
+        return getattr(event, last)
+
+    return get
+
+
+def _at(event: Mapping[str, Any], path: Path) -> Any:
+    found: Any = event
+    for step in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(step)
+    return found
+
+
+def _repeated(event: Any, branch: _Branch) -> bool:
+    if not isinstance(event, _Pairs):
+        return False
+    for step, below in branch.branches.items():
+        values = [value for name, value in event if name == step]
+        if len(values) > 1 or (values and _repeated(values[0], below)):
+            return True
+    return False
+
+
+DIGEST_BYTES: Final = 16
+
+Digests = npt.NDArray[np.uint64]
+"""Two words per person; the second is odd, so that no digest is 0."""
+
+_MULTIPLIER: Final = np.uint32(0x5BD1E995)
+_SEED: Final = np.uint32(0x9747B28C)
+
+
+def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
+    """Return each name's digest and partition."""
+    if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
+        return digests_of(names), partitions_of(names, partitions)
+    found[0][:, 1] |= np.uint64(1)
+    return found
+
+
+def digests_of(names: Sequence[bytes]) -> Digests:
+    """Return each name's digest."""
+    joined = b"".join([blake2b(name, digest_size=DIGEST_BYTES).digest() for name in names])
+    digests = np.frombuffer(joined, dtype="<u8").reshape(-1, 2).astype(np.uint64)
+    digests[:, 1] |= np.uint64(1)
+    return digests
+
+
+def partitions_of(names: Sequence[bytes], partitions: int) -> npt.NDArray[np.int64]:
+    """Return each name's partition by Kafka's default partitioner (murmur2)."""
+    if not names:
+        return np.empty(0, dtype=np.int64)
+    lengths = np.array([len(name) for name in names], dtype=np.uint32)
+    width = int(lengths.max()) // 4 + 1
+    words = np.array(names, dtype=f"S{4 * width}").view("<u4").reshape(-1, width).astype(np.uint32)
+    found = _SEED ^ lengths
+    whole = lengths // np.uint32(4)
+    common = int(whole.min())
+    for place in range(int(whole.max())):
+        mixed = words[:, place] * _MULTIPLIER
+        mixed ^= mixed >> np.uint32(24)
+        mixed *= _MULTIPLIER
+        mixed ^= found * _MULTIPLIER
+        found = mixed if place < common else np.where(whole > place, mixed, found)
+    rest = words[np.arange(len(names)), whole]
+    found = np.where(lengths % np.uint32(4) > 0, (found ^ rest) * _MULTIPLIER, found)
+    found ^= found >> np.uint32(13)
+    found *= _MULTIPLIER
+    found ^= found >> np.uint32(15)
+    return (found & np.uint32(0x7FFFFFFF)).astype(np.int64) % partitions
+
+
+_NOT_AMONG: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The valid events of a batch in order, and the flaws of the others.
+
+    ``places`` are the events' indices in the batch; ``homes`` their people's partitions.
+    """
+
+    places: npt.NDArray[np.int64]
+    people: Digests
+    homes: npt.NDArray[np.int64]
+    times: Moments
+    codes: Mapping[str, Codes]
+    flaws: Mapping[int, Flaw]
+
+    def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
+        """Merge with others of the batch; ``places`` maps their places to the batch's."""
+        both = np.concatenate([self.places, places[others.places]])
+        order = np.argsort(both)
+        return Events(
+            both[order],
+            np.concatenate([self.people, others.people])[order],
+            np.concatenate([self.homes, others.homes])[order],
+            np.concatenate([self.times, others.times])[order],
+            {name: np.concatenate([codes, others.codes[name]])[order] for name, codes in self.codes.items()},
+            {**self.flaws, **{int(places[place]): flaw for place, flaw in others.flaws.items()}},
+        )
+
+
+class PlainReader:
+    """Reads the plain events of one source."""
+
+    def __init__(self, source: EventsSource, partitions: int) -> None:
+        self._partitions = partitions
+        self._domains = source.attributes
+        self._person = tuple(source.person.split("."))
+        self._time = tuple(source.time.split("."))
+        self._paths = {name: tuple(source.path_of(name).split(".")) for name in source.attributes}
+        paths = {self._person, self._time, *self._paths.values()}
+        leads_on = any(way != path and path[: len(way)] == way for way in paths for path in paths)
+        self._fields = None if leads_on else Fields(sorted(paths))
+        self._names: dict[str, SlotNames] = {}
+        for name, domain in source.attributes.items():
+            if isinstance(domain, Categories):
+                self._names[name] = SlotNames()
+                self._names[name].extend([value.encode(errors="replace") for value in domain.values])
+
+    def read(self, texts: Spans) -> Events | None:
+        """Read the plain events; None without the kernel or if fields overlap."""
+        if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
+            return None
+        columns = self._fields.columns
+        values.people(columns[self._person])
+        times = values.moments(columns[self._time], END_MS)
+        codes = {name: self._codes(name, values, columns[path]) for name, path in self._paths.items()}
+        rows = np.flatnonzero(values.read)
+        people, homes = digests_and_homes(values.texts(columns[self._person], rows), self._partitions)
+        return Events(rows, people, homes, times[rows], {name: column[rows] for name, column in codes.items()}, {})
+
+    def _codes(self, name: str, values: Values, column: int) -> Codes:
+        """Return each value's code; values without one are left to the slow reader."""
+        domain = self._domains[name]
+        if isinstance(domain, Categories):
+            other = _NOT_AMONG if domain.other is None else domain.values.index(domain.other)
+            return values.slots(column, self._names[name], other)
+        numbers = values.numbers(column)
+        numbers[~values.read] = np.nan
+        codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]
+        np.logical_and(values.read, known, out=values.read)
+        return codes
