@@ -150,7 +150,7 @@ class CrashMachine(RuleBasedStateMachine):
         assert everything(self.stormy) == everything(self.calm)
 
 
-CrashMachine.TestCase.settings = settings(deadline=None, max_examples=50, stateful_step_count=25)
+CrashMachine.TestCase.settings = settings(deadline=None, max_examples=25, stateful_step_count=25)
 TestCrashes = CrashMachine.TestCase
 
 
