@@ -22,7 +22,7 @@ from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas.wire import encode
 from stream.engine.restore import reader
-from stream.engine.standby import neighbours
+from stream.engine.standby import neighbor_partitions
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
@@ -123,7 +123,7 @@ async def _ready(settings: Settings, victim: Program, heir: Program, *, warm: bo
             mine, others = _owned(heir), _owned(victim)
             if not (mine and others and mine ^ others == everything):
                 continue
-            wanted = neighbours(mine, settings.partitions, settings.standby_partitions) if warm else set()
+            wanted = neighbor_partitions(mine, settings.partitions, settings.standby_partitions) if warm else set()
             ready = {line["partition"] for line in _logged(heir, "partition ready")}
             if wanted <= {line["partition"] for line in _logged(heir, "standby ready")} and mine <= ready:
                 return others

@@ -51,7 +51,7 @@ class Standby:
 
     def follow(self, owned: Collection[int]) -> None:
         """Copy the partitions that an owner of ``owned`` may inherit, and drop all other copies."""
-        wanted = neighbours(owned, self._partitions, self._settings.standby_partitions)
+        wanted = neighbor_partitions(owned, self._partitions, self._settings.standby_partitions)
         for partition in self._tasks.keys() - wanted - set(owned):
             self._drop(partition)
         for partition in wanted - self._tasks.keys():
@@ -114,7 +114,7 @@ class Standby:
             await asyncio.sleep(COPY_PAUSE_SECONDS)
 
 
-def neighbours(owned: Collection[int], partitions: int, limit: int) -> set[int]:
+def neighbor_partitions(owned: Collection[int], partitions: int, limit: int) -> set[int]:
     """Return the partitions nearest to those owned, at most ``limit``.
 
     The group assigns ranges. When a member joins or leaves, the ranges shift, so that a member

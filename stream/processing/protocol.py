@@ -151,8 +151,8 @@ class LaterVersionError(RuntimeError):
 
     def __init__(self, record: RecordLike) -> None:
         super().__init__(
-            f"{record.topic}, partition {record.partition}: this version cannot read the record at offset {record.offset}, "
-            "which a later one must have written; run that version or one after it"
+            f"{record.topic}, partition {record.partition}: cannot read the record at offset {record.offset}: "
+            "a later version of Sotto wrote it, or another program; run that version or a later one"
         )
 
 

@@ -352,5 +352,5 @@ class Shares:
             BUSY,
             f"stream: it has {own / SECOND:.1f} s of work outstanding and its partition {self._outstanding / SECOND:.1f} s "
             f"of at most {self._limits.outstanding / SECOND:g} s; this question would take {1000 * work / SECOND:.1f} ms; "
-            f"ask it again in {wait} s, and spread questions out",
+            f"ask it again in {wait} s; a stream may have as much as its partition has left",
         )

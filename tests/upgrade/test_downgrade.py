@@ -56,8 +56,8 @@ def test_a_worker_does_not_take_over_from_a_later_version(chosen: Callable[[byte
     with pytest.raises(LaterVersionError) as refused:
         worker.restored()
     assert str(refused.value) == (
-        f"sim.state, partition {last.partition}: this version cannot read the record at offset {last.offset}, which a later "
-        "one must have written; run that version or one after it"
+        f"sim.state, partition {last.partition}: cannot read the record at offset {last.offset}: "
+        "a later version of Sotto wrote it, or another program; run that version or a later one"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_budget_service_does_not_take_over_from_a_later_version(prefix: bytes)
         recording.topics, 0, key_id="0" * 16, tables=recording.tables(), mint=lambda _: bytes(16)
     )
     budget.restore(records)
-    with pytest.raises(LaterVersionError, match=rf"^sim\.ledger, partition 0: .* at offset {last.offset}, "):
+    with pytest.raises(LaterVersionError, match=rf"^sim\.ledger, partition 0: .* at offset {last.offset}: "):
         budget.restored()
 
 
@@ -104,7 +104,7 @@ def test_services_say_why_they_refuse_and_answer_and_grant_nothing() -> None:
         answered, granted, reasons = perform(scene)
     assert (answered, granted) == (0, 0)
     assert {reason.partition(",")[0] for reason in reasons} == {"sim.state", "sim.ledger"}
-    assert all(reason.endswith("run that version or one after it") for reason in reasons)
+    assert all(reason.endswith("run that version or a later one") for reason in reasons)
 
 
 def asked_of(recording: Recording, control: list[Record], *followed: Record) -> dict[str, Answer]:

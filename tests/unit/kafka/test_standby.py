@@ -9,14 +9,14 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.engine.standby import neighbours
+from stream.engine.standby import neighbor_partitions
 
 
 @given(st.sets(st.integers(0, 11)), st.integers(0, 12), st.integers(0, 12))
 def test_copies_are_of_other_workers_partitions_and_as_many_as_may_be(
     owned: Collection[int], partitions: int, limit: int
 ) -> None:
-    copied = neighbours(owned, partitions, limit)
+    copied = neighbor_partitions(owned, partitions, limit)
     assert copied <= set(range(partitions)) - set(owned)
     assert len(copied) == min(limit, len(set(range(partitions)) - set(owned)))
 
@@ -53,4 +53,6 @@ def test_whoever_of_a_group_dies_the_others_have_copies_of_what_they_inherit(
     for dead in names:
         after = assigned([name for name in names if name != dead], partitions)
         for name, owned in after.items():
-            assert owned - before[name] <= neighbours(before[name], partitions, 2 * -(-partitions // workers))
+            assert owned - before[name] <= neighbor_partitions(
+                before[name], partitions, 2 * -(-partitions // workers)
+            )
