@@ -68,7 +68,7 @@ class TrailCheck:
         """Check the next entry's bytes; BrokenTrailError if it does not follow."""
         self.head, entry = follow_chain(self.head, value)
         if self._noted.get(self.head.entries, self.head.digest) != self.head.digest:
-            self._findings.append(f"entry {entry.number}: its digest is not the one that was noted of it")
+            self._findings.append(f"entry {entry.number}: its digest differs from the noted head")
         match entry:
             case TrailRequest():
                 self._add_request(entry)
@@ -117,7 +117,7 @@ class TrailCheck:
     def missing(self) -> list[str]:
         """Return a finding for each noted head beyond the end of the trail."""
         return [
-            f"the trail ends after {self.head.entries} entries, and {entries} were there when its head was noted"
+            f"the trail has {self.head.entries} entries, but a head of entry {entries} was noted"
             for entries in self._noted
             if entries > self.head.entries
         ]
@@ -136,7 +136,7 @@ class TrailCheck:
         if head is None or (head.entries, head.digest) != (self.head.entries, self.head.digest):
             entries = 0 if head is None else head.entries
             findings.append(
-                f"the trail's end is not the ledger's head: {self.head.entries} entries here, {entries} by the ledger"
+                f"the trail has {self.head.entries} entries, but the ledger's last write follows entry {entries}"
             )
         orphans = [one for one in grants.values() if one.spec.source not in sources]
         findings += [
@@ -146,17 +146,17 @@ class TrailCheck:
         try:
             restore(ledger, [one for one in records if one not in orphans])
         except RefusedError as refused:
-            return [*findings, f"the ledger cannot be put together: {refused.reason}"]
+            return [*findings, f"the ledger's records contradict each other: {refused.reason}"]
         for name, source in sources.items():
             findings += self._source(name, source, ledger)
         for one in records:
             if isinstance(one, PopulationRecord):
                 findings += self._population(one, ledger)
         findings += [
-            f"source '{name}': the ledger does not know it" for name in self._sources.keys() - sources.keys()
+            f"source '{name}': the ledger does not have it" for name in self._sources.keys() - sources.keys()
         ]
         findings += [
-            f"stream '{name}': the trail has it opened on '{one.source}', and the ledger does not know it"
+            f"stream '{name}': the trail has its opening on '{one.source}', but the ledger does not have it"
             for name, one in self._openings.items()
             if name not in grants
         ]
@@ -173,7 +173,11 @@ class TrailCheck:
             for figure in _FIGURES
             if getattr(record, figure) != getattr(summed, figure)
         ]
-        return found if name in self._populations else [*found, f"population '{name}': no entry has it registered"]
+        return (
+            found
+            if name in self._populations
+            else [*found, f"population '{name}': the trail has no entry of its registration"]
+        )
 
     def _source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
         account = ledger.accounts[name]
@@ -185,7 +189,7 @@ class TrailCheck:
         ]
         totals = self._sources.get(name)
         if totals is None:
-            return [*found, f"source '{name}': the trail never had it registered"]
+            return [*found, f"source '{name}': the trail has no entry of its registration"]
         settled = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
         found += [
             f"source '{name}': {figure} differs from the trail's last entry"
@@ -198,9 +202,7 @@ class TrailCheck:
         if (len(before), digest) != (
             (standing.streams, standing.digest) if standing else (0, identities_digest(()))
         ):
-            found.append(
-                f"source '{name}': the streams that the trail has no opening of are not those that it began with"
-            )
+            found.append(f"source '{name}': the streams that were open before the trail began were changed")
         return found
 
     def _grant(self, name: str, record: GrantRecord, ledger: Ledger) -> list[str]:
@@ -208,19 +210,19 @@ class TrailCheck:
         source = account.source
         found = []
         if record.cost != to_amount(grant.cost, source):
-            found.append(f"stream '{name}': its cost is not that of its plan")
+            found.append(f"stream '{name}': its cost is not the cost of its plan")
         if (opening := self._openings.get(name)) is None:
             return found
         if (opening.source, opening.digest) != (record.spec.source, record.identity.digest):
-            found.append(f"stream '{name}': it was opened otherwise than the ledger has it")
+            found.append(f"stream '{name}': its source or definition in the trail differs from the ledger's")
         if opening.granted != to_amount(grant_cost(record.calibration, source.accountant, ()), source):
-            found.append(f"stream '{name}': its opening was not granted what its plan costs")
+            found.append(f"stream '{name}': the amount granted at its opening is not the cost of its plan")
         if opening.extensions != _extensions(grant, ledger, source.accountant):
-            found.append(f"stream '{name}': its extensions are not those that the trail has granted")
+            found.append(f"stream '{name}': its extensions differ from those granted in the trail")
         end = self._ends.get(name)
         said = end.event if end is not None else "halted" if name in self._lost else "open"
         if record.state != said:
-            found.append(f"stream '{name}': it is {record.state}, and the trail says otherwise")
+            found.append(f"stream '{name}': it is {record.state} in the ledger, but not in the trail")
         return found
 
 

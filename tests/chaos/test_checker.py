@@ -297,7 +297,10 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda logs: _change(logs, ".trail", lambda one: one["number"] == 3, epsilon=0.5),
         "does not follow entry 3",
     ),
-    "the trail was cut off": (lambda logs: _remove(logs, ".trail", _any), "not the ledger's head"),
+    "the trail was cut off": (
+        lambda logs: _remove(logs, ".trail", _any),
+        "but the ledger's last write follows entry",
+    ),
     "a request is not in the trail": (
         lambda logs: _repeat(logs, ".requests", _any, request="unseen"),
         "request unseen has no entry",
@@ -306,7 +309,10 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda logs: _change(logs, ".ledger", lambda one: one.get("outcome") == "opened", outcome="refused"),
         "its receipt says refused",
     ),
-    "a grant is in the ledger that nobody asked for": (_granted_unasked, "the trail has no opening of"),
+    "a grant is in the ledger that nobody asked for": (
+        _granted_unasked,
+        "the streams that were open before the trail began were changed",
+    ),
     "a population was not charged": (
         lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "population", granted=_amount(0.5)),
         "population everybody granted 0.5, and its grants cost",
@@ -327,7 +333,7 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "a period began twice": (_begin_again, "source survey began a period more than once"),
     "a period came back": (_go_back, "source survey went back to an earlier period"),
-    "a grant is gone from the ledger": (_forget_a_grant, "the ledger does not know it"),
+    "a grant is gone from the ledger": (_forget_a_grant, "the ledger does not have it"),
 }
 
 

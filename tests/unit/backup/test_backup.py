@@ -221,7 +221,7 @@ def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None])
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one, "does not know it"),
+        (lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one, "does not have it"),
         (lambda one: None if one[0] == "trail" and '"number":4,' in one[3] else one, "stands in its place"),
         (
             lambda one: (
@@ -259,7 +259,7 @@ def test_a_head_that_was_noted_binds_whoever_writes_all_anew(tmp_path: Path) -> 
     for number in range(20):
         rewritten.open(spec(f"other-{number}", epsilon=0.1))
     checked = check_backup(backed_up(rewritten, tmp_path / "rewritten"), [head])
-    assert any("not the one that was noted" in finding for finding in checked.findings)
+    assert any("differs from the noted head" in finding for finding in checked.findings)
     shorter = check_backup(old, [TrailHead(entries=head.entries + 1, digest="0" * 64, time=0)])
     assert shorter.missing
     assert check_backup(old, [head]).findings == check_backup(old, [head]).missing == []
