@@ -1,4 +1,4 @@
-"""The ``sotto`` command."""
+"""The ``sotto`` command: ``app`` lists all commands, whose modules are in the subfolders."""
 
 from stream.cli.app import main
 

@@ -1,4 +1,4 @@
-"""``python -m stream.cli``, for starting services with the interpreter at hand."""
+"""Runs ``sotto`` as ``python -m stream.cli``: services are started with the current interpreter."""
 
 from stream.cli.app import main
 

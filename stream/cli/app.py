@@ -1,6 +1,6 @@
-"""The application with all commands; failures print one line.
+"""The Typer application with all commands. A failing command prints one line.
 
-Commands are imported when they run: ``sotto --help`` lists them without an import.
+A command's module is imported when the command runs: ``sotto --help`` imports none.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; the message says why. No library ignores it, unlike an OSError."""
+    """Standard output cannot be written. It replaces an OSError, which some libraries ignore."""
 
 
 class _Output(io.TextIOWrapper):
-    r"""Standard output that escapes unsupported characters, as ``\u03b5``, and raises OutputError."""
+    r"""Standard output: escapes unsupported characters (``\u03b5``) and raises OutputError."""
 
     def write(self, text: str) -> int:
         """Write ``text``."""
@@ -45,7 +45,7 @@ class _Output(io.TextIOWrapper):
 
 
 class _Messages(io.TextIOWrapper):
-    """Standard error that ignores failed writes, so that the exit status stays the command's."""
+    """Standard error: ignores failed writes, which must not change the command's exit status."""
 
     def write(self, text: str) -> int:
         """Write ``text``."""
@@ -71,9 +71,9 @@ def _explained_write() -> Iterator[None]:
 
 
 def take_over() -> None:
-    """Replace the process's standard output and error; keep streams that a program or test has set.
+    """Replace the process's standard output and error, except if a program or test has set them.
 
-    An invalid ``COLUMNS`` is removed from the environment, because libraries fail on it.
+    Also removes an invalid ``COLUMNS`` from the environment, because libraries fail on it.
     """
     if not _WIDTH.fullmatch(os.environ.get("COLUMNS", "")):
         os.environ.pop("COLUMNS", None)
@@ -87,14 +87,14 @@ def take_over() -> None:
 
 
 class Later(NamedTuple):
-    """A command or group by its place, as ``module:name``, and the first paragraph of its help."""
+    """A command or group that is imported when it runs: its place ``module:name`` and its short help."""
 
     where: str
     help: str
 
 
 def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
-    """Return a group class that lists ``commands`` first, in this order."""
+    """Return a group class that lists ``commands`` in this order, then the group's other commands."""
 
     class Group(TyperGroup):
         listing = False
@@ -104,7 +104,7 @@ def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
             return [*commands, *super().list_commands(ctx)]
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """Return a command; only its name and help while all are listed."""
+            """Import and return a command; while all are listed, return only its name and short help."""
             later = commands.get(cmd_name)
             if later is None:
                 return super().get_command(ctx, cmd_name)
@@ -123,7 +123,7 @@ def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
 
 def _load_command(name: str, where: str) -> Any:
     module, _, attribute = where.partition(":")
-    # Imported objects stay alive: collecting garbage among them takes a fifth of the time.
+    # Imported objects stay alive: garbage collection would take a fifth of the import time.
     gc.disable()
     try:
         with explained():
@@ -223,7 +223,7 @@ _EXPECTED: Final = (
     "stream.dev.simulation:SimulationError",
     "builtins:TimeoutError",
 )
-"""Errors that print one line, as ``module:name``: a module that is not imported raised nothing."""
+"""Errors that print one line, as ``module:name``; an error's module is imported when it is raised."""
 
 app = typer.Typer(
     cls=group_of(COMMANDS),
@@ -250,7 +250,7 @@ def _sotto(
     ] = False,
 ) -> None:
     """Differentially private answers on a Kafka query stream."""
-    # A service logs this warning.
+    # ``sotto serve`` logs this warning itself.
     if context.invoked_subcommand != "serve" and any(name.upper().startswith("SOTTO_") for name in os.environ):
         from stream.environment import warning  # noqa: PLC0415  (commands start sooner without settings)
 
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def _error_line(error: Exception) -> str | None:
-    """Return the line for an expected error, or None."""
+    """Return the line to print for an expected error; None for a bug."""
     if isinstance(error, ModuleNotFoundError) and (missing := missing_of(error)) is not None:
         return str(missing)
     if _is(error, "pydantic:ValidationError"):
@@ -300,7 +300,7 @@ def _is(error: Exception, where: str) -> bool:
 
 def _fail(message: str) -> None:
     if isinstance(sys.stdout, _Output):
-        # What standard output could not write must not fail again while Python ends.
+        # Python flushes standard output again at its end, which must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _say("error", message)
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""The output of commands: tables for people, JSON for programs, one line for errors."""
+"""Prints tables, JSON and lines, and reads documents and lines that commands take as arguments."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _EDGES, _BETWEEN = 4, 3
 """Widths of a table's outer border with its padding, and of the gap between two columns."""
 
 WIDEST: Final = 10_000
-"""Width if there is no terminal: more than any row needs."""
+"""Columns of output to a pipe or file: more than any row needs."""
 
 
 def table_of(
     console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> RenderableType:
-    """Return a table that breaks between words; if it does not fit, labeled lines for each row."""
+    """Return a table that breaks between words; if it does not fit, one labeled line for each cell."""
     cells = [[Text(cell) for cell in row] for row in rows]
     widths = _widths(console, [[Text(name), *column] for name, *column in zip(columns, *cells, strict=True)])
     if widths is None:
@@ -47,7 +47,7 @@ def table_of(
 
 
 def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | None:
-    """Return the columns' widths, or None if a word would be cut."""
+    """Return the columns' widths; None if the table fits only with words cut."""
     wide = console.options.update(max_width=WIDEST)
     wanted = [[Measurement.get(console, wide, cell) for cell in column] for column in columns]
     least = [max(cell.minimum for cell in column) for column in wanted]
@@ -56,7 +56,7 @@ def _widths(console: Console, columns: Sequence[Sequence[Text]]) -> list[int] | 
     if sum(least) > room:
         return None
     while sum(widths) > room:
-        # The widest column that can still be broken between words.
+        # Narrow the widest column that can still break between words.
         widest = max(
             (index for index in range(len(widths)) if widths[index] > least[index]), key=widths.__getitem__
         )
@@ -76,16 +76,16 @@ def _stacked(columns: Sequence[str], row: Sequence[Text]) -> RenderableType:
 
 
 class _Console(Console):
-    """A console as wide as ``COLUMNS`` or the terminal; no line is broken in a pipe or a file."""
+    """A console as wide as ``COLUMNS`` or the terminal. Lines to a pipe or file are never broken."""
 
     @property
     def is_read_by_lines(self) -> bool:
-        """Return whether the output is a pipe or file, and ``COLUMNS`` is not set."""
+        """Return True if the output is a pipe or file and ``COLUMNS`` is not set."""
         return _asked_width() is None and not self.file.isatty()
 
     @property
     def picture_width(self) -> int:
-        """Return the width of a picture, also in a pipe or file."""
+        """Return the width of a chart, which needs one in a pipe or file too."""
         return _asked_width() or super().size.width
 
     @property  # type: ignore[misc]  # read-only here
@@ -115,7 +115,7 @@ def visible(text: str) -> str:
 
 
 def say(text: str, *, soft_wrap: bool = False) -> None:
-    """Print a line that may quote foreign text; with ``soft_wrap`` it is copied whole from a terminal."""
+    """Print a line. With ``soft_wrap`` the terminal wraps it, so that a user can copy it as one line."""
     console.print(Text(visible(text)), soft_wrap=soft_wrap or console.is_read_by_lines)
 
 
@@ -128,22 +128,22 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; in a narrow terminal each row below its first cell."""
+    """Print a table; in a narrow terminal, each row as labeled lines below its first cell."""
     cells = [[visible(cell) for cell in row] for row in rows]
     console.print(table_of(console, visible(title), columns, cells))
 
 
 def amount(value: Amount) -> str:
-    """Format an amount of budget; under zCDP as ρ, with the ε of basic composition."""
+    """Format an amount as ε and δ; under zCDP as ρ, with the sum of the streams' ε if it is known."""
     shown = f"ε {value.epsilon:.6g}"
     if value.rho is not None:
-        # An older record's ε with a δ is the one that ρ implies; it does not add up.
+        # Earlier versions wrote the ε that ρ and δ imply. It is no sum, so it is not shown.
         return f"ρ {value.rho:.4g}" if value.delta else f"ρ {value.rho:.4g} ({shown} added up)"
     return f"{shown}, δ {value.delta:.2g}" if value.delta else shown
 
 
 def asked(spec: StreamSpec) -> str:
-    """Format the privacy loss that a stream asked for."""
+    """Format the ε and δ that a stream requested."""
     return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
 
 
@@ -176,7 +176,7 @@ def read_as(kind: TypeAdapter[Read], argument: str) -> Read:
 
 
 def read_document(argument: str) -> str:
-    """Return a document's text; raise CommandError if it repeats a field."""
+    """Return a document's text; CommandError if a field is given twice."""
     document = _read(argument)
     if fault := shape_fault(document):
         raise CommandError(f"{name_of(argument)}: {fault}")
@@ -191,7 +191,7 @@ def read_document(argument: str) -> str:
 
 @contextmanager
 def numbered_lines(argument: str) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Open a file, or standard input for ``-``, as lines that are not blank, each with its number from 1."""
+    """Open a file, or standard input for ``-``, as numbered lines from 1; blank lines are skipped."""
     if argument == STANDARD_INPUT:
         yield _numbered(sys.stdin.buffer)
         return
@@ -226,13 +226,13 @@ def _read(argument: str) -> str:
 
 
 def name_of(argument: str) -> str:
-    """Name a document in messages: its file, "document" or "standard input"."""
+    """Return a document's name for messages: its file, "document" or "standard input"."""
     if _is_inline(argument):
         return "document"
     return "standard input" if argument == STANDARD_INPUT else argument
 
 
 def _is_inline(argument: str) -> bool:
-    """Return whether an argument is inline JSON or blank; a list is rejected later."""
+    """Return True if an argument is inline JSON or blank, not a file's name or ``-``."""
     stripped = argument.strip()
     return not stripped or stripped.startswith("{") or (stripped[0], stripped[-1]) == ("[", "]")

@@ -1,4 +1,4 @@
-"""The monitor as a service: reader, web server and group watch in one process."""
+"""Runs the monitor's parts in one process: topic reader, web server and periodic checks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = get_logger("monitor")
 async def serve_monitor(
     settings: Settings, names: Callable[[], TokenFile], *, stop_with_stdin: bool = False
 ) -> None:
-    """Run the monitor until SIGTERM, SIGINT or, if asked, the end of standard input.
+    """Run the monitor until SIGTERM, SIGINT or, with ``stop_with_stdin``, the end of standard input.
 
     Raises:
         ListenError: its port is not free.

@@ -168,7 +168,7 @@ async def _follow(
 
 
 def document(notice: Notice) -> dict[str, Any]:
-    """Return a notice as JSON: its answer's fields with time and source, or ``ended``."""
+    """Return a notice as JSON: the time, source and stream, and the answer's fields or ``ended``."""
     common = {"time": written_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
         return {**common, "ended": notice.ended}
@@ -177,10 +177,10 @@ def document(notice: Notice) -> dict[str, Any]:
 
 
 def lines(notice: Notice, width: int) -> list[Text]:
-    """Format a notice for ``width`` columns; lines break between parts if these fit."""
+    """Format a notice for ``width`` columns; lines break between its parts if possible."""
     clock = time.strftime("%H:%M:%S", time.localtime(notice.time))
     answer = notice.answer
-    # The window already identifies the period.
+    # The line shows the window, so the period is left out of the stream's name.
     name = notice.stream if answer is None else registered_as(notice.stream)
     if answer is None:
         sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]

@@ -1,4 +1,4 @@
-"""``sotto events``: people's events for live topics."""
+"""``sotto events``: publishes people's events to live topics and creates these topics."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def topic(
 
 
 def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Return a file's events with line numbers; CommandError if the first line is not an object."""
+    """Return the numbered lines unchanged; CommandError if the first is not a JSON object."""
     first = next(lines, None)
     if first is None:
         return iter(())
@@ -93,7 +93,7 @@ def _objects_of(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple
 
 
 def _no_object(line: bytes) -> str | None:
-    """Return why a file's first line is not an event, with a remedy; None if it is an object."""
+    """Return the problem of a line that is not a JSON object, with a remedy; None for an object."""
     try:
         found = _decode(line)
     except UNREADABLE:
@@ -128,7 +128,7 @@ class _Report:
         return self._refused.total()
 
     def judge(self, lines: Sequence[tuple[int, bytes]], now: int | None, *, in_order: bool = False) -> list[int]:
-        """Check numbered lines and return the time of each event."""
+        """Check numbered lines, count them, and return the time of each event."""
         moments, flaws = self._check.check([line for _, line in lines], now, in_order=in_order)
         self.accepted += len(lines) - len(flaws)
         for place, flaw in sorted(flaws.items()):
@@ -169,7 +169,7 @@ async def _publish(
 def _replay(
     replay: Replay, lines: Iterator[tuple[int, bytes]], report: _Report
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Put events between watermarks; print the reasons if all are refused."""
+    """Return each watermark with the events that follow it; print the reasons if all are refused."""
 
     def judged() -> Iterator[tuple[bytes, int]]:
         while some := list(islice(lines, AT_ONCE)):

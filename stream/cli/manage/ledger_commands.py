@@ -1,4 +1,4 @@
-"""``sotto ledger``: the audit trail, whether the ledger follows from it, and backups."""
+"""``sotto ledger``: shows and verifies the audit trail, and backs up and restores the ledger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WITH_THE_LEDGER: Final = "the ledger follows from it"
 _TRAIL_ALONE: Final = "only the trail was checked"
 
 Verified = tuple[TrailHead, list[str], str]
-"""A trail's head, the findings, and the scope of the check."""
+"""A trail's head, the findings, and whether the ledger was compared too, as a sentence."""
 
 _HEAD = re.compile(r"^([0-9]{1,18}):([0-9a-f]{64})$")
 
@@ -161,7 +161,7 @@ def _head(text: str) -> TrailHead:
 
 
 def _concerning(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, bytes]]]:
-    """Yield batches of matching entries; Unknown if there are none and the source is unknown."""
+    """Yield batches of entries with the ``wanted`` fields; Unknown if the source does not exist."""
     found = False
     for values in _batches():
         entries = [(trail_codec.decode(value), value) for value in values]
@@ -199,7 +199,7 @@ async def _next(each: AsyncGenerator[Sequence[Any], None]) -> Sequence[Any] | No
 
 
 def _verified(noted: Iterable[TrailHead]) -> Verified:
-    """Check Kafka's topics: read the ledger, compare it at the trail's entry that it names."""
+    """Verify Kafka's topics: read the ledger, then the trail; compare both at the ledger's trail head."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
     with asyncio.Runner() as runner, _connected(runner) as connection:
@@ -219,7 +219,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
 
 
 def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
-    """Check a file; its content decides the format, not its name."""
+    """Verify a backup or an exported trail; the file's content decides which it is."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
     from stream.dev.backup.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415
 
@@ -237,7 +237,7 @@ def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
 
 
 def _require_trail(file: Path) -> None:
-    """Raise CommandError unless a file begins with an entry; an empty file would pass as unchanged."""
+    """Raise CommandError unless a file begins with an entry: an empty file would seem unchanged."""
     remedy = "give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
     if not (first := next(read_lines(file), b"")):
         raise CommandError(f"{file} is empty; {remedy}")

@@ -1,4 +1,4 @@
-"""``sotto population`` and ``sotto allot``: budgets of several sources or analysts."""
+"""``sotto population`` and ``sotto allot``: budgets that several sources share, and analysts' parts."""
 
 from __future__ import annotations
 

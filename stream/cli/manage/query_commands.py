@@ -1,4 +1,4 @@
-"""``sotto ask`` and ``sotto answers``."""
+"""``sotto ask`` sends one question; ``sotto answers`` prints answers as they arrive."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ _OPTIONS: Final = {
 """The option or argument of each field of a question."""
 
 _ASK: Final = {"value", "where", "sum", "mean", "group_by", "category", "fraction"}
-"""Fields that make a question."""
+"""Fields of which a question needs at least one."""
 
 LONGEST_WAIT: Final = 86_400.0
 """Longest wait for an answer, in seconds."""
 
 
 def seconds(given: float) -> float:
-    """Check a timeout option; an option's min and max would accept NaN."""
+    """Check a timeout option: ``min`` and ``max`` of Typer would accept NaN."""
     if not 0.0 < given <= LONGEST_WAIT:
         raise typer.BadParameter(
             f"{given:g} is not a valid timeout; give seconds above 0, at most {LONGEST_WAIT:g}"
@@ -150,7 +150,7 @@ def ask(
 
 
 def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each name with commas, which may be several attributes."""
+    """Yield a warning for each name with commas: the user may mean several attributes."""
     for name in group_by:
         if len(parts := [part.strip() for part in name.split(",") if part.strip()]) > 1:
             repeated = " ".join(f"--group-by {shlex.quote(part)}" for part in parts)
@@ -173,7 +173,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def limit_of(given: str | None) -> float | str | None:
-    """Parse the option ``--max-price``: an ε or a percentage."""
+    """Parse ``--max-price``: an ε as a number, a percentage as text; invalid text is refused later."""
     if given is None or given.endswith("%"):
         return given
     try:

@@ -1,4 +1,4 @@
-"""Calls of a client, and rows of tables for the grants, budgets and trail entries that it returns."""
+"""Rows of the commands' tables for grants, budgets and trail entries; ``call_client`` fetches these."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Result = TypeVar("_Result")
 
 
 def call_client(call: Callable[[AsyncClient], Awaitable[_Result]]) -> _Result:
-    """Connect a client, and return the result of ``call`` with it."""
+    """Run ``call`` with a connected client and return its result."""
 
     async def connected() -> _Result:
         async with AsyncClient() as client:
@@ -55,7 +55,7 @@ _ENDINGS = {"closed": "closing", "halted": "halting"}
 
 @dataclass(frozen=True, slots=True)
 class ShownGrant:
-    """A grant with its worker's last status, and when that was written, in seconds since 1970."""
+    """A grant with its worker's last status, ``written`` at a time in seconds since 1970."""
 
     grant: GrantRecord
     digest: StreamStatus | None = None
@@ -63,7 +63,7 @@ class ShownGrant:
 
     @property
     def _newer(self) -> StreamStatus | None:
-        """Return the worker's status if it is as recent as the ledger."""
+        """Return the worker's status if it is at least as recent as the ledger's record."""
         digest, grant = self.digest, self.grant
         if digest is None or digest.incarnation != grant.identity.incarnation or grant.settled:
             return None
@@ -71,7 +71,7 @@ class ShownGrant:
 
     @property
     def totals(self) -> GrantRecord | StreamStatus:
-        """Return the record with the latest answers, charges and spent amount."""
+        """Return the more recent of status and grant: both have answers, charges and the spent amount."""
         return self._newer or self.grant
 
     @property
@@ -86,7 +86,7 @@ class ShownGrant:
             return "open"
         if newer.refused not in {None, IN_PERIODS}:
             return "not answering"
-        # A worker that reports "exhausted" may not know of an extension yet.
+        # A worker may report "exhausted" before it has read an extension.
         left = whole_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
         state = "open" if newer.state == "exhausted" else newer.state
         return shown_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
@@ -102,7 +102,7 @@ class ShownGrant:
 
     @property
     def as_of(self) -> str:
-        """Return the time of the figures: the end, the worker's status or the last charge."""
+        """Describe the time of the totals: the end, the worker's status, the last charge or the opening."""
         if self.grant.settled:
             return "its end"
         if self._newer is None or self.written is None:
@@ -111,7 +111,7 @@ class ShownGrant:
 
     @property
     def charged(self) -> str:
-        """Return "used / granted" ordinary charges; "once" if one charge pays for all answers."""
+        """Format "used / granted" charged answers; "once" if one charge pays for all answers."""
         left = whole_left(self._cutoff, self.totals.tops, self.totals.surplus)
         return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
 
@@ -121,7 +121,7 @@ class ShownGrant:
 
 
 async def shown_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
-    """Join grants with their workers' last status, if Kafka permits to read ``status``."""
+    """Join grants with their workers' last status; without it if topic ``status`` may not be read."""
     listed = list(grants)
     try:
         digests = await client.digests(grant.spec.stream for grant in listed if not grant.settled)
@@ -172,7 +172,7 @@ AllPeriods = Annotated[
 
 
 class Line(NamedTuple, Generic[_Item]):
-    """A line of a list: ``item`` has the figures, ``period`` names their period and the number of periods."""
+    """A line of a list. ``period``: "START, of N" if the line stands for N periods, the latest from START."""
 
     name: str
     item: _Item
@@ -180,7 +180,7 @@ class Line(NamedTuple, Generic[_Item]):
 
 
 def folded(items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False) -> list[Line[_Item]]:
-    """Return the lines of a list in its order; with ``every`` one for each period."""
+    """Return one line for each name, in order: of several periods the latest, unless ``every``."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
         lines.setdefault(name_of(item) if every else registered_as(name_of(item)), []).append(item)
@@ -196,7 +196,7 @@ def _line(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Lin
 
 
 def short_start(start: str) -> str:
-    """Return a period's start without trailing zeros of minutes and hours."""
+    """Return a period's start without "Z" and without seconds, minutes and hours that are zero."""
     return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
 
 
@@ -223,7 +223,7 @@ _Batch = Sequence[tuple[TrailRecord, bytes]]
 
 
 def row_of(entry: TrailRecord, value: bytes) -> Row:
-    """Return one row: every figure in a separate column, and the entry's bytes in the last."""
+    """Return an entry's row: one column for each number, and the entry's JSON in the last."""
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
     row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
     row["analysts"] = " ".join(row["analysts"] or ()) or None

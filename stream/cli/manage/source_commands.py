@@ -1,4 +1,4 @@
-"""``sotto source``: sources and their budgets."""
+"""``sotto source``: registers, refreshes, lists and shows sources with their budgets."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
 
 
 def _clamping(source: Source) -> str:
-    """Format the clamping range of a source of values, which no answer shows."""
+    """Format the range to which a source of values clamps them; empty for other sources."""
     if not isinstance(source, ValuesSource):
         return ""
     low, high = (float(end) for end in range_of(source.grid, source.minimum, source.maximum))
@@ -174,7 +174,7 @@ def _clamping(source: Source) -> str:
 
 
 async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Receipt, list[str]]:
-    """Return the receipt and the closed streams."""
+    """Refresh a source; return the receipt and the streams that this closed."""
     before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
     receipt = await client.refresh(source, close=close)
     now = await client.list_streams(source)

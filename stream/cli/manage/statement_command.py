@@ -1,4 +1,4 @@
-"""``sotto sql``."""
+"""``sotto sql``: answers a SELECT statement and prints its rows and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sotto stream``: opening, closing, halting, listing and showing streams."""
+"""``sotto stream``: opens, extends, closes, halts, lists and shows streams."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _print_promises(grant: GrantRecord, source: Source) -> None:
 
 
 def _price(grant: GrantRecord) -> str:
-    """Format the requested privacy loss, under zCDP with its ρ."""
+    """Format the ε and δ that a stream requested, under zCDP also its ρ."""
     rho = grant.cost.rho
     return asked(grant.spec) if rho is None else f"{asked(grant.spec)} (ρ {rho:.4g})"
 
@@ -192,7 +192,7 @@ async def _extended(
 async def _listed(client: AsyncClient, source: str | None, *, every: bool) -> list[Line[ShownGrant]]:
     grants = await client.list_streams(source)
     if source is not None and any(grant.spec.standing is not None for grant in grants):
-        # A live topic's streams may have periods: the accounts' streams are listed with them.
+        # A live topic may have periods: list the streams of their accounts as well.
         grants = [one for one in await client.list_streams() if in_periods(one.spec.source, source)]
     grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
     lines = folded(grants, lambda one: one.spec.stream, every=every)

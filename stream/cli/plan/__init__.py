@@ -1,1 +1,1 @@
-"""Commands that plan and simulate streams."""
+"""Commands that plan and simulate streams before they are opened."""

@@ -28,7 +28,7 @@ from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 
 FINE_GRID = 1 / 1024
-"""Fine enough that rounding to the grid does not change α visibly."""
+"""Default grid of trusted values: so fine that rounding does not visibly change α."""
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 

@@ -1,4 +1,4 @@
-"""``sotto plan`` without a mechanism: a comparison of all mechanisms with a recommendation."""
+"""``sotto plan`` without ``--mechanism``: compares all mechanisms and recommends one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import bound_words
 
 _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
-"""Fields of mechanisms that are options of the same name."""
+"""Fields of mechanisms for which ``sotto plan`` has an option of the same name."""
 
 
 def show_choices(
@@ -37,7 +37,7 @@ def show_choices(
     *,
     as_json: bool,
 ) -> None:
-    """Compare the mechanisms and recommend one; ``goal`` has the fields of ``Wanted`` of the same names."""
+    """Compare the mechanisms and recommend one. ``goal``: further fields of ``Wanted``."""
     source = source_of(facts)
     form = form_of(form, source)
     people = None if table is None else _people_in(source, table)
@@ -46,7 +46,7 @@ def show_choices(
         raise CommandError(f"--group-by: form {form} has no groups; give --form groups")
     if setting.disjoint:
         require_monotone_counts(fields["monotone"], setting.neighbors)
-        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # another row lowers no count
+        fields = {**fields, "monotone": setting.neighbors == "add-remove"}  # a further row lowers no count
     wanted = Wanted(
         form=form,
         setting=setting,
@@ -83,7 +83,7 @@ def _people_in(source: Source | None, table: Path) -> PersonRows:
 
 
 def _counted(form: Form, source: Source | None) -> str:
-    """Describe the rows of one person that count; empty for questions about people."""
+    """Describe how many rows of one person count; empty for questions about people."""
     return "" if source is None or form == "people" else rows_counted(source)
 
 
@@ -109,7 +109,7 @@ def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, counted: 
 
 
 def _keeps(choice: Choice, wanted: Wanted) -> bool:
-    """Return whether a choice keeps the requested error, if there is one."""
+    """Return True if a choice keeps the requested error, or if none was requested."""
     return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
 
 
@@ -163,7 +163,7 @@ def _print_others(others: list[Choice]) -> None:
 
 
 def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each form
-    """Describe the quantity that α bounds; empty if it is each answer."""
+    """Describe the quantity whose error α bounds; empty if that is simply each answer."""
     rows, any_of = (wanted.setting.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
     match wanted.form:
         case "fraction" if wanted.shares:
@@ -187,7 +187,7 @@ def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each 
 
 
 def _alone(facts: Facts) -> str:
-    """Describe a stream over the grouping attributes only."""
+    """Describe a stream that covers only the grouping attributes."""
     return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} only"
 
 
@@ -209,20 +209,20 @@ def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float
         console.print(f"  {VACUOUS}")
     by_window = wanted.setting.horizon is not None and best.kind != "running_count"
     if wanted.setting.contribution > 1 or by_window:
-        return  # a plan of one mechanism assumes one row a person, and windows only for a running count
+        return  # ``sotto plan --mechanism`` assumes one row a person, and has windows only for running_count
     console.print(f"its calibrations{_by_what(best)}:")
     console.print(f"  {_command(best, wanted, sensitivity)}", highlight=False, soft_wrap=True)
 
 
 def _by_what(best: Choice) -> str:
-    """Name the α in a plan of one mechanism, if it differs from the compared one."""
+    """Describe the α that ``sotto plan --mechanism`` will print, if it differs from the one printed here."""
     if best.calibration is None or best.alpha == promised_alpha(best.calibration):
         return ""
     return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
 
 
 def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
-    """Return the command that plans only the chosen mechanism."""
+    """Return the ``sotto plan --mechanism`` command for the chosen mechanism."""
     own = wanted.of_its_groups() if best.alone else None
     setting = wanted.setting if own is None else own.setting
     spec = best.spec.model_dump() if best.spec is not None else {}
@@ -253,7 +253,7 @@ def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
 
 
 def _cells(setting: Setting) -> dict[str, object]:
-    """Return the options for a table's cells; without them trusted values are planned."""
+    """Return the option for a table's cells; none for trusted values."""
     if setting.sizes:
         return {"--sizes": ",".join(map(str, setting.sizes))}
     if setting.universe or setting.disjoint:

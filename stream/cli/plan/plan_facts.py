@@ -1,4 +1,4 @@
-"""The facts and the report of sotto plan."""
+"""Converts the options of ``sotto plan`` to public facts of a source, and prints a plan."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about a source from its document or from options."""
+    """The options of ``sotto plan`` that describe the source: its document, or separate facts."""
 
     document: str | None
     neighbors: str
@@ -76,7 +76,7 @@ def source_of(facts: Facts) -> Source | None:
 
 
 def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
-    """Return the places of the grouping attributes, given as names in a source or places in --sizes."""
+    """Return the indices of ``--group-by``: names of the source, or numbers from 1 in ``--sizes``."""
     if isinstance(source, TableSource) and not facts.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
     else:
@@ -95,7 +95,7 @@ def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
 
 
 def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
-    """Return the summed attribute, or all of integers if none is named; empty without ranges."""
+    """Return the attribute to sum, or every integer attribute if none is named; empty without a table."""
     if form not in _OF_SUMS:
         if attribute is not None:
             raise CommandError(f"--attribute: form {form} sums no attribute; give --form sum or mean")
@@ -123,7 +123,7 @@ def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple
 
 
 def form_of(given: Form | None, source: Source | None) -> Form:
-    """Return the given or usual form of questions; CommandError if the source does not take it."""
+    """Return the given form of questions, or the source's usual one; CommandError if not accepted."""
     usual: Form
     others: set[Form] | set[str]
     match source:
@@ -161,7 +161,7 @@ def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
             return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
         case TableSource():
             sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
-            # One person changes a count of people by one, however many rows of theirs count.
+            # One person changes a count of people by one, whatever the contribution bound.
             each = 1 if form == "people" else source.contribution
             return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
     if form == "category":
@@ -186,7 +186,7 @@ def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
 
 
 def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
-    """Return the facts of counts per window: one person changes a window by ``each``, all by ``total``."""
+    """Return the facts of windows: a person changes one by ``each``, all together by ``total``."""
     people = 2 if neighbors == "replace" else 1
     moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
     return Setting(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
@@ -207,7 +207,7 @@ def _of_table(
 
 
 def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for each kind of calibration
-    """Describe how a calibration spends its ε, and the width of Gaussian noise."""
+    """Describe the parts of ε that a calibration spends, or the σ of its Gaussian noise."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_in_words(calibration)
@@ -263,7 +263,7 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
 
 
 def print_plainest(spec: StreamSpec, setting: Setting) -> None:
-    """Print the error bound of the simplest mechanism for sparse questions."""
+    """For a sparse mechanism, print the error bound of lazy_histogram, the simplest alternative."""
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
         lazy = LazyHistogram(kind="lazy_histogram", **sparse)
@@ -274,13 +274,13 @@ def print_plainest(spec: StreamSpec, setting: Setting) -> None:
 
 
 def in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
-    """Convert a requested error to rows; for multiplicative weights an α below 1 is a share."""
+    """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of them."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
     return alpha * setting.rows if share and setting.rows is not None else alpha
 
 
 def needs_of(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
-    """Return the values that the requested error needs, one parameter at a time."""
+    """For each parameter, return the value that reaches the error with the others unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
     wanted = in_rows(spec, setting, alpha)
@@ -299,7 +299,7 @@ def needs_of(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]
 
 
 def print_plan(spec: StreamSpec, listed: tuple[Calibration, ...], chosen: Calibration) -> None:
-    """Print every calibration, the chosen one with the reason, and its promises."""
+    """Print every calibration, the reason for the chosen one, and its error bounds."""
     mechanism = spec.mechanism.kind
     once = not chosen.cutoff or isinstance(chosen, RunningCountCalibration)
     cutoff = "charged once" if once else f"cutoff {chosen.cutoff}"

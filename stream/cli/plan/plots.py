@@ -1,4 +1,4 @@
-"""Plots of a plan (error against ε or cutoff) and of a simulation (error of each question)."""
+"""Plots a plan (error against ε or cutoff) or a simulation (error of each question)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of, rank
 from stream.privacy.planning.promises import least_vacuous
 
-# The color-blind safe palette of Okabe and Ito, with markers for prints without colors.
+# The color-blind safe palette of Okabe and Ito; markers distinguish lines in black and white.
 _STYLES: Final = {
     "textbook": ("#7f7f7f", "s"),
     "two_sided": ("#56b4e9", "v"),
@@ -37,11 +37,11 @@ _STYLES: Final = {
 
 
 _OF_ROWS: Final = {"counts", "groups"}
-"""The kinds of answers with errors in rows."""
+"""Kinds of answers whose errors are numbers of rows."""
 
 
 def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
-    """Plot the exact α of every calibration around a specification, and mark the ``chosen`` one."""
+    """Plot every calibration's exact α for several ε or cutoffs, and mark the ``chosen`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
     lines = _lines(spec, setting, against)
     axes = figure.add_subplot()
@@ -62,7 +62,7 @@ def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against:
 
 
 def style_of(calibration: str) -> tuple[str, str]:
-    """Return a calibration's color and marker; multiplicative weights have their sparse vector's."""
+    """Return a calibration's color and marker; "calibrated, NAME" has those of NAME."""
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
@@ -104,7 +104,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, chosen: Calibration, against: Agai
 
 
 def _hatch_vacuous(axes: Any, least: float | None) -> None:
-    """Hatch the visible range of errors that a constant answer would keep."""
+    """Hatch the visible errors from ``least``, within which a constant answer stays too."""
     low, high = axes.get_ylim()
     if least is None or least >= high:
         return
@@ -130,7 +130,7 @@ def _title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
 
 
 def plot_simulation(report: SimulationReport, path: Path) -> None:
-    """Plot each question's largest error in every run beside the promise; a panel for each kind."""
+    """Plot each question's largest error in every run, and its promised α; one panel for each kind."""
     kinds = [one.what for one in report.figures]
     if not kinds:
         raise CommandError(
@@ -185,7 +185,7 @@ def new_figure(path: Path, *, width: float, height: float) -> Any:
     except ImportError:
         raise CommandError("--plot needs matplotlib; run pip install 'sotto-dp[plot]'") from None
     figure = Figure(figsize=(width, height), layout="constrained")
-    # Without a suffix matplotlib would write another file than the named one.
+    # Without a suffix, matplotlib would append one and write to another file.
     if path.suffix.removeprefix(".").lower() not in figure.canvas.get_supported_filetypes():
         raise CommandError(f"--plot: cannot plot to {path}; give a name that ends with .png, .svg or .pdf")
     return figure

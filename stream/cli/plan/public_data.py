@@ -1,4 +1,4 @@
-"""The data of a simulation; private tables of a deployment are refused."""
+"""Reads or generates a simulation's table; private tables of a deployment are refused."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _PROBE_SECONDS = 2.0
 def public_data(
     source: Source, registered: RegisteredSources, table: Path | None, rows: int | None, seed: int
 ) -> tuple[pl.DataFrame | None, str]:
-    """Return the public table that replaces the source's, and its description."""
+    """Return the table to simulate on (None for trusted values) and its description."""
     if not isinstance(source, TableSource):
-        # The simulation itself refuses streams of a live topic.
+        # ``simulate_stream`` refuses streams on a live topic later.
         if not isinstance(source, EventsSource) and (table is not None or rows is not None):
             raise SimulationError("--table, --synthetic: the source has no table; its questions carry the values")
         return None, "the values in the questions, assumed public"
@@ -71,7 +71,7 @@ class RegisteredSources:
     def tables(self) -> list[TableSource] | None:
         """Return all registered tables, or None if no deployment is configured or reachable.
 
-        Raises CommandError if a configured or reachable one cannot be read: private tables are then unknown.
+        Raises CommandError if there is a deployment whose ledger cannot be read.
         """
         if not self._named and not _reachable(self._settings.bootstrap):
             return None
@@ -107,7 +107,7 @@ def _message(error: TopicsError | KafkaError) -> str:
 
 
 async def _sources_of(settings: Settings) -> list[Source]:
-    await find_topics(settings)  # fails at once; a client would wait for the topics
+    await find_topics(settings)  # fails at once if topics are missing; a client would wait for them
     async with AsyncClient(settings) as client:
         return [record.source for record in await client.list_sources()]
 

@@ -1,4 +1,4 @@
-"""``sotto simulate``: a stream's errors and charges on a public table beside its promise."""
+"""``sotto simulate``: measures a stream's errors and charges on a public or generated table."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _figure(number: float) -> str:
 
 
 def _promised(one: Figures) -> str:
-    """Format the promise; as a range if the answers' promises differ by more than 1 %."""
+    """Format the promised α; as a range if the answers' α differ by more than 1 %."""
     if one.alpha is None:
         return "nothing"
     least, largest = one.alpha

@@ -1,4 +1,4 @@
-"""``sotto plan --standing``: error bounds and cost of a standing stream before it is opened."""
+"""``sotto plan --standing``: computes a standing stream's error bounds and cost before it is opened."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 @dataclass(frozen=True, slots=True)
 class StandingPlan:
-    """The plan of a standing stream: its α holds over ``windows`` windows, which last ``days``.
+    """The plan of a standing stream. Its α holds for ``windows`` windows, which take ``days``.
 
-    ``asked`` is the standing query without the first window's start, which the ledger sets.
-    With a ``period`` all figures are for one period.
+    ``asked`` is the standing query as given; the ledger sets the first window's start if it is missing.
+    If the source has a ``period``, all figures are for one period.
     """
 
     spec: StreamSpec
@@ -66,7 +66,7 @@ class StandingPlan:
 
 
 def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
-    """Print the plan of a stream over a source, both as JSON documents."""
+    """Plan a stream on a source, both given as JSON documents, and print the plan."""
     if source is None:
         raise CommandError("--standing: needs a live topic; give it with --source")
     declared = read_as(_sources, source)
@@ -109,7 +109,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
 
 
 def _instead(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
-    """Plan the alternative for the same ε and windows: a running count, or noise per window."""
+    """Plan the alternative, a running count or noise per window; return the reason if impossible."""
     spec, standing = plan.spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
@@ -179,10 +179,10 @@ def _compared(plan: StandingPlan, other: StandingPlan | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuestionCharge:
-    """The charge of one count of a table's rows with an ``alpha``, in ordinary ``charges``.
+    """The charge of one count with a requested ``alpha``: ``charges`` times an ordinary charge.
 
-    ``tested``: the stream's test keeps ``alpha``, so it costs nothing or one measurement's ε.
-    ``affordable``: the whole grant pays for it.
+    ``tested``: the estimate may already be within ``alpha``; only a measurement costs ``epsilon``.
+    ``affordable``: an unspent grant could pay for it.
     """
 
     alpha: float
@@ -201,7 +201,7 @@ class QuestionCharge:
 
 
 def charge_of(spec: StreamSpec, calibration: Calibration, alpha: float) -> QuestionCharge | None:
-    """Return the charge of a count, or None if the stream takes no alpha."""
+    """Return the charge of a count; None if the stream accepts no requested error."""
     price = count_price(spec.mechanism, calibration, alpha) if 0.0 < alpha < math.inf else None
     if price is None:
         return None

@@ -1,1 +1,1 @@
-"""Commands that run services, brokers and tools."""
+"""Commands that run services, local brokers, the demo and tools."""

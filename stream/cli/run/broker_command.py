@@ -1,4 +1,4 @@
-"""``sotto broker``: a local Apache Kafka for development, of one node or several."""
+"""``sotto broker``: starts and stops a local Apache Kafka with one node or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands sotto demo and sotto audit."""
+"""``sotto demo`` and ``sotto audit``: check claims on a running job, and mechanisms in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_QUERIES = 20_000
 
 
 class _Bar:
-    """A progress bar on standard error, so that standard output holds only the result."""
+    """A progress bar on standard error; standard output has only the result."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -146,7 +146,7 @@ def _show_departures(report: DemoReport) -> None:
 
 
 RUNS = 5000
-"""Runs per data set; all cases then take three to four minutes of CPU time."""
+"""Default number of runs per data set: all cases take three to four minutes of CPU time."""
 
 FEWEST_RUNS = 100
 

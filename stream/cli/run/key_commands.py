@@ -1,4 +1,4 @@
-"""The commands sotto key and sotto contract."""
+"""``sotto key`` manages noise keys; ``sotto contract`` exports and checks the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor and the alerts service as processes of a folder, and their addresses."""
+"""Runs the monitor and the alerts service, also as child processes of ``sotto up`` and the demo."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ VIEWER_FILE = "monitor-viewer.token"
 
 @dataclass(frozen=True)
 class FolderLock:
-    """The lock of a folder; it is released when this process ends or is killed."""
+    """The lock of an installation's folder; the system releases it when this process ends."""
 
     descriptor: int
 
     def write_addresses(self, bootstrap: str | None = None, monitor: str | None = None) -> None:
-        """Write this process and the known addresses to the lock file."""
+        """Write this process's id and the addresses of broker and monitor to the lock file."""
         pid = os.getpid()
         content = {"pid": pid, "mark": start_mark(pid), "bootstrap": bootstrap, "monitor": monitor}
         os.ftruncate(self.descriptor, 0)
@@ -47,7 +47,7 @@ class FolderLock:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[FolderLock]:
-    """Lock a folder; create it for its owner only if it is missing.
+    """Lock a folder; if it is missing, create it with access for its owner only.
 
     Raises:
         CommandError: another process has locked it; the message names the process and the broker's address.
@@ -79,7 +79,7 @@ def _refusal(folder: Path, content: bytes) -> str:
 
 
 def _local_monitor() -> tuple[str, Path] | None:
-    """Return address and viewer's token file of the ``sotto up`` in the working folder or a parent."""
+    """Find a running ``sotto up`` here or in a parent folder: its monitor and viewer's token file."""
     for folder in folders_above():
         try:
             holder = json.loads(read_own(folder / LOCK) or b"{}")
@@ -92,7 +92,7 @@ def _local_monitor() -> tuple[str, Path] | None:
 
 
 def monitor_of(url: str | None, settings: Settings) -> tuple[str, str]:
-    """Return the monitor's address and token; a local token is sent to no other address."""
+    """Return the monitor's address and token; the token of ``sotto up`` goes only to its monitor."""
     is_default = url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"})
     if is_default and (local := _local_monitor()) is not None:
         return local[0].rstrip("/"), _own_token(settings) or read_secret(local[1])
@@ -129,7 +129,7 @@ def serve_monitor(host: str | None, port: int | None, *, stop_with_stdin: bool) 
 
 
 class RunningMonitor:
-    """The monitor's process; the other services continue without it."""
+    """The monitor's child process; if it ends, the other services continue."""
 
     def __init__(self, service: Service, address: str, operator: Path, viewer: Path) -> None:
         self.address = address
@@ -138,7 +138,7 @@ class RunningMonitor:
         self._told: bool | None = None
 
     def watch(self) -> None:
-        """Print once that the page is up, and once that it ended; keep its log small."""
+        """Print once that the page is up, and once that the monitor ended; keep its log small."""
         self._service.keep_log_small()
         if self._service.exit_status is not None:
             if self._told is not False:
@@ -151,19 +151,19 @@ class RunningMonitor:
             console.print(self.where, soft_wrap=True)
 
     def ask_to_stop(self) -> None:
-        """Stop it without waiting for its end."""
+        """Tell the monitor to stop, without waiting for its end."""
         self._service.ask_to_stop()
 
     @property
     def where(self) -> str:
-        """The page's address and the token files."""
+        """A sentence with the page's address and the token files."""
         operator, viewer = self._tokens
         return f"The monitor's page is {self.address}; tokens: {operator} (may change), {viewer} (may read)"
 
 
 @contextmanager
 def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
-    """Start the monitor as a child process, with a file of names in the folder."""
+    """Run the monitor as a child process, with its token file in ``folder``."""
     operator, viewer, names = folder / OPERATOR_FILE, folder / VIEWER_FILE, folder / NAMES_FILE
     make_first_names(names, {"operator": operator, "viewer": viewer})
     own = settings.model_copy(
@@ -182,7 +182,7 @@ def start(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonito
 
 
 def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
-    """Create a file of names with a token file for each role, unless it exists."""
+    """Create the token file ``names``, and for each role a file with one token; unless it exists."""
     if names.exists():
         return
     now, tokens = int(time.time()), []
@@ -190,7 +190,7 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
         text = new_text()
         (replace_secret if path.exists() else write_secret)(path, text)
         tokens.append(Token.from_text(text, role, role, created=now))
-    # Written last: after a crash before this line the next start creates the tokens again.
+    # ``names`` is written last: after a crash before it, the next start creates all tokens again.
     change_names(names, lambda before: (TokenFile(tokens=(*before.tokens, *tokens)), None))
 
 
@@ -216,7 +216,7 @@ def _answers(address: str) -> bool:
 
 
 def check_targets(file: Path) -> None:
-    """Reject a file of targets that the service would reject."""
+    """Fail if the alerts service would reject the file of targets."""
     from stream.alerts.alert_targets import AlertsFile  # noqa: PLC0415  (only needed with alerts)
 
     AlertsFile.read(str(file))

@@ -1,4 +1,4 @@
-"""``sotto serve``; it must not import the local broker, which is an optional package."""
+"""``sotto serve`` runs one service. It must not import the local broker, an optional package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sotto token``: access tokens of the monitor."""
+"""``sotto token``: creates, lists and revokes the monitor's access tokens."""
 
 from __future__ import annotations
 

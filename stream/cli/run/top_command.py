@@ -1,4 +1,4 @@
-"""``sotto top``: the monitor's page in a terminal, updated every second."""
+"""``sotto top``: shows the monitor's figures in a terminal, updated every second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stream.monitor.api.service_models import MemberRow, RejectedView, WorkersVi
 from stream.settings import Settings
 
 TIMEOUT = 5.0
-"""Longest wait for an answer of the monitor, in seconds."""
+"""Longest wait for the monitor's response, in seconds."""
 BAR = 20
 
 _STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
@@ -36,18 +36,18 @@ _View = TypeVar("_View", bound=View)
 
 
 class Detail(IntEnum):
-    """Levels of detail of a table, highest first."""
+    """How much a table shows, from most to least."""
 
     ALL = 0
     NARROW = 1
     BARE = 2
     BROKEN = 3
-    """As BARE, with names over several lines."""
+    """The columns of BARE, with long names broken into several lines."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The data of one picture."""
+    """The API's answers from which one screen is drawn."""
 
     overview: Overview
     sources: SourcePage
@@ -97,7 +97,7 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
 
 
 async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
-    """Fetch the data of one picture; CommandError if the monitor does not answer."""
+    """Fetch the data of one screen; CommandError if the monitor does not respond."""
     return Frame(
         await _get(session, f"{address}/api/overview", Overview),
         await _get(session, f"{address}/api/sources?sort=left_share&limit={rows}", SourcePage),
@@ -131,7 +131,7 @@ def _problem(body: bytes, status: int) -> str:
 
 
 def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
-    """Render one picture for a terminal of ``width`` columns."""
+    """Draw one screen for a terminal of ``width`` columns."""
     parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
     parts += [_fitting(width, partial(_sources, frame.sources)), Text()]
     parts += [_fitting(width, partial(_streams, frame.streams)), Text()]
@@ -141,11 +141,11 @@ def picture(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
 
 
 def _fitting(width: int, table_of: Callable[[Detail], Table]) -> Table:
-    """Return the most detailed table with no text cut; the last resort is to break names."""
+    """Return the most detailed table in which no text is cut; the last level breaks names."""
     options = console.options.update(width=width)
     for detail in Detail:
         table = table_of(detail)
-        # Cut text ends in "…", which no name and no figure contains.
+        # Rich ends cut text with "…", which no name and no number contains.
         if not any("…" in segment.text for segment in console.render(table, options)):
             break
     return table
@@ -297,7 +297,7 @@ def _or_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
 
 
 def _budget_bar(row: SourceRow) -> Text:
-    """Draw the shares that are spent, granted but not spent, and left."""
+    """Draw a bar: the budget's spent share, the granted but unspent share, and the rest."""
     total = _size(row, row.total) or 1.0
     spent = min(_size(row, row.spent) / total, 1.0)
     held = max(1.0 - _size(row, row.left) / total - spent, 0.0)
@@ -320,7 +320,7 @@ def _state(state: str) -> Text:
 
 
 def _size(row: SourceRow, amount: Amount) -> float:
-    """Return an amount in ε, or under zCDP in ρ if more of that is left."""
+    """Return an amount as ε, or as ρ if a larger share of ρ than of ε is left (zCDP)."""
     total, left = row.total, row.left
     if not total.rho or left.rho is None or amount.rho is None:
         return amount.epsilon
@@ -348,5 +348,5 @@ def _duration(seconds: float) -> str:
 
 
 def _text(value: str) -> Text:
-    """Escape a name, because names come from topics."""
+    """Return a name with control characters escaped, because names come from topics."""
     return Text(visible(value))

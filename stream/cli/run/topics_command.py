@@ -1,4 +1,4 @@
-"""``sotto topics``: the topics of an installation and their access control lists."""
+"""``sotto topics``: creates and checks the installation's topics, and prints or applies their ACLs."""
 
 from __future__ import annotations
 

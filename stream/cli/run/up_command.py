@@ -1,4 +1,4 @@
-"""``sotto up``: a whole installation on this machine."""
+"""``sotto up``: runs a whole installation on this machine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def up(
         )
         monitor = stack.enter_context(monitor_process.start(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
-        # All stop at the same time, before any is awaited.
+        # On exit, all services are told to stop before the first is waited for.
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)

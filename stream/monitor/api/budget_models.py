@@ -11,7 +11,7 @@ from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourceRow, Tim
 from stream.monitor.api.service_models import FeedView
 
 HELD_ENTRIES: Final = 50_000
-"""Latest entries of the trail that are kept for the list and the export."""
+"""Number of latest trail entries that the monitor keeps for the list and the export."""
 
 BudgetPart = Literal["epsilon", "delta", "rho"]
 ForecastOutcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]

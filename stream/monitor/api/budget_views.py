@@ -1,4 +1,4 @@
-"""The API's views of populations, allotments, spending and the audit trail; the trail also as CSV."""
+"""Computes the API's answers about populations, allotments, spending and the trail, also as CSV."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def list_populations(tables: Tables) -> PopulationPage:
 
 
 def population_detail(tables: Tables, name: str, now: float) -> PopulationDetail:
-    """Return a population with sources, allotments, history and forecasts; or a 404."""
+    """Return a population with sources, allotments, history and forecasts; a 404 if it is unknown."""
     if name not in tables.shared.populations:
         raise unknown("population", name)
     record, updated = tables.shared.populations[name]
@@ -142,7 +142,7 @@ def _accountant_of(tables: Tables, record: AllotmentRecord) -> str:
 
 
 def spending(tables: Tables, query: SpendingQuery) -> Spending:
-    """Return analysts, most streams first, and the costliest streams; of periods only the latest."""
+    """Return analysts, most streams first, and the costliest streams; older periods are left out."""
     found = [(entry, grant) for entry in tables.streams_of(query.source) if (grant := entry.grant) is not None]
     shares = {
         entry.name: Share(granted=grant.cost, spent=entry.spent or grant.spent, refunded=grant.refunded)
@@ -184,7 +184,7 @@ def spending(tables: Tables, query: SpendingQuery) -> Spending:
 
 
 def _sum_shares(shares: Sequence[Share]) -> Share:
-    """Add up shares of one source, all under its accountant."""
+    """Add up shares of one source: they have the same accountant."""
     return Share(
         granted=_total([one.granted for one in shares]),
         spent=_total([one.spent for one in shares]),
@@ -193,7 +193,7 @@ def _sum_shares(shares: Sequence[Share]) -> Share:
 
 
 def _total(parts: Sequence[Amount]) -> Amount:
-    """Add up amounts. Under zCDP an ε with a δ is implied by ρ, so that only ρ is given."""
+    """Add up amounts; without ε if ρ and δ imply the ε of one of them, which is then no sum (zCDP)."""
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)
@@ -246,9 +246,9 @@ def _searched(entry: HeldEntry) -> tuple[str, ...]:
 MAX_EXPORTS: Final = 8
 """Most concurrent exports."""
 MAX_EXPORTS_EACH: Final = 2
-"""Most concurrent exports per name: a client may read slowly."""
+"""Most concurrent exports per user: a slow reader must not block the others."""
 _ROWS_AT_ONCE: Final = 50
-"""Rows per turn of the event loop, about 40 µs each."""
+"""Rows that are formatted before other tasks run; a row takes about 40 µs."""
 _HEADERS: Final = {
     "Content-Type": "text/csv; charset=utf-8",
     "Content-Disposition": 'attachment; filename="trail.csv"',
@@ -258,11 +258,11 @@ _NUMBERS: Final = ("answers", "epsilon")
 _WORDS: Final = (*(name for name in TrailRow.model_fields if name not in {*_AMOUNTS, *_NUMBERS}), *_NUMBERS)
 _PARTS: Final = ("epsilon", "delta", "rho")
 COLUMNS: Final = (*_WORDS, *(f"{name}_{part}" for name in _AMOUNTS for part in _PARTS), "record")
-"""One column per number; the last column is the entry, byte for byte."""
+"""Columns of the CSV: one for each number, and the entry's JSON as the last."""
 
 
 class TrailExports:
-    """All running exports, limited in total and per name."""
+    """Sends the trail as CSV; limits concurrent exports in total and per user."""
 
     def __init__(self) -> None:
         self._sending: Counter[str] = Counter()
@@ -286,7 +286,7 @@ class TrailExports:
                 await response.prepare(request)
                 for text in trail_csv(list(trail)[::-1], wanted):
                     await write(response, text)
-                    # For a fast client writes never wait: other tasks run only here.
+                    # If the client reads fast, no write waits, and other tasks run only here.
                     await asyncio.sleep(0)
         finally:
             self._sending[bearer.name] -= 1

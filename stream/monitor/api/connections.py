@@ -1,4 +1,4 @@
-"""Connections to the web server: limits on idle connections, and handling of malformed requests.
+"""The web server's connections: limits idle ones and answers malformed requests.
 
 A connection *waits* while none of its requests is processed: before the first, between two, and
 while one arrives in pieces. It has shown no token, so waiting is limited in time and number; at the
@@ -23,26 +23,26 @@ from stream.monitor.api.problems import ProblemError
 from stream.version import SERVER_NAME
 
 IDLE_SECONDS = 15.0
-"""Time limit for a whole request, from the connection's start or the last answer."""
+"""Seconds within which a request must be complete, from the connection's start or the last answer."""
 MAX_WAITING = 256
 """Most waiting connections."""
 WRITE_SECONDS = 30.0
-"""Time after which a client that does not read its answer is disconnected."""
+"""Seconds after which a client that does not read its answer is disconnected."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES
-"""Limits for reading the rest of a request that is answered early, so that its sender can read the answer."""
+"""Seconds and bytes for discarding the rest of a request that was answered before it was complete."""
 ERRORS_PER_SECOND, ERRORS_AT_ONCE = 1.0, 10
-"""Rate limit of answers to malformed requests of one address; others are disconnected."""
+"""Rate limit per address: malformed requests above it are disconnected without an answer."""
 
 log = get_logger("monitor")
 
 
 @contextmanager
 def sending(request: web.Request) -> Iterator[None]:
-    """Guard a streamed answer: end it if the client leaves, disconnect a client that does not read."""
+    """End a streamed answer without an error if the client disconnects or does not read it."""
     try:
         yield
     except TimeoutError:
-        cut_off(request)  # unread data would keep the connection open
+        cut_off(request)  # otherwise unread data keeps the connection open
     except ConnectionError:
         pass  # the client has disconnected
 
@@ -60,7 +60,7 @@ def cut_off(request: web.Request) -> None:
 
 
 class WaitingConnections:
-    """The waiting connections, by address, oldest first."""
+    """The connections without a request in progress, by address, oldest first; limited in number."""
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self._limit = limit
@@ -71,7 +71,7 @@ class WaitingConnections:
         return self._count
 
     def add(self, connection: HttpConnection) -> None:
-        """Add a connection; abort another one above the limit."""
+        """Add a connection; above the limit, abort the oldest one of the address with most connections."""
         self._by_address.setdefault(connection.address, OrderedDict())[connection] = None
         self._count += 1
         if self._count > self._limit:
@@ -89,7 +89,7 @@ class WaitingConnections:
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection."""
+    """One connection, with time limits and without quoting malformed requests."""
 
     def __init__(
         self, manager: web.Server, waiting: WaitingConnections, errors: RateLimiter, **options: Any
@@ -103,7 +103,7 @@ class HttpConnection(web.RequestHandler):
         self._thrown_away = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start to wait."""
+        """Add the new connection to the waiting ones."""
         super().connection_made(transport)
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a web server's connections are streams")
@@ -116,11 +116,11 @@ class HttpConnection(web.RequestHandler):
         self._waiting.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Stop waiting and release the handler."""
+        """Remove the connection from the waiting ones and end its handler's reads."""
         self._waiting.discard(self)
         super().connection_lost(exc)
         if self._unread is not None:
-            self._unread.feed_eof()  # no handler waits for the rest any more
+            self._unread.feed_eof()  # the rest of the request will not arrive
 
     def data_received(self, data: bytes) -> None:
         """Receive data; discard it if its request is already answered."""
@@ -139,13 +139,13 @@ class HttpConnection(web.RequestHandler):
             self._wire.abort()
 
     def stop_waiting(self) -> None:
-        """Stop waiting: a whole request is being processed."""
+        """Remove the connection from the waiting ones: its request is processed now."""
         self._waiting.discard(self)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer, then wait for the next request if this one is complete."""
+        """Send an answer; close the connection after it if the request was not read to its end."""
         if not request.content.is_eof():
             self._unread = request.content
             resp.force_close()
@@ -186,7 +186,7 @@ class HttpConnection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """Creates our connections instead of aiohttp's."""
+    """An aiohttp server that creates HttpConnection objects."""
 
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         async def work(request: web.BaseRequest) -> web.StreamResponse:
@@ -214,7 +214,7 @@ class _Server(web.Server):
 
 
 class Runner(web.AppRunner):
-    """Runs the monitor's application on our connections."""
+    """Runs the monitor's application on HttpConnection objects."""
 
     async def _make_server(self) -> web.Server:
         return _Server(await super()._make_server(), asyncio.get_running_loop())

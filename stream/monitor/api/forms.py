@@ -1,4 +1,4 @@
-"""The API's answers to the page's forms: declarations, error curves and questions."""
+"""Answers to the page's forms: computes declarations, plans and curves; models of asked questions."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ _Made = TypeVar("_Made", Calibration, Curve)
 
 CURVE_POINTS: Final = 17
 CURVE_SECONDS: Final = 10.0
-"""Time limit after which no further point of a curve is planned."""
+"""Seconds after which no further point of a curve is planned."""
 
 
 async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
@@ -328,6 +328,6 @@ async def _planned(work: Callable[[], _Made]) -> _Made:
 def _pays(left: Amount, cost: Amount) -> bool:
     if cost.rho is None or left.rho is None:
         return cost.epsilon <= left.epsilon and cost.delta <= left.delta
-    # An ε with a δ is implied by ρ and does not add up.
+    # If an amount has ρ and δ, they imply its ε, which cannot be compared.
     adds_up = not (cost.delta or left.delta)
     return (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho

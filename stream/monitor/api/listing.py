@@ -1,4 +1,4 @@
-"""Searching, filtering, sorting and paging on the server, for installations of 10,000 streams."""
+"""Searches, filters, sorts and pages the API's lists, for installations of 10,000 streams."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:
 
 
 def list_streams(tables: Tables, query: StreamQuery, now: float) -> StreamPage:
-    """Return a page of the matching streams; those without a value to sort by come last."""
+    """Return a page of the matching streams; streams without a value to sort by come last."""
     lines = tables.stream_lines
     value_of = _STREAM_KEYS[query.sort]
 
@@ -164,19 +164,19 @@ def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
 
 
 def _named(lines: Lines, query: SourceQuery | StreamQuery) -> Sequence[str]:
-    """Return the names that match, or the periods of one name in order of time."""
+    """Return the matching names; with ``query.of`` the matching periods of this name, oldest first."""
     search = query.search.casefold()
     names = list(lines) if query.of is None else lines.names(query.of)
     return [name for name in names if search in name.casefold()] if search else names
 
 
 def _shown(entries: Mapping[str, _Entry], lines: Lines, name: str) -> _Entry | None:
-    """Return the entry of a name; the latest period's if only periods are known."""
+    """Return the entry of a name; if only its periods have entries, that of the latest."""
     return entries.get(name) or entries.get(lines.current(name) or "")
 
 
 def _current(entries: Mapping[str, _Entry], lines: Lines, entry: _Entry) -> _Entry:
-    """Return the entry to sort and filter by: the latest period's, if any."""
+    """Return the entry to sort by: that of the latest period, if there are periods."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
     return entries.get(lines.current(name) or "", entry)
 

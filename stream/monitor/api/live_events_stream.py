@@ -1,4 +1,4 @@
-"""Live views as server-sent events: each requested view is sent at once and after each change.
+"""Sends live views as server-sent events: each requested view at once and after each change.
 
 Events contain whole views, as the API returns them, so a lost connection loses nothing. The first
 event is ``readiness``, sent again when it changes. Views follow once the tables are up to date,
@@ -27,14 +27,14 @@ from stream.monitor.api.tokens import Bearer
 INTERVAL = 1.0
 """Shortest time between two computations of one view, in seconds."""
 REFRESH = 5.0
-"""Longest time between two computations of one view: rates change with time."""
+"""Longest time between two computations of one view, in seconds: rates change without records."""
 REST: Final = 3.0
-"""Pause after computing a view, as a multiple of its time: views take at most a quarter of it."""
+"""Pause after computing a view, in multiples of its duration: views take a quarter of the time."""
 
 
 @dataclass(eq=False)
 class LiveView:
-    """One view for one query; ``edition`` grows whenever its text changes."""
+    """One view for one query, shared by its watchers; ``edition`` grows when ``text`` changes."""
 
     name: ViewName
     key: Hashable
@@ -45,12 +45,12 @@ class LiveView:
     version: int = -1
     made: float = float("-inf")
     making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """By user name, so that one user's other views delay no other user."""
+    """The task of each user who waits for the view; one user's many views delay no other user."""
     failure: Exception | None = None
 
 
 class LiveViews:
-    """All watched views."""
+    """All views that a connection watches; they are computed one at a time."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
@@ -58,7 +58,7 @@ class LiveViews:
         self._views: dict[Hashable, LiveView] = {}
 
     def watch(self, name: ViewName, query: Hashable, make: Callable[[], BaseModel]) -> LiveView:
-        """Return a view and add a watcher."""
+        """Add a watcher to the view of a query and return the view."""
         key = (name, query)
         view = self._views.setdefault(key, LiveView(name, key, make))
         view.watchers += 1
@@ -78,7 +78,7 @@ class LiveViews:
                 task.cancel()
 
     async def refresh(self, views: Iterable[LiveView], who: str) -> None:
-        """Recompute views that may have changed; wait for them one interval at most."""
+        """Recompute views that may have changed; wait at most one interval for them."""
         tasks = []
         for view in views:
             if view.failure is not None:
@@ -130,7 +130,7 @@ class EventQuery(View):
 
 @dataclass
 class _Subscription:
-    """A view, and its edition that was last sent on a connection."""
+    """A view of a connection, and the edition that was last sent."""
 
     view: LiveView
     sent: int = 0
@@ -144,7 +144,7 @@ class _Subscription:
 
 
 class EventStreams:
-    """All connections with live views; their number per user is limited."""
+    """Serves connections with live views; limits their number per user."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
@@ -158,7 +158,7 @@ class EventStreams:
         self._live.close()
 
     async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
-        """Send views until the connection, its token or the server ends; on HEAD only headers."""
+        """Send views until the connection, its token or the server ends; for HEAD only headers."""
         wanted = self._wanted(request.query)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
@@ -231,7 +231,7 @@ class EventStreams:
 
 
 def _call(route: Route, given: dict[str, str]) -> Call:
-    """Return the request for a view with the given parameters."""
+    """Return a Call of a view's route with the given parameters."""
     for name in route.names:
         if name not in given:
             raise _wrong(name, "one of the views needs it; give a name")

@@ -1,6 +1,6 @@
-"""Models of the monitor's HTTP API; more are in modules named ``*_models``. OpenAPI uses them.
+"""Models of the monitor's HTTP API; the OpenAPI document quotes their docstrings.
 
-All times are seconds since the epoch, all rates are per second, and all figures are totals, never increments.
+Times are seconds since the epoch, rates are per second, and figures are totals, never increments.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_PAGE = 500
 
 Time = Annotated[float, Field(description="Seconds since the epoch.")]
 Name = Annotated[str, StringConstraints(max_length=128)]
-"""A name, or a part of one, as a parameter."""
+"""A parameter that is a name or a part of a name."""
 
 
 class View(BaseModel):
@@ -56,7 +56,7 @@ class View(BaseModel):
 
     @classmethod
     def from_record(cls, record: object, **figures: Any) -> Self:
-        """Return the view with ``figures``, and with the record's fields of the same names."""
+        """Return a view with ``figures``; its other fields are copied from the record by name."""
         names = (name for name in cls.model_fields if name not in figures and hasattr(record, name))
         return cls(**{name: getattr(record, name) for name in names}, **figures)
 

@@ -1,4 +1,4 @@
-"""The monitor's state for its web server: tables, readiness, workers and a request client."""
+"""The objects that the web server's handlers use: tables, tokens, readiness and clients."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _CHANGED_BY: dict[ViewName, tuple[ChangeTopic, ...]] = {
 
 
 class MonitorEndedError(RuntimeError):
-    """The monitor's reader cannot go on; the log says why."""
+    """The monitor's reader has ended; the log says why."""
 
 
 class Requester(Protocol):
-    """Sends requests to the budget service, as stream.client.AsyncClient does."""
+    """Sends requests to the budget service: an AsyncClient, or a fake in tests."""
 
     def request(self, request: Request, /) -> Awaitable[Receipt]:
         """Send a request and wait for its committed receipt; RefusedError if it is refused."""
@@ -53,7 +53,7 @@ class Requester(Protocol):
 
 @dataclass
 class Monitor:
-    """The handlers' context. ``names`` returns the token file or raises TokenError."""
+    """The context of all handlers. ``names`` returns the token file or raises TokenError."""
 
     tables: Tables
     names: Callable[[], TokenFile]
@@ -65,11 +65,11 @@ class Monitor:
     alerts: Alerts | None = None
     """The alerts, or None if the monitor does not read answers."""
     planning: RequestTurns = field(default_factory=lambda: RequestTurns(most=16, each=4))
-    """Computes one plan or curve at a time, to leave processors to the services on this host."""
+    """Lets one plan or curve be computed at a time, to leave processors to the host's services."""
     showing: RequestTurns = field(default_factory=lambda: RequestTurns(most=1000, each=100, rest=1.0))
-    """Computes views for at most half of the event loop's time, which the tables' reader shares."""
+    """Limits views to half of the event loop's time: the tables' reader needs the loop too."""
     history: Series = field(default_factory=lambda: Series(width=3, spacing=HISTORY_SPACING, limit=361))
-    """The totals of one hour."""
+    """The installation's totals over the last hour."""
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
     topics: Inspection | None = None
@@ -89,7 +89,7 @@ class Monitor:
             return False
 
     def complete(self) -> bool:
-        """True once the tables contain all records committed before the monitor started."""
+        """Return True as soon as the tables contain all records committed before the start, and ever after."""
         self._complete = self._complete or self.readiness().ready
         return self._complete
 

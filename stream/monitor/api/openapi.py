@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes and their models."""
+"""Generates the OpenAPI document from the routes' summaries and the models' docstrings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def document() -> _Json:
 
 
 def _schemas() -> tuple[dict[Any, _Json], _Json]:
-    """Return the schema of every model, and the schemas that they reference."""
+    """Return the schema of each route's answer and body, and the schemas that they reference."""
     uses: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
         ("problem", "serialization", TypeAdapter(Problem))
     ]
@@ -128,7 +128,7 @@ def _head(method: str, path: str, summary: str, access: AccessRole | None) -> _J
 
 
 def _parameters(queries: tuple[type[View], ...]) -> list[_Json]:
-    """Return the models' fields as parameters; of equal names the first field."""
+    """Return the models' fields as parameters; if two have the same name, the first."""
     found: dict[str, _Json] = {}
     for query in queries:
         schema = TypeAdapter(query).json_schema()

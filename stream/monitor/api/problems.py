@@ -1,4 +1,4 @@
-"""Failed requests, as exceptions and as answers."""
+"""Exceptions that end a request with a Problem, and limits on concurrent work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schemas.json_limits import MAX_FAULTS
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
-"""Most field problems in one answer."""
+"""Most invalid fields that one answer lists."""
 
 
 class ProblemError(Exception):
@@ -43,7 +43,7 @@ class ProblemError(Exception):
 
 
 def too_many(message: str, seconds: int) -> ProblemError:
-    """Return a 429 that asks the client to retry after some seconds."""
+    """Return a 429 that tells the client to retry after ``seconds``."""
     return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
 
 
@@ -84,9 +84,9 @@ class _Waiter(NamedTuple):
 
 
 class RequestTurns:
-    """Serializes work. At most ``most`` requests wait, ``each`` per user.
+    """Serializes work; users take turns. At most ``most`` requests wait, and ``each`` of one user.
 
-    After a turn there is a pause of ``rest`` times its length.
+    After each turn there is a pause: ``rest`` times the turn's duration.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RequestTurns:
 
     @asynccontextmanager
     async def turn(self, name: str, gone: Callable[[], bool]) -> AsyncIterator[None]:
-        """Wait for a turn; GoneError if the client is ``gone`` by then, ProblemError if too many wait."""
+        """Wait for a turn; GoneError if the client has disconnected, ProblemError if too many wait."""
         await self._wait(name, gone)
         began = self._clock()
         try:
@@ -134,7 +134,7 @@ class RequestTurns:
             await waiter.turn
         except asyncio.CancelledError:
             if not waiter.turn.cancelled() and waiter.turn.exception() is None:
-                self._pass_on()  # cancelled after its turn had come
+                self._pass_on()  # cancelled after it was given the turn
             raise
 
     def _pass_on(self) -> None:
@@ -148,7 +148,7 @@ class RequestTurns:
             self._waiting[name] = own
 
     def _remove_disconnected(self) -> None:
-        """End the turns of disconnected clients."""
+        """Remove the waiting requests of disconnected clients; they raise GoneError."""
         for name, own in list(self._waiting.items()):
             for waiter in own:
                 if not waiter.turn.done() and waiter.gone():

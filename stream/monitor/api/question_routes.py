@@ -1,7 +1,7 @@
-"""Questions of users whose tokens may ask: limited in number, each published once.
+"""Asks the questions of the page's users: limited in number, each published once.
 
-The monitor refuses questions that contain private data (a trusted value, a person's category), so
-that it never sees any: producers send these.
+The monitor refuses questions with private data (a trusted value, a person's category): producers
+send these to Kafka themselves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from stream.questions.result_text import is_charged, total_cost
 from stream.settings import Settings
 
 ANSWER_SECONDS: Final = 30.0
-"""Time limit for a request's answers; a client may repeat the request with the same ids."""
+"""Seconds to wait for answers; afterwards a client may repeat the request with the same ids."""
 
 MAX_WAITING: Final = 512
-"""Most questions without an answer, of all users together."""
+"""Most questions of all users that wait for their answers."""
 
 _REMEMBERED: Final = 4096
 _PATIENCE_SECONDS: Final = 600.0
@@ -40,7 +40,7 @@ _PRIVATE: Final = ("value", "values", "category")
 
 
 class QuestionSender(Protocol):
-    """Sends questions, as stream.client.AsyncClient does."""
+    """Sends questions: an AsyncClient, ``OnDemand``, or a fake in tests."""
 
     def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Awaitable[Result]:
         """Send a question and wait for its answer."""
@@ -53,7 +53,7 @@ class _Asked:
 
 
 class Asker:
-    """Asks each question once; a repeated id gets the existing answer or waits for it."""
+    """Asks each question once; for a repeated id it returns, or waits for, the first one's answer."""
 
     def __init__(self, answering: QuestionSender) -> None:
         self._answering = answering
@@ -63,9 +63,9 @@ class Asker:
         """Return the answers in the order of the questions, including rejected and halted ones.
 
         Raises:
-            ProblemError: a question carries private data, its id is another's, or too many wait already.
-            Timeout: not all answers have come; ask the same again, under the same ids.
-            SottoError: Kafka does not let the monitor ask, or is not there.
+            ProblemError: a question has private data or another question's id, or too many questions wait.
+            Timeout: answers are missing; repeat the questions with the same ids.
+            SottoError: Kafka refuses the monitor's access or does not respond.
         """
         for query in queries:
             refuse_private(query)
@@ -82,7 +82,7 @@ class Asker:
         return [answer.result() for answer in answers]
 
     async def close(self) -> None:
-        """Wait for no more answers."""
+        """Cancel all waiting questions."""
         tasks = [one.answer for one in self._asked.values()]
         for task in tasks:
             task.cancel()
@@ -112,9 +112,9 @@ class Asker:
 
 
 class OnDemand:
-    """A client that connects with the first question and leaves a minute after the last answer.
+    """A client that connects at the first question and disconnects a minute after the last answer.
 
-    While connected it reads all answers of the installation; an unused monitor avoids this work.
+    While connected, a client reads all answers of the installation, which takes CPU time.
     """
 
     def __init__(self, settings: Settings, make: Callable[[Settings], AsyncClient] = AsyncClient) -> None:
@@ -141,7 +141,7 @@ class OnDemand:
             self._last = time.monotonic()
 
     async def disconnect_when_idle(self) -> None:
-        """Disconnect after idle periods, until cancelled; then disconnect for good."""
+        """Run until cancelled: disconnect whenever the client was idle, and at the end."""
         try:
             while True:
                 await asyncio.sleep(_IDLE_SECONDS / 4)
@@ -193,7 +193,7 @@ async def ask_question(tables: Tables, asker: Asker | None, query: Query) -> Que
 
 
 async def ask_statement(tables: Tables, asker: Asker | None, statement: Statement) -> StatementAnswered:
-    """Ask the questions of a SELECT, at most 256."""
+    """Ask all questions of a SELECT and return its rows and cost."""
     try:
         read = sql.read(statement.statement)
         asking = sql.PreparedStatement.prepare(
@@ -223,7 +223,7 @@ _TOLD = frozenset({"stream", "id", "outcome", "reason", "rows_per_person"})
 
 
 def plain(result: Result) -> Answer:
-    """Return a result as an answer."""
+    """Return a client's Result as the Answer that it extends."""
     return Answer.model_validate(result.model_dump())
 
 
@@ -245,11 +245,11 @@ async def _answers(asker: Asker | None, queries: Sequence[Query]) -> list[Result
 
 
 def _candidates(tables: Tables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
-    """Return the sources and streams that a name after FROM may refer to."""
+    """Return the sources and streams that a name after FROM may refer to, or the closest name."""
     if name not in tables.sources and name not in tables.streams:
         name = closest(name, [*tables.sources, *tables.streams]) or name
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.spec.source}]
     named = {name, *(one.grant.spec.source for one in streams if one.grant)}
     sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]
-    # A stream is shown as exhausted before the ledger marks it.
+    # The worker may report a stream as exhausted before the ledger's record does.
     return sources, [views.grant_record(one).model_copy(update={"state": one.state}) for one in streams]

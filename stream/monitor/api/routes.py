@@ -1,4 +1,4 @@
-"""Every route of the API: the server, live events and the OpenAPI document are made from ``ROUTES``."""
+"""All routes of the API; the server, live events and the OpenAPI document use ``ROUTES``."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ from stream.privacy.planning.inverse_plans import Against
 from stream.tracing import span
 
 _RANKS: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
-"""A role may do everything that lower roles may do."""
+"""A role has the rights of all roles with a lower rank."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Call:
 
     @property
     def who(self) -> Bearer:
-        """The user; known on every route with a role."""
+        """The user; LookupError on a route without a token."""
         if self.bearer is None:
             raise LookupError("a route that takes no role has no name")
         return self.bearer
@@ -117,28 +117,28 @@ class Call:
 
 @dataclass(frozen=True)
 class Route:
-    """One route: its role, its parameters and body, and its answer."""
+    """One route: the role it requires, its parameters and body, and its handler."""
 
     method: Literal["GET", "POST"]
     path: str
     summary: str
     answer: Any
     handle: Callable[[Monitor, Call], Any]
-    """Returns the answer, or an awaitable of it; the answer of a live view is never an awaitable."""
+    """Returns the answer or an awaitable of it; never an awaitable if ``view`` is set."""
     access: AccessRole | None = "viewer"
     query: type[Parameters] | None = None
     body: Any = None
     view: ViewName | None = None
-    """The name under which live events send the answer."""
+    """The event's name if the answer is also sent as a live event."""
 
     @cached_property
     def names(self) -> list[str]:
-        """The names in the path."""
+        """The parameters in the path."""
         return re.findall(r"{(\w+)}", self.path)
 
     @cached_property
     def body_adapter(self) -> TypeAdapter[Any]:
-        """Reads the body."""
+        """The type adapter that validates the body."""
         return TypeAdapter(self.body)
 
 
@@ -342,7 +342,7 @@ async def _request(monitor: Monitor, call: Call) -> Receipt:
 def _in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
     """Return the request with the user's name, which the trail records.
 
-    Analysts open and extend streams in their own name and need an allotment, which the ledger checks;
+    Analysts open and extend streams in their own name, for which they need an allotment;
     they close only their own streams. Operators may send every request, and may name the analyst of a
     stream.
     """
@@ -368,9 +368,9 @@ def _in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
 
 
 def _require_parted(tables: Tables, source: str, who: Bearer) -> None:
-    """Require an allotment: without any, the ledger would let each analyst use the whole budget.
+    """Refuse if the budget has no allotments: the ledger would then let an analyst use all of it.
 
-    Allotments are never removed, so those in the tables still exist.
+    Allotments are never removed, so all in the tables still exist.
     """
     entry = tables.sources.get(source)
     if entry is None:
@@ -385,7 +385,7 @@ def _require_parted(tables: Tables, source: str, who: Bearer) -> None:
 
 
 def _find_source(monitor: Monitor, name: str) -> SourceEntry:
-    """Return a source's entry, or a 404."""
+    """Return a source's entry; raise a 404 if it is unknown."""
     entry = monitor.tables.sources.get(name)
     if entry is None:
         raise unknown("source", name)
@@ -393,7 +393,7 @@ def _find_source(monitor: Monitor, name: str) -> SourceEntry:
 
 
 def _readable(show: Callable[[], _Shown]) -> _Shown:
-    """Run ``show``; a 503 if a later version wrote the definition."""
+    """Return ``show()``; raise a 503 if a later version of Sotto wrote the definition."""
     try:
         return show()
     except MalformedEventError:

@@ -1,4 +1,4 @@
-"""The web server: authentication, rate and size limits, and answers to failures."""
+"""The web server: serves page and API, checks tokens and limits, and answers failures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Asset:
     tag: str
 
     def answer(self, request: web.Request) -> web.Response:
-        """Return the file, or only its tag if the browser has it cached."""
+        """Return the file, or a 304 if the browser has it cached."""
         headers = {**_PAGE_HEADERS, "ETag": f'"{self.tag}"'}
         if any(known.value in {self.tag, "*"} for known in request.if_none_match or ()):
             return web.Response(status=304, headers=headers)
@@ -73,7 +73,7 @@ class _Asset:
 
 
 def load_assets() -> dict[str, _Asset]:
-    """Read every file of the page once, so that requests never name paths of the file system."""
+    """Read all files of the page, so that no request's path reaches the file system."""
     assets = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.suffix in _TYPES:
@@ -84,7 +84,7 @@ def load_assets() -> dict[str, _Asset]:
 
 
 def add_pages(application: web.Application) -> None:
-    """Serve the page at ``/`` and its files below ``/static/``; unknown ones are 404."""
+    """Serve the page at ``/`` and its files below ``/static/``; a 404 for unknown files."""
     assets = load_assets()
 
     async def send_file(request: web.Request) -> web.Response:
@@ -100,7 +100,7 @@ def add_pages(application: web.Application) -> None:
 log = get_logger("monitor")
 
 APPLICATION_OPTIONS: dict[str, Any] = {"client_max_size": MAX_DEFINITION_BYTES}
-"""Required arguments of the aiohttp application."""
+"""Arguments that ``add_api`` requires of an aiohttp application."""
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -117,9 +117,9 @@ _CODES: dict[int, ProblemCode] = {
     413: "too-large",
 }
 _UNLIMITED = frozenset({"/healthz", "/readyz"})
-"""Not rate-limited; the page's files are not either, as a browser loads thirty at once."""
+"""Paths without rate limit. The page's files have none either: a browser loads thirty at once."""
 _PUBLIC = frozenset({*_UNLIMITED, *_PAGES})
-"""Served without a token: health, and the page that asks for the token."""
+"""Paths without a token: health, and the page, which asks for the token."""
 _PUBLIC_PREFIX = "/static/"
 
 _BEARER: web.RequestKey[Bearer] = web.RequestKey("bearer")
@@ -161,7 +161,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
 
 @web.middleware
 async def _problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every failure with a Problem."""
+    """Answer every exception with a Problem."""
     try:
         response = await handler(request)
     except ProblemError as error:
@@ -171,14 +171,14 @@ async def _problems(request: web.Request, handler: Handler) -> web.StreamRespons
     except web.HTTPException as error:
         response = _failure(error.status, _CODES.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (answered without any detail of the error)
-        # Message and path might quote the request: only the route and the origin are logged.
+        # The error's message and the path may quote the request: log only the route and the code lines.
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
         resource = request.match_info.route.resource
         route = None if resource is None else resource.canonical
         log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
         response = _failure(500, "internal", "internal error; see the monitor's log")
         if request.writer.output_size > 0:
-            cut_off(request)  # another answer would be read as part of the one that has started
+            cut_off(request)  # the client would read a second answer as part of the first
     return response
 
 
@@ -189,7 +189,7 @@ async def _harden(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _guard(monitor: Monitor) -> Any:
-    """Require a token and apply the rate limits."""
+    """Return a middleware that requires a token and applies the rate limits."""
     settings = monitor.settings
     limiter = RateLimiter(settings.monitor_requests_per_second, settings.monitor_burst)
 
@@ -204,7 +204,7 @@ def _guard(monitor: Monitor) -> Any:
             bearer = monitor.bearer(_token(request))
         except TokenError:
             bearer, unreadable = None, True
-        # Requests without a valid token share their address's bucket, so that guessing is slow.
+        # Requests without a valid token share one rate limit per address, so that guessing is slow.
         if wait := limiter.wait((bearer and bearer.name, request.remote)):
             raise too_many(
                 f"at most {settings.monitor_requests_per_second:g} requests a second; wait {wait:g} s",

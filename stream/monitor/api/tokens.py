@@ -1,6 +1,6 @@
-"""Names with a role, and their tokens, of which only digests are stored.
+"""The token file: users' names, roles and tokens; only digests of tokens are stored.
 
-A token is ``sotto_ID_SECRET``: its public id, and 256 bits from the system's source of randomness.
+A token is ``sotto_ID_SECRET``: its public id, and 256 random bits of the operating system.
 A single SHA-256 protects 256 random bits; slow or salted hashes are for secrets that people choose.
 The id selects the entry, and the digest is compared in constant time, with a dummy digest if
 there is no entry.
@@ -29,7 +29,7 @@ from stream.monitor.api.models import AccessRole
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 MAX_TOKENS = 10_000
-"""Most tokens in one file, including revoked ones."""
+"""Most tokens in one file; revoked tokens count too."""
 
 _PREFIX = "sotto"
 _NOBODY = bytes(32)
@@ -44,7 +44,7 @@ class TokenError(RuntimeError):
 
 
 class Bearer(NamedTuple):
-    """A user: a name with a role, identified by one of its tokens."""
+    """The user of a request: a name with a role, and the id of the token."""
 
     name: str
     role: AccessRole
@@ -69,7 +69,7 @@ class Token(BaseModel):
     def from_text(
         cls, text: str, name: str, role: AccessRole, *, created: int, expires: int | None = None
     ) -> Self:
-        """Return the entry of a token's text."""
+        """Return the entry to store for a token's text."""
         return cls(
             id=text.split("_")[1],
             name=name,
@@ -121,7 +121,7 @@ class TokenFile(BaseModel):
     def with_token(
         self, name: str, role: AccessRole, *, now: int, expires: int | None
     ) -> tuple[TokenFile, Token, str]:
-        """Return the file with a new token, the token's entry, and its text, which is not stored."""
+        """Return the file with a new token, the token's entry, and its text, which only the user gets."""
         for token in self.tokens:
             if token.name == name and token.revoked is None and token.role != role:
                 raise TokenError(
@@ -135,7 +135,7 @@ class TokenFile(BaseModel):
         return TokenFile(tokens=(*self.tokens, fresh)), fresh, text
 
     def without(self, which: str, now: int) -> tuple[TokenFile, tuple[Token, ...]]:
-        """Return the file with a name's tokens or one token revoked, and the revoked entries."""
+        """Revoke all tokens of a name, or one token by id; return the file and the revoked entries."""
         found = [token for token in self.tokens if which in {token.name, token.id}]
         if not found:
             raise TokenError(f"there is no name and no token '{which[:128]}'; 'sotto token list' lists them")
@@ -149,12 +149,12 @@ class TokenFile(BaseModel):
 
 
 def new_text() -> str:
-    """Generate a token."""
+    """Generate the text of a new token."""
     return f"{_PREFIX}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def article(role: AccessRole) -> str:
-    """Return a role with its article."""
+    """Return a role with its article, such as "an operator"."""
     return f"{'a' if role == 'viewer' else 'an'} {role}"
 
 
@@ -168,9 +168,9 @@ def _digest(text: str) -> bytes:
 
 
 REREAD_SECONDS = 10.0
-"""Time after which an unchanged file is read again: its folder's permissions may have changed."""
+"""Seconds after which an unchanged file is read again: its folder's permissions may have changed."""
 RETRY_SECONDS = 1.0
-"""Time after which an unreadable file is read again."""
+"""Seconds after which an unreadable file is read again."""
 
 log = get_logger("monitor")
 
@@ -179,7 +179,7 @@ _Made = TypeVar("_Made")
 
 
 class NamesFile:
-    """Returns the current token file; each call checks it for changes."""
+    """Reads the token file; each call checks the file for changes and returns its content."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -214,7 +214,7 @@ class NamesFile:
 
 
 def read_names(path: Path) -> TokenFile:
-    """Read an owner-only token file."""
+    """Read a token file; SecretFileError unless only its owner can read it."""
     text = read_secret(path)
     try:
         names = TokenFile.model_validate_json(text)
@@ -230,7 +230,7 @@ def read_names(path: Path) -> TokenFile:
 
 
 def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Made]]) -> _Made:
-    """Change or create the file under a lock; readers see the old or the new file, never a part."""
+    """Create or replace the file under a lock; readers see the old or the new file, never a part."""
     with _alone_in(path.resolve().parent):
         is_new = not os.path.lexists(path)
         names, made = change(TokenFile() if is_new else read_names(path))
@@ -244,7 +244,7 @@ def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Mad
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder: the file itself is replaced, so a lock on it would be lost."""
+    """Lock the folder. A lock on the file would be lost, because the file is replaced."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The API's views, computed from the tables."""
+"""Computes the API's answers about the installation, sources, streams and feeds from the tables."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bo
 
 
 def source_row(entry: SourceEntry) -> SourceRow:
-    """Return a source with its budget."""
+    """Return a source with its budget, without its periods."""
     record = entry.record
     source = record.source
     return SourceRow.from_record(
@@ -108,7 +108,7 @@ def _meaning(record: SourceRecordShape) -> str:
 
 
 def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
-    """Return a source with its budget and its latest period, if any."""
+    """Return a source with its budget; one with periods also with the latest period's account."""
     row = source_row(entry)
     if (periods := periods_of(tables.source_lines, row.source)) is None:
         return row
@@ -117,7 +117,7 @@ def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
 
 
 def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
-    """Return a stream's row with its latest period, if any."""
+    """Return a stream's row; of a model also with the latest period's row."""
     row = stream_row(entry, now, counted_in(tables, entry))
     if (periods := periods_of(tables.stream_lines, row.stream)) is None:
         return row
@@ -127,16 +127,16 @@ def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
 
 
 def periods_of(lines: Lines, name: str) -> Periods | None:
-    """Return the number of periods of a name, and the latest one's name."""
+    """Return how many periods a name has, and the latest period's name; None without periods."""
     latest = lines.current(name)
     return None if latest is None else Periods(count=len(lines.periods(name)), latest=latest)
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """Return the smaller remaining share of ε and δ, or under zCDP the larger one of ε and ρ."""
+    """Return the remaining share: the smaller one of ε and δ, or under zCDP the larger one of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
-        # In older records an ε with a δ is implied by ρ and does not add up.
+        # In records of earlier versions, ρ and δ imply the ε, which is then no sum.
         shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
     elif total.delta:
         shares.append(left.delta / total.delta)
@@ -144,7 +144,7 @@ def left_share(left: Amount, total: Amount) -> float:
 
 
 def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
-    """Return a source's budget over time from the trail, up to the ledger's current record."""
+    """Return a source's budget over time: the trail's totals, then the ledger's current record."""
     record = entry.record
     points = points_of(tables.trail.history("source", record.source.source))
     latest = BurnPoint.from_record(record, time=max(entry.updated, points[-1].time if points else 0.0))
@@ -155,7 +155,7 @@ def burn_down(tables: Tables, entry: SourceEntry, now: float) -> BurnDown:
 
 
 def forecasts(tables: Tables, entry: SourceEntry, now: float) -> list[Forecast]:
-    """Return a source's forecasts at the pace of each window."""
+    """Return a source's forecasts, one for the pace of each window."""
     record = entry.record
     history = tables.trail.history("source", record.source.source)
     end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
@@ -182,7 +182,7 @@ def definition(tables: Tables, entry: SourceEntry) -> Source:
 
 
 def source_record(tables: Tables, entry: SourceEntry) -> SourceRecord:
-    """Return the ledger's record of a source; that of a period is derived from its source's."""
+    """Return the ledger's record of a source; a period's is derived from its source's record."""
     shape = entry.record
     of = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
     record = _records.decode(of.raw)
@@ -216,7 +216,7 @@ def dry_in(entry: StreamEntry, now: float) -> float | None:
 
 
 def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
-    """Return a stream's row; it needs a grant. ``counted``: the contribution bound, in words."""
+    """Return the row of a stream with a grant. ``counted``: the contribution bound as a sentence."""
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream is shown once the ledger has its grant")
@@ -243,14 +243,14 @@ def stream_row(entry: StreamEntry, now: float, counted: str = "") -> StreamRow:
 
 
 def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
-    """Return the effect of a refresh; an exhausted stream counts too, as it may be extended."""
+    """Return the effect of a refresh on an open or exhausted stream, which may be extended."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
     return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
 
 
 def counted_in(tables: Tables, entry: StreamEntry) -> str:
-    """Return a source's contribution bound, in words, without reading its large definition."""
+    """Return the contribution bound of a stream's source as a sentence; empty without one."""
     of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
     source = None if of is None else of.record.source
     if source is None or source.person is None:
@@ -262,7 +262,7 @@ def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:
     try:
         record = grant_record(entry)
     except MalformedEventError:
-        # A mechanism of a later version, whose error bound is unknown here.
+        # A later version wrote the record: its error bound is unknown here.
         return []
     found = promises(record.spec, record.calibration, record.extensions, counted)
     return [PromiseParts(**asdict(one)) for one in found]
@@ -308,13 +308,13 @@ def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) ->
 
 
 LOOKED_AT: Final = 8
-"""Number of a source's streams, latest answers first, from which the progress is computed."""
+"""Number of streams, those with the latest answers, from which a feed's progress is computed."""
 
 
 def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
     """Return the feed of a live topic; None for other sources and for accounts of periods.
 
-    Each window is asked in order, for all groups, so that the number of answers gives the last window.
+    Windows are asked in order, each for all groups: the number of answers determines the last window.
     The numbers of unread events and of events in open windows are private and not shown.
     """
     record = entry.record.source
@@ -338,7 +338,7 @@ def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) ->
 
 
 def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
-    """Return the streams with the latest answers; of the latest two periods, as one may be new."""
+    """Return the streams with the latest answers, from two periods: the last may have no answers yet."""
     starts = tables.source_lines.periods(source)[-2:]
     accounts = [f"{source}@{start}" for start in starts] or [source]
     answered = (one for account in accounts for one in tables.streams_of(account) if one.answered)

@@ -1,1 +1,4 @@
-"""The monitor's state: the latest records of the topics, in bounded memory."""
+"""The monitor's state: the latest records of the topics, in bounded memory.
+
+``topic_reader`` reads records, ``digests`` decodes them, and ``monitor_tables`` merges them into ``entries``.
+"""

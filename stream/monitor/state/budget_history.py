@@ -1,4 +1,4 @@
-"""Budget histories from the audit trail, and forecasts from the recent spending pace.
+"""Computes budget histories from the audit trail, and forecasts from the recent spending pace.
 
 The trail is kept for ever and read from its beginning, so that a restarted monitor has the whole
 history.
@@ -21,20 +21,20 @@ from stream.monitor.state.entries import Series
 
 DAY: Final = 86_400
 PACE_WINDOWS: Final = (DAY, 7 * DAY, 30 * DAY)
-"""Seconds over which the pace is measured."""
+"""The windows, in seconds, over which the spending pace is measured."""
 HEADLINE_WINDOW: Final = 7 * DAY
-"""The window for the metric that alerts use."""
+"""The window of the metric ``sotto_monitor_source_runs_out_seconds``, on which alerts are set."""
 EARLIEST: Final = 3600.0
-"""Least seconds of history for a forecast: a single opened stream must not look like a trend."""
+"""Seconds of history that a forecast needs: one opened stream must not look like a trend."""
 ROUNDING: Final = 1e-12
-"""Share of a budget below which a rest is a rounding error and pays for nothing."""
+"""Share of a budget up to which the rest is a rounding error and counts as nothing."""
 HISTORY_POINTS: Final = 256
 _SLOTS: Final = 56
 
 
 @dataclass(slots=True)
 class History:
-    """An account's granted, spent, refunded and remaining amounts, by the ledger's clock."""
+    """Granted, spent, refunded and remaining amounts of a budget, by the time of the trail's entries."""
 
     whole: Series = field(
         default_factory=lambda: Series(width=13, spacing=1.0, limit=HISTORY_POINTS, whole_life=True)
@@ -55,7 +55,7 @@ class History:
     def forecasts(
         self, granted: Amount, refunded: Amount, left: Amount, total: Amount, end: PeriodEnd
     ) -> list[Forecast]:
-        """Return one forecast per window for a budget with these totals; ``end`` holds the time now."""
+        """Return one forecast per window for a budget with these totals; ``end`` also has the time now."""
         return [
             self._forecast(series, window, _net(granted, refunded), left, total, end)
             for window, series in zip(PACE_WINDOWS, self.recent, strict=True)
@@ -89,7 +89,7 @@ class History:
 
 
 def merged(histories: Sequence[History]) -> History:
-    """Add up several accounts' histories, at every time that one of them has."""
+    """Add up several budgets' histories, with a row at each time of any of them."""
     together = History()
     _merge(together.whole, [one.whole for one in histories], 12)
     for place, series in enumerate(together.recent):
@@ -106,14 +106,14 @@ def _merge(into: Series, parts: Sequence[Series], width: int) -> None:
 
 
 class PeriodEnd(NamedTuple):
-    """The time now, and when the budget's period ends, if it renews."""
+    """The time now, and the end of the budget's period if the budget renews."""
 
     now: float
     renews: float | None = None
 
 
 def numbers(amount: Amount) -> tuple[float, float, float]:
-    """Return an amount as the numbers of a row; ρ is NaN if absent."""
+    """Return an amount's ε, δ and ρ as numbers of a Series row; a missing ρ is NaN."""
     return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho
 
 
@@ -132,12 +132,12 @@ def _net(granted: Amount, refunded: Amount) -> tuple[float, float, float]:
 
 
 def _counts_epsilon(left: Amount) -> bool:
-    """Return False if ε is implied by ρ (zCDP with a δ) and therefore does not add up."""
+    """Return False if ρ and δ imply the ε (zCDP), which is then not a sum."""
     return not left.delta
 
 
 def _gone(left: Amount, total: Amount) -> BudgetPart | None:
-    """Return the part that is used up, so that the budget is gone; None if some is left."""
+    """Return the part that is used up and ends the budget; None if the budget can still grant."""
     epsilon = _is_nothing(left.epsilon, total.epsilon)
     if total.rho is None:
         return "epsilon" if epsilon else "delta" if total.delta and _is_nothing(left.delta, total.delta) else None
@@ -151,7 +151,7 @@ def _is_nothing(left: float, total: float) -> bool:
 
 
 def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, BudgetPart]:
-    """Return the seconds until a part is used up at this pace, and the part; infinite if unused."""
+    """Return the seconds until the budget is used up at this pace (may be infinite), and the last part."""
 
     def until(amount: float, gone: float) -> float:
         return amount * seconds / gone if gone > 0.0 else math.inf
@@ -160,7 +160,7 @@ def _lasts(taken: Sequence[float], seconds: float, left: Amount, total: Amount) 
     if total.rho is None or left.rho is None:
         delta = until(left.delta, taken[1]) if total.delta else math.inf
         return (delta, "delta") if delta < epsilon else (epsilon, "epsilon")
-    # The budget lasts as long as one of the two does.
+    # Under zCDP the budget lasts until both ε and ρ are used up.
     return (epsilon, "epsilon") if _counts_epsilon(left) and epsilon > rho else (rho, "rho")
 
 
@@ -168,7 +168,7 @@ AccountKind = Literal["source", "population"]
 
 
 class HeldEntry(NamedTuple):
-    """An entry's searchable fields, and its bytes."""
+    """A trail entry in memory: the fields to search and filter by, and its bytes."""
 
     number: int
     time: float
@@ -185,7 +185,7 @@ class HeldEntry(NamedTuple):
 
 
 class TrailState:
-    """The trail's latest entries, the budget histories and the state of its chain."""
+    """The trail's latest entries, the budgets' histories, and whether its chain is intact."""
 
     def __init__(self) -> None:
         self.entries = 0
@@ -203,7 +203,7 @@ class TrailState:
         return reversed(self._latest)
 
     def history(self, kind: AccountKind, name: str) -> History:
-        """Return an account's history; an empty one if the trail has no entry of it."""
+        """Return the history of a source's or population's budget; empty if the trail has no entry."""
         return self._histories.get((kind, name)) or History()
 
     def add_entry(self, value: bytes) -> None:
@@ -237,7 +237,7 @@ class TrailState:
 
 
 def hold_entry(entry: TrailShape, value: bytes) -> HeldEntry:
-    """Return an entry as it is kept in memory."""
+    """Return an entry in the form that is kept in memory."""
     action = entry.action or entry.event or entry.kind
     names = (entry.outcome, entry.source, entry.stream, entry.population, entry.analyst, entry.by, entry.request)
     return HeldEntry._make(

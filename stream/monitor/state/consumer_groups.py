@@ -1,4 +1,4 @@
-"""Members, partitions and lag of the consumer groups, as reported by Kafka's group coordinator."""
+"""Queries Kafka for the members, partitions and lag of the services' consumer groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INTERVAL = 2.0
 """Seconds between two queries of the groups."""
 THROUGHPUT_SECONDS = 60
 METADATA_MS = 60_000
-"""Longest age of topic metadata: partitions may be added."""
+"""Longest age of topic metadata in milliseconds: partitions may be added."""
 
 log = get_logger("monitor")
 
@@ -94,7 +94,7 @@ class GroupWatch:
             present = await _members(admin, group)
             rows = await self._rows(admin, ends, group, present)
             if group.role == "feed" and not present and not any(row.end for row in rows):
-                continue  # this installation counts no live topic
+                continue  # this installation has no feed
             partitions += rows
             for member in present:
                 own = [row for row in rows if row.partition in member.partitions]
@@ -119,7 +119,7 @@ class GroupWatch:
         self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
     ) -> list[PartitionRow]:
         committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
-        # Only partitions in the client's metadata: it would wait in vain for others.
+        # Only partitions that the client's metadata has: it would wait for others until a timeout.
         counts = {
             topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
         }
@@ -148,7 +148,7 @@ class GroupWatch:
         return rows
 
     def _behind(self, source: TopicPartition, offsets: int) -> int:
-        """Return the lag; charges end in the workers' transaction markers, which are not events."""
+        """Return the lag; a few offsets of charges are transaction markers of workers, not events."""
         if source.topic == self._topics.charges and offsets <= self._topics.partitions:
             return 0
         return max(offsets, 0)
@@ -164,7 +164,7 @@ class GroupWatch:
 
 
 async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
-    """Return a group's members; during a rebalance none has any partition."""
+    """Return a group's members; during a rebalance they have no partitions."""
     members = []
     for member in await group_members(admin, group.name):
         encoded = member.assignment

@@ -1,8 +1,8 @@
-"""Decoders of the topics' records: only the fields that the monitor shows.
+"""Decodes the fields of the topics' records that the monitor shows.
 
 Each record may contain a table's whole domain, half a megabyte: skipping unused fields keeps a view
 of many streams cheap. Unknown fields and mechanisms are skipped as well, so that an older monitor
-can show newer services. Parts that are small and the same for every kind are models of ``schemas``.
+can show newer services. Small parts that all kinds of records share are models of ``schemas``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SpecShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class CalibrationShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of calibrations of every mechanism."""
+    """The fields that the calibrations of all mechanisms share."""
 
     alpha: float
     beta: float
@@ -100,7 +100,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
 
 
 class TotalsShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of schemas.Charge and schemas.StreamStatus."""
+    """The fields of a schemas.Charge or a schemas.StreamStatus."""
 
     stream: str
     incarnation: str
@@ -124,7 +124,7 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrailShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of trail entries of every kind; see schemas.trail."""
+    """The fields of all kinds of trail entries; see schemas.trail."""
 
     kind: str
     number: int
@@ -164,12 +164,12 @@ def _decoder(shape: Any) -> Any:
 
 
 def _read_model(model: Any, fields: Any) -> Any:
-    """Validate a part that is a model of ``schemas``, without its unknown fields."""
+    """Validate a part that is a model of ``schemas``; ignore unknown fields."""
     return model.model_validate(fields, strict=False, extra="ignore")
 
 
 def read(shape: type[_Read], value: bytes) -> _Read:
-    """Read a record's value; UnreadableRecordError if a shown field is missing."""
+    """Decode a record's value; UnreadableRecordError if a required field is missing."""
     kind: Any = shape
     try:
         record: _Read = _decoder(kind)(value)
@@ -194,7 +194,7 @@ class DeadLetterDigest(msgspec.Struct, frozen=True, gc=False):
 
 
 def dead_letter(headers: Headers, value: bytes | None) -> DeadLetterDigest:
-    """Read the headers of schemas.RejectedHeaders, which follow the producer's headers."""
+    """Read a dead letter's headers (schemas.RejectedHeaders) and its question's stream and id."""
     facts = {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
     def text(name: str) -> str:

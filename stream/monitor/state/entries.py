@@ -1,6 +1,6 @@
 """Entries of the monitor's tables: sources, streams, partitions, populations and allotments.
 
-``Series`` keeps totals over time, and ``Lines`` the periods of each name.
+``Series`` has totals over time; ``Lines`` has the periods of each name.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from stream.processing.control_order import IN_PERIODS
 
 
 class Series:
-    """At most ``limit`` rows of ``width`` numbers each, at least ``spacing`` seconds apart, oldest first."""
+    """At most ``limit`` rows of a time and numbers, oldest first: the last of each ``spacing`` seconds."""
 
     __slots__ = ("_limit", "_rows", "_thins", "_width", "spacing")
 
     def __init__(self, *, width: int, spacing: float, limit: int, whole_life: bool = False) -> None:
-        """``whole_life`` thins out all rows instead of dropping the oldest."""
+        """With ``whole_life``, a full series doubles its spacing instead of dropping the oldest row."""
         self._rows = array("d")
         self._width = width
         self._limit = limit
@@ -50,7 +50,7 @@ class Series:
         return (self._row(index) for index in range(len(self)))
 
     def add(self, row: Sequence[float]) -> None:
-        """Add a row; a row older than the last one gets the last one's time."""
+        """Add a row, which replaces a last row of the same slot; times never decrease."""
         rows, width = self._rows, self._width
         if rows:
             last = rows[-width]
@@ -65,7 +65,7 @@ class Series:
             self._shrink()
 
     def at(self, time: float) -> Sequence[float] | None:
-        """Return the last row at or before ``time``, else the oldest row; None if empty."""
+        """Return the last row at or before ``time``, or else the oldest; None if there are no rows."""
         if not self._rows:
             return None
         place = bisect_right(range(len(self)), time, key=lambda index: self._rows[index * self._width])
@@ -93,18 +93,18 @@ class Series:
 
 
 RATE_WINDOWS = (60, 600, 3600)
-"""Seconds over which rates are shown."""
+"""The windows, in seconds, over which rates are shown."""
 SLOTS_PER_WINDOW = 12
 TIMELINE_POINTS = 64
 NEARLY_DRY = 0.1
-"""Largest share of charged answers left with which an open stream counts as nearly dry."""
+"""An open stream is nearly dry if at most this share of its charged answers is left."""
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
-"""In the order of a stream's life."""
+"""All states, in the order in which a stream passes them."""
 
 
 @dataclass(slots=True)
 class SourceEntry:
-    """A source, with its registered budget and, except for periods, its last ledger record's bytes."""
+    """A source with its ``total`` budget; ``raw`` is its last ledger record, empty for a period's account."""
 
     record: SourceRecordShape
     raw: bytes
@@ -115,14 +115,14 @@ class SourceEntry:
 
 @dataclass(slots=True)
 class Activity:
-    """A stream's totals over time; kept only for streams with answers."""
+    """A stream's totals over time; streams without answers have none."""
 
     windows: tuple[Series, ...]
     timeline: Series
 
     @classmethod
     def empty(cls) -> Activity:
-        """Return an activity without rows."""
+        """Return an Activity without rows."""
         windows = tuple(
             Series(width=3, spacing=seconds / SLOTS_PER_WINDOW, limit=SLOTS_PER_WINDOW + 2)
             for seconds in RATE_WINDOWS
@@ -132,7 +132,7 @@ class Activity:
 
 @dataclass(slots=True)
 class StreamEntry:
-    """A stream; shown once its ledger record is read."""
+    """A stream; it is shown once it has a ``grant``, the ledger's record."""
 
     name: str
     grant: GrantRecordShape | None = None
@@ -154,7 +154,7 @@ class StreamEntry:
 
     @property
     def is_of_period(self) -> bool:
-        """True if it is a period's stream, opened like a model stream."""
+        """True for a stream of a period: it is on an account, and the names of both end in the same start."""
         named, on = named_from(self.name), None if self.grant is None else named_from(self.grant.spec.source)
         return named is not None and on is not None and named[1] == on[1]
 
@@ -170,7 +170,7 @@ class StreamEntry:
 
     @property
     def has_run_dry(self) -> bool:
-        """True if its worker reports exhaustion and knew of all extensions."""
+        """True if no charged answers are left, extensions included, or if their number is unlimited."""
         return not self.tops_left
 
     @property
@@ -180,7 +180,7 @@ class StreamEntry:
 
     @property
     def lack(self) -> str | None:
-        """The input that an open stream's worker lacks; None if it can answer, or for a model."""
+        """The reason why the worker cannot answer for an open stream; None if it can, and for a model."""
         return self.refused if self.state == "open" and self.refused != IN_PERIODS else None
 
     @property
@@ -192,7 +192,7 @@ class StreamEntry:
 
 @dataclass(slots=True)
 class MemberEntry:
-    """The latest heartbeat of a service process."""
+    """The latest heartbeat of a service process, and its time."""
 
     record: MemberStatus
     heard: float
@@ -200,7 +200,7 @@ class MemberEntry:
 
 @dataclass(slots=True)
 class StreamTotals:
-    """Sums over all shown streams, updated with each record."""
+    """Sums over all streams with a grant; ``states`` leaves out the streams of periods."""
 
     answered: int = 0
     tops: int = 0
@@ -210,7 +210,7 @@ class StreamTotals:
 
 
 class Lines:
-    """Names in order of arrival, each with the start times of its periods in order of time."""
+    """Names of sources or streams in order of arrival, each with the sorted starts of its periods."""
 
     def __init__(self) -> None:
         self._starts: dict[str, list[str]] = {}
@@ -222,7 +222,7 @@ class Lines:
         return iter(self._starts)
 
     def add(self, name: str, *, period: bool = True) -> None:
-        """Add a name, that of a period to its model; ``period=False`` if it only looks like one."""
+        """Add a name. ``NAME@START`` adds a period to NAME, unless ``period`` is False."""
         named = named_from(name) if period else None
         if named is None:
             self._starts.setdefault(name, [])
@@ -263,7 +263,7 @@ class Owner(NamedTuple):
 
 
 class SharedBudgets:
-    """Populations by name, and allotments by owner and name."""
+    """Records of populations by name, and of allotments by owner and name."""
 
     def __init__(self) -> None:
         self.populations: dict[str, tuple[PopulationRecord, float]] = {}
@@ -280,7 +280,7 @@ class SharedBudgets:
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
     def are_parted(self, source: str, population: str | None) -> bool:
-        """Return True if the source or its population has allotments: the ledger then requires one."""
+        """Return True if the source or its population has allotments: analysts then need one."""
         return any(
             owner.source == source or (population is not None and owner.population == population)
             for owner, _ in self.allotments
@@ -288,7 +288,7 @@ class SharedBudgets:
 
 
 def total_amount(epsilon: float, delta: float, accountant: str, renews: str | None = None) -> Amount:
-    """Return the total of a declared budget."""
+    """Return the total of a declared budget as an amount."""
     terms = AllottedTerms(epsilon, delta, accountant, renews)
     return to_amount(total_budget(terms), terms)
 

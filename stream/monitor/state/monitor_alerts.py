@@ -1,4 +1,4 @@
-"""The monitor's alerts: firing ones and the latest ones. Bounded state without Kafka or HTTP."""
+"""Keeps firing alerts and the latest alerts in bounded memory; uses neither Kafka nor HTTP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
 class Past(NamedTuple):
-    """An alert and its commit time; ties are ordered by stream and answer."""
+    """An alert and its commit time; alerts of the same time are ordered by stream and index."""
 
     time: float
     stream: str
@@ -34,7 +34,7 @@ class Past(NamedTuple):
 
 
 class Alerts:
-    """Alerts from the answers; ``complete`` once the whole look-back range is read."""
+    """Collects alerts from answers; ``complete`` once all answers of the look-back range are read."""
 
     def __init__(self, tables: Tables) -> None:
         self.complete = False
@@ -42,7 +42,7 @@ class Alerts:
         self._tables = tables
         self._firing = Firing(over_periods=True)
         self._past: list[Past] = []
-        """A heap, as partitions are read in turn; the earliest alert is dropped first."""
+        """A heap by time, because partitions are read in turn; the earliest alert is dropped first."""
         self._number = 0
 
     def add_answer(self, record: RecordLike) -> None:
@@ -68,7 +68,7 @@ class Alerts:
                 self._firing.drop(alarm.place)
 
     def _may_end(self, stream: str) -> bool:
-        """Return True if an answer below the threshold may end an alarm of its stream or period."""
+        """Return True if a ``below`` answer of a stream may end a firing alert."""
         registered = registered_as(stream)
         return registered != stream or self._firing.concerns(stream)
 
@@ -77,7 +77,7 @@ class Alerts:
         self._tables.changes["alerts"] += 1
 
     def view(self, query: AlertQuery) -> AlertsView:
-        """Return matching alerts: firing ones, longest first, and the latest ones."""
+        """Return the matching alerts: the firing ones, longest first, and the latest ones."""
         wanted = _matching(query)
         alarms = sorted(
             self._firing.alarms.values(), key=lambda one: (one.since, one.place.stream, group_text(one.place))
@@ -130,9 +130,9 @@ class Alerts:
 
 
 def view_of(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
-    """Return the alerts to show; the view is disabled if the monitor does not read answers.
+    """Return the alerts to show; none, with ``shown`` False, if the monitor does not read answers.
 
-    It is incomplete until streams and sources are ``known``: until then alerts have no source.
+    The view is incomplete until streams and sources are ``known``: before, alerts lack a source.
     """
     if alerts is not None:
         view = alerts.view(query)

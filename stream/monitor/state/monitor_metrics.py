@@ -1,6 +1,6 @@
-"""The monitor's metrics for Prometheus, and its periodic check of the topics.
+"""Exposes the monitor's metrics for Prometheus, and checks the topics periodically.
 
-Metrics have base units. Streams are not labels: that would be too many series.
+Metrics have base units. Streams are not labels, because there would be too many series.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TopicWatch:
 
 
 def by_kind(found: Inspection) -> dict[str, int]:
-    """Count topics by their worst difference: lost records, partitions or other settings."""
+    """Count topics by their worst difference: required records deleted, partitions, other settings."""
     losing = {one.topic for one in found.losses}
     partitions = {one.topic for one in found.differences if one.setting == PARTITIONS} - losing
     others = {one.topic for one in found.differences} - losing - partitions
@@ -73,7 +73,7 @@ def by_kind(found: Inspection) -> dict[str, int]:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DRY_SOON = 3600.0
-"""Streams that run dry within this many seconds are counted, as an early warning."""
+"""Seconds within which a stream must run dry to be counted as an early warning."""
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
@@ -141,7 +141,7 @@ class _Figures(Collector):
         yield from (epsilon, left, halted, self._runs_out())
 
     def _registered(self) -> Iterable[tuple[str, SourceEntry]]:
-        """Return all sources without the accounts of periods, which may be thousands of labels."""
+        """Return all sources except accounts of periods, which could be thousands of labels."""
         tables = self._monitor.tables
         return ((name, tables.sources[name]) for name in tables.source_lines if name in tables.sources)
 
@@ -202,7 +202,7 @@ class _Figures(Collector):
         yield from (lag, idle, members)
 
     def _topics(self) -> Iterable[_Family]:
-        """Return the topics' metrics; without samples before the first check, as 0 would mean OK."""
+        """Return the topics' metrics, before the first check without samples: 0 would mean no difference."""
         differing = GaugeMetricFamily(
             "sotto_monitor_differing_topics",
             "Topics that lose records, or whose partitions or settings differ from their layout.",
@@ -219,7 +219,7 @@ class _Figures(Collector):
 
 
 def seconds_until_gone(forecast: Forecast, now: float) -> float:
-    """Return a forecast as seconds: 0 if the budget is gone, infinite otherwise."""
+    """Return the seconds until a budget is used up; infinite if no end is forecast."""
     match forecast.outcome:
         case "gone":
             return 0.0

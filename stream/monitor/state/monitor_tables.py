@@ -1,7 +1,7 @@
 """The monitor's tables: the latest state of every source, stream, partition and dead letter.
 
-State without Kafka or HTTP. Records contain totals, so topics may be read in any order and more
-than once: of a stream's totals the largest count, otherwise the record with the highest offset.
+The tables use neither Kafka nor HTTP. Records contain totals, so topics may be read in any order and
+more than once: a stream has the largest totals; other entries have the record with the highest offset.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
 
 RECENT_REJECTED = 100
-"""Dead letters that are kept for each reason."""
+"""Number of dead letters that are kept for each reason."""
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
-"""Service processes that are kept: a killed process does not remove its heartbeat."""
+"""Most service processes in memory: a killed process does not remove its heartbeat."""
 MAX_CODES = 64
-"""Most distinct reasons; the services use about ten."""
+"""Most distinct reasons of dead letters; the services use about ten."""
 
 ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail", "alerts"]
 
 
 class Tables:
-    """The monitor's state from all topics but the answers."""
+    """The monitor's state from all topics that it reads, except the answers."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -72,7 +72,7 @@ class Tables:
         self.unreadable = 0
         self.records = 0
         self.passed_over = 0
-        """Number of records that are dead letters of live topics, which are not shown."""
+        """Number of dead letters of live topics, which are not shown."""
         self.changes: Counter[ChangeTopic] = Counter()
         self._seen: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
@@ -88,7 +88,7 @@ class Tables:
         self._public = frozenset(
             (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
         )
-        """Topics whose dead letters are shown; those of live topics are private in content and number."""
+        """Topics whose dead letters are shown. Live topics are not among them: even the number is private."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Tables:
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
-        """Yield the streams in the ledger, of one or all sources; of periods only the latest."""
+        """Yield the streams of one or all sources; a model stands for its latest period's stream."""
         named = None if source is None else named_from(source)
         lines = self.stream_lines
         for name in (lines.current(name) or name for name in lines) if named is None else lines.at(named[1]):
@@ -151,7 +151,7 @@ class Tables:
             entry = SourceEntry(record, raw, total, time, self._states[source.source])
             self.sources[source.source] = entry
             self.source_lines.add(source.source, period=source.period_of is not None)
-        # A period differs from its source only in name and start; thousands of copies would be large.
+        # A period's record repeats its source's definition: thousands of copies would need much memory.
         entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
 
@@ -159,14 +159,14 @@ class Tables:
         entry = self._entry(record.spec.stream)
         self._count(entry, -1)
         if entry.incarnation != record.identity.incarnation:
-            # Totals of an earlier opening with this name do not belong to this stream.
+            # The entry's totals belong to an earlier stream of this name.
             opened = entry.opened if entry.grant is None else None
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
         self.stream_lines.add(entry.name, period=entry.is_of_period)
         if entry.state == "exhausted" and not entry.has_run_dry:
-            # It was extended: earlier reports of its worker and the ledger are obsolete.
+            # The stream was extended: earlier reports of exhaustion are obsolete.
             entry.state, entry.reason = "open", None
         self._merge(entry, record, time)
         if record.ending is not None or record.state == "exhausted":
@@ -191,7 +191,7 @@ class Tables:
             self._add_totals(record)
 
     def _forget_refusals(self, partition: int) -> None:
-        """Clear a partition's missing inputs: its new worker may have them and reports its own."""
+        """Clear what a partition's streams lack: the new worker reports its own missing inputs."""
         for name in self._refused.pop(partition, ()):
             entry = self._entry(name)
             self._count(entry, -1)
@@ -202,7 +202,7 @@ class Tables:
         self.members.pop(record.member, None)
         self.members[record.member] = MemberEntry(record, time)
         while len(self.members) > MAX_MEMBERS:
-            del self.members[next(iter(self.members))]  # the process that has been silent longest
+            del self.members[next(iter(self.members))]  # the process with the oldest heartbeat
         self.changes["workers"] += 1
 
     def _add_totals(self, record: RecordLike) -> None:
@@ -237,7 +237,7 @@ class Tables:
             if not control.extensions:
                 entry.opened = record.timestamp / 1000
             return
-        # An exhausted stream has not ended and may be extended.
+        # A stream that is halted as exhausted has not ended: it may be extended.
         if (
             entry.grant is not None
             and entry.incarnation == control.identity.incarnation
@@ -269,7 +269,7 @@ class Tables:
         return entry
 
     def _merge(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
-        """Merge totals, which only grow, and states, which only advance, from topics in any order."""
+        """Merge a record into an entry, in any order: totals only grow, and states only advance."""
         state = update.state
         if (
             state == "exhausted"
@@ -282,7 +282,7 @@ class Tables:
             entry.last_answered = time
         elif update.answered == entry.answered and entry.last_answered is not None:
             entry.last_answered = min(entry.last_answered, time)  # topics are read in any order
-        # An open stream's loss includes the current round: of equal totals those of the later state count.
+        # An open stream's ``spent`` includes the current round: of equal totals, take the later state's.
         if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known):
             entry.answered, entry.tops, entry.surplus, entry.spent = (
                 update.answered,

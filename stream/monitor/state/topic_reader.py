@@ -1,9 +1,9 @@
-"""The Faust app: agents that read the installation's topics into the tables.
+"""The Faust app, whose agents read the installation's topics into the tables.
 
 Every start reads the topics from their beginning, in a new consumer group that never commits.
 Control, ledger and status are compacted, so each key is read about once, and the tables need no
 changelogs: Faust may hang while it recovers compacted ones (faust-streaming issues 176, 373, 596).
-Monitors are independent of each other. Answers are not among these topics; ``AlertReader`` reads the
+Monitors are independent of each other. The agents read no answers; ``AlertReader`` reads the
 latest ones for the alerts.
 """
 
@@ -39,14 +39,14 @@ from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
 BUFFERED_RECORDS = 1000
-"""Records read ahead per topic."""
+"""Most records that Faust reads ahead per topic."""
 POLL_SECONDS = 0.25
 
 log = get_logger("monitor")
 
 
 class _CommittedThread(driver.AIOKafkaConsumerThread):
-    """Reads committed records only, which Faust by default does only in apps with transactions."""
+    """Reads only committed records, which Faust otherwise does only in apps with transactions."""
 
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
@@ -64,7 +64,7 @@ class _CommittedTransport(driver.Transport):
 
 
 class _BareWeb(Web):
-    """Faust's web server without Faust's own pages, which need no token."""
+    """Faust's web server without Faust's own pages, which would be served without a token."""
 
     default_blueprints = ()
     production_blueprints = ()
@@ -85,7 +85,7 @@ class _App(faust.App):
 
 
 class Reader:
-    """Fills the tables from Kafka and hosts the web server; an asynchronous context manager."""
+    """Fills the tables from Kafka and runs the web server; an asynchronous context manager."""
 
     def __init__(self, settings: Settings, topics: Topics, tables: Tables) -> None:
         self._settings = settings
@@ -99,7 +99,7 @@ class Reader:
         self._folder = tempfile.TemporaryDirectory(prefix="sotto-monitor-")
         self._catching_up: asyncio.Task[None] | None = None
         self.behind: int | None = None
-        """Number of offsets committed at the start but not read yet; None while unknown."""
+        """Number of unread offsets that existed at the start; None while unknown."""
         patch_process()
         self.app = _App(
             f"{monitor_group(settings)}-{uuid.uuid4().hex}",
@@ -156,15 +156,15 @@ class Reader:
         self.app.agent(raw, name=f"read {topic}")(take)
 
     async def _catch_up(self) -> None:
-        """Set ``behind`` until every record committed at the start is read."""
+        """Update ``behind`` until all records committed at the start are read."""
         ends = await self._ends()
         records = -1
         while True:
-            # The last offset may be a transaction marker, which is no record; checked by position below.
+            # ``left`` may stay above 0: the last offset may be a transaction marker, which is no record.
             left = sum(
                 max(end - self._tables.position(source.topic, source.partition), 0) for source, end in ends.items()
             )
-            # Positions are ahead of the agents by the buffered records: they count only if nothing was read.
+            # The consumer's positions include buffered records, so wait until the agents read no more.
             if self._tables.records == records and await self._fetched(ends):
                 self.behind = 0
                 log.info("tables are up to date", records=records)
@@ -182,7 +182,7 @@ class Reader:
                 await asyncio.sleep(1.0)
 
     async def _fetched(self, ends: dict[TopicPartition, int]) -> bool:
-        """Return True if Faust's consumer has passed all these ends."""
+        """Return True if the positions of Faust's consumer are at or after all ends."""
         consumer = self.app.consumer
         for source, end in ends.items():
             own = TP(source.topic, source.partition)
@@ -193,7 +193,7 @@ class Reader:
 
 
 def _credentials(settings: Settings) -> faust.auth.Credentials | None:
-    """Return the credentials of our aiokafka clients as Faust expects them."""
+    """Convert the credentials of Sotto's aiokafka clients to Faust's classes."""
     options = connection(settings)
     context = options.get("ssl_context")
     if provider := options.get("sasl_oauth_token_provider"):
@@ -223,14 +223,14 @@ def _record(event: EventT[bytes]) -> Record:
 
 
 LOOK_BACK_SECONDS: Final = 7 * 86_400
-"""Age of the oldest answers that are read at the start."""
+"""Largest age, in seconds, of answers that are read at the start."""
 LOOK_BACK_RECORDS: Final = 500_000
 """Most answers per partition that are read at the start."""
 _PAUSE: Final = 5.0
 
 
 class AlertReader:
-    """Reads answers into the alerts; continues at the same offsets after errors."""
+    """Reads answers into the alerts; after an error it continues at the same offsets."""
 
     def __init__(self, settings: Settings, topics: Topics, alerts: Alerts) -> None:
         self._settings = settings
@@ -268,7 +268,7 @@ class AlertReader:
                         self._alerts.changed()
 
     async def _begin(self, consumer: Any) -> dict[TopicPartition, int]:
-        """Seek to the first unread answers and return the current end offsets."""
+        """Seek to the first unread answers, at first within the look-back; return the end offsets."""
         ends: dict[TopicPartition, int] = await consumer.end_offsets(self._partitions)
         since = round((time.time() - LOOK_BACK_SECONDS) * 1000)
         found = await consumer.offsets_for_times(dict.fromkeys(self._partitions, since))

@@ -1,4 +1,4 @@
-// Extending, halting and closing: asked twice, with the operator's token, and the same request id on every attempt.
+// Dialogs that extend, halt and close: each asks for confirmation and keeps its request id for every attempt.
 
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
@@ -46,7 +46,7 @@ const ACTIONS = {
   },
 };
 
-/** Whether an action still changes anything about a stream. */
+/** True if an action would still change a stream in this state. */
 export function applies(kind, { state, ending = null }) {
   switch (kind) {
     case "close":
@@ -58,7 +58,7 @@ export function applies(kind, { state, ending = null }) {
   }
 }
 
-/** A button that asks before it acts. `subject()` gives `{ source }` or `{ source, stream }`. */
+/** A button that opens the action's dialog. `subject()` returns `{ source }` or `{ source, stream }`. */
 export function actionButton(kind, subject, session) {
   const { verb, subject: what } = ACTIONS[kind];
   return make(
@@ -68,7 +68,7 @@ export function actionButton(kind, subject, session) {
   );
 }
 
-/** Open the dialog. */
+/** Open the dialog of an action. */
 export function ask(kind, subject, session) {
   const action = ACTIONS[kind];
   const request = crypto.randomUUID();
@@ -102,7 +102,7 @@ function wrongNumber(text, given, required) {
   return Number(given) > 0 ? null : required ? "Give a number above 0." : `${text}: give a number above 0, or nothing.`;
 }
 
-/** What became of a request that the ledger has done. */
+/** Describe the effect of a request from its receipt. */
 function told(action, { state, answers = null, granted = null }) {
   if (answers !== null) {
     return `${count(answers)} more charged answers for ${amount(granted)}. ${action.done}`;

@@ -1,4 +1,4 @@
-// Parts of budgets: who has them, and the forms that register populations, let sources join, and allot. Each asks before it acts.
+// A table of allotments, and forms that register populations, add sources to them, and allot; each asks for confirmation.
 
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
@@ -49,7 +49,7 @@ export function allotmentTable() {
   };
 }
 
-/** Open a dialog that sends one request under one id. */
+/** Open a confirmation dialog, which sends one request with one id. */
 function act(session, { verb, subject, name, effect, path, body, done }) {
   const request = crypto.randomUUID();
   return confirm({
@@ -77,7 +77,7 @@ function form(button, onsubmit, ...fields) {
   return element;
 }
 
-/** The form that makes a population known. */
+/** The form that registers a population. */
 export function populationForm(session) {
   const name = textInput({ maxlength: "128", placeholder: "patients" });
   const epsilon = numberInput({ placeholder: "10" });
@@ -111,7 +111,7 @@ export function populationForm(session) {
   );
 }
 
-/** The form that lets a source belong to a population. */
+/** The form that adds a source to a population. */
 export function joinForm(session, { source = "", population = "" } = {}) {
   const from = textInput({ maxlength: "128", value: source, placeholder: "source" });
   const to = textInput({ maxlength: "128", value: population, placeholder: "population" });
@@ -138,7 +138,7 @@ export function joinForm(session, { source = "", population = "" } = {}) {
   );
 }
 
-/** The form that lets analysts have a part of a budget. */
+/** The form that allots a part of a budget to analysts. */
 export function allotForm(session, { kind = "source", of = "" } = {}) {
   const name = textInput({ maxlength: "128", placeholder: "ana" });
   const owner = select([["source", "a source"], ["population", "a population"]], kind);

@@ -1,13 +1,13 @@
-// Talking to the monitor's API.
+// Sends requests to the monitor's API.
 
-/** A failed request; `problem` is the API's answer, or a substitute without one. */
+/** A failed request; `problem` is the API's Problem, or a substitute if there was no answer. */
 export class ApiError extends Error {
   constructor(problem) {
     super(problem.message);
     this.problem = problem;
   }
 
-  /** Whether the same request may be sent again in the hope of another outcome. */
+  /** True if the same request may succeed when it is sent again. */
   get retriable() {
     return this.problem.status === 0 || this.problem.status === 429 || this.problem.status >= 500;
   }
@@ -15,13 +15,13 @@ export class ApiError extends Error {
 
 const UNREACHABLE = { status: 0, code: "unavailable", message: "The monitor does not answer." };
 
-/** Send a request and give the answer's JSON, or throw an ApiError. */
+/** Send a request and return the answer's JSON, or throw an ApiError. */
 export async function send(path, token, { method = "GET", body = null } = {}) {
   const response = await open(path, token, { method, body });
   return response.json();
 }
 
-/** Send a request and give the response as soon as it has begun, or throw an ApiError. */
+/** Send a request and return the response once its headers have arrived, or throw an ApiError. */
 export async function open(path, token, { method = "GET", body = null, signal = null } = {}) {
   const headers = { Authorization: `Bearer ${token}` };
   if (body !== null) {
@@ -62,7 +62,7 @@ function unexpected(response) {
   return { status: response.status, code: "internal", message: `The monitor answered with status ${response.status}.` };
 }
 
-/** What a problem says, with the fields that are wrong and the budget that was asked for. */
+/** Return a problem's message with its invalid fields and the requested and remaining budget. */
 export function explain(problem, formatAmount) {
   const lines = [problem.message];
   for (const field of problem.fields ?? []) {
@@ -74,7 +74,7 @@ export function explain(problem, formatAmount) {
   return lines.join("\n");
 }
 
-/** Parameters as a query string; those that are empty are left out. */
+/** Return parameters as a query string; empty ones are left out. */
 export function parameters(values) {
   const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
   return new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();

@@ -1,4 +1,4 @@
-// Answers as a chart: a dot for each number, and a bar from as low to as high as it may be.
+// A chart of answers: a dot for each number, with a bar from its lower to its upper error bound.
 
 import { make, makeSvg } from "./dom.js";
 import { number, within } from "./format.js";
@@ -8,7 +8,7 @@ const ROW = 24;
 const MARGIN = { top: 6, right: 16, bottom: 24 };
 const MOST_ROWS = 60;
 
-/** `rows` are `{ name, estimate, alpha }`; the chart is redrawn at the available width. */
+/** Draw a chart of rows `{ name, estimate, alpha }`; it is redrawn when its width changes. */
 export function barChart(rows) {
   const shown = rows.filter(({ estimate }) => estimate !== null && estimate !== undefined).slice(0, MOST_ROWS);
   const svg = makeSvg("svg", { role: "img", "aria-label": shown.map(({ name, estimate, alpha }) => `${name}: ${within(estimate, alpha)}`).join("; ") });
@@ -47,7 +47,7 @@ export function barChart(rows) {
   return { element, close: () => observer.disconnect() };
 }
 
-/** Multiples of one round number from below the least to above the largest. */
+/** Return multiples of a round number, from at most `low` to at least `high`. */
 function axis(low, high) {
   const [, step] = valueTicks(Math.max(high - low, Number.MIN_VALUE), 5);
   const ticks = [];

@@ -1,4 +1,4 @@
-// Figures over time as SVG: lines or steps, a limit, and a cursor for mouse, finger and arrow keys.
+// An SVG chart over time: lines or steps, a limit line, and a cursor for mouse, touch and arrow keys.
 
 import { make, makeSvg, setText } from "./dom.js";
 import { time, zone } from "./format.js";
@@ -7,7 +7,7 @@ import { GAP, LETTER, apart, day, tickLabel, timeTicks, valueTicks } from "./sca
 const MARGIN = { top: 10, right: 12, bottom: 22, left: 48 };
 
 /**
- * A chart. `format` turns a value into text; of `whole` values so are the ticks.
+ * A chart. `format` turns a value into text; with `whole` the ticks are whole numbers.
  *
  * `update({ series, limit, until })`: `series` is a list of `{ name, kind, points, area }`, `points` of `[time, value]`,
  * oldest first; `limit` is null or `{ value, text }`; `until` is the time at the right edge.
@@ -49,7 +49,7 @@ export class Chart {
     this.draw();
   }
 
-  /** Set the title of its next figures. */
+  /** Change the chart's title. */
   rename(title) {
     this.title = title;
     setText(this.heading, title);
@@ -182,7 +182,7 @@ export class Chart {
   }
 }
 
-/** Per-second rates between totals: `value(point)` grows from point to point. */
+/** Return per-second rates between consecutive points; `value(point)` is a running total. */
 export function ratesOf(points, value) {
   const rates = [];
   for (let index = 1; index < points.length; index += 1) {

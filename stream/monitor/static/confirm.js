@@ -1,4 +1,4 @@
-// Asking before something is changed: one dialog for every action, which sends one request under one id.
+// The confirmation dialog of all actions.
 
 import { explain } from "./api.js";
 import { make, setText } from "./dom.js";
@@ -6,10 +6,10 @@ import { amount } from "./format.js";
 import { may } from "./session.js";
 
 /**
- * Open a dialog; it removes itself when it is done with.
+ * Open a dialog; it is removed when it is closed.
  *
- * `fields` are controls with their labels (`element` where both are one), `prepare()` says what is wrong with them or gives null, `perform(token)` does it and
- * gives what to tell. `danger` is for what cannot be taken back; `onDone()` is called once it is done.
+ * `fields` are controls with labels (`element` if one element has both), `prepare()` returns the problem of the fields or null, `perform(token)` sends the
+ * request and returns the text to show. `danger` marks actions that cannot be undone; `onDone()` is called when the dialog closes after a success.
  */
 export function confirm({ session, verb, subject, name, effect, details = [], fields = [], danger = false, needs = "operator", prepare = () => null, perform, onDone = () => {} }) {
   const allowed = may(session, needs);
@@ -79,7 +79,7 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
       setText(button, error.retriable ? "Send again" : `${verb} ${subject}`);
       button.disabled = false;
       if (error.problem?.code === "refused") {
-        button.remove(); // the ledger would say the same again
+        button.remove(); // the ledger would refuse it again
       }
       freeze(error.retriable === true);
     }
@@ -91,22 +91,22 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
   return dialog;
 }
 
-/** What a receipt says, below what follows from it. */
+/** Format a receipt; the line is shown below the action's effect. */
 export function receiptLine({ sequence, outcome, request }) {
   return `Receipt ${sequence}: ${outcome}, request ${request}`;
 }
 
-/** Whose token an action takes, as a label. */
+/** The label of the token field. */
 export function tokenOf(needs) {
   return needs === "analyst" ? "Analyst's or operator's token" : "Operator's token";
 }
 
-/** The message for a missing receipt. */
+/** The message for a missing token. */
 export function tokenWanted(needs) {
   return needs === "analyst" ? "Give an analyst's or operator's token." : "Give the operator's token.";
 }
 
-/** Why something was not done that is for a role. */
+/** Describe why an action that needs a role failed. */
 export function refusal(error, needs = "operator") {
   const problem = error.problem ?? { status: 0, message: String(error.message) };
   switch (problem.status) {

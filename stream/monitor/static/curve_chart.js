@@ -1,4 +1,4 @@
-// The error of a plan against ε or charged answers, on logarithmic axes; what is chosen marked, what is vacuous hatched.
+// A plan's error against ε or charged answers, on logarithmic axes; marks the chosen point and hatches vacuous errors.
 
 import { make, makeSvg, setText } from "./dom.js";
 import { bound, number } from "./format.js";
@@ -8,7 +8,7 @@ const MARGIN = { top: 24, right: 16, bottom: 38, left: 56 };
 const HEIGHT = 280;
 let patterns = 0;
 
-/** `update({ against, chosen, method, lines })` takes what /api/curves answers. */
+/** `update({ against, chosen, method, lines })` takes an answer of /api/curves. */
 export class CurveChart {
   constructor() {
     patterns += 1;
@@ -82,7 +82,7 @@ export class CurveChart {
     return [...rows, ...columns, ...names];
   }
 
-  /** The part of the picture in which a constant answer does as well. */
+  /** Hatch the errors within which a constant answer stays too. */
   vacuous(points, y, width) {
     const least = Math.min(...points.filter((one) => one.vacuous).map(({ alpha }) => alpha));
     if (!Number.isFinite(least)) {
@@ -114,7 +114,7 @@ export class CurveChart {
   }
 }
 
-/** What a line is of, beside a piece of it. */
+/** A legend entry: a piece of the line and its calibration. */
 function key(method, index, isChosen) {
   const piece = makeSvg("line", { class: lineClass(index, isChosen), x1: 0, x2: 28, y1: 5, y2: 5 });
   return make("span", { class: "curve-key" }, makeSvg("svg", { width: 28, height: 10, "aria-hidden": "true" }, piece), `${method}${isChosen ? " (chosen)" : ""}`);

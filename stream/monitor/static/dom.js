@@ -1,4 +1,4 @@
-// Elements made by calls. Text only ever becomes text nodes: nothing that the API says can turn into markup.
+// Creates HTML and SVG elements. Text becomes text nodes only, so that no text of the API can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -21,24 +21,24 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** An HTML element. Attributes named on… are listeners; those that are null, undefined or false are left out. */
+/** Create an HTML element. Attributes named on… are listeners; null, undefined and false attributes are left out. */
 export function make(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** An SVG element. */
+/** Create an SVG element. */
 export function makeSvg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Set an element's text, unless it is that already: what a person has selected stays selected. */
+/** Set an element's text if it differs: otherwise the user would lose a selection in it. */
 export function setText(element, text) {
   if (element.textContent !== text) {
     element.textContent = text;
   }
 }
 
-/** Set or remove an attribute. */
+/** Set an attribute, or remove it for null, undefined or false. */
 export function setAttribute(element, name, value) {
   if (value === null || value === undefined || value === false) {
     element.removeAttribute(name);
@@ -53,10 +53,10 @@ export function link(route, ...children) {
 }
 
 /**
- * Children that follow a list of items. An item's element stays the same for as long as its key is listed, so that
+ * Child elements for a list of items. An item keeps its element as long as its key is listed, so that
  * focus, selection and open details survive an update.
  *
- * `create()` gives `{ element, update(item) }`.
+ * `create()` returns `{ element, update(item) }`.
  */
 export class KeyedList {
   constructor(parent, create) {

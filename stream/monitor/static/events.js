@@ -1,17 +1,17 @@
-// Live views: server-sent events over fetch, for an EventSource cannot send the token in a header.
+// Live views: server-sent events over fetch, because an EventSource cannot send the token in a header.
 
 import { ApiError, open, parameters } from "./api.js";
 
-const SILENCE_MS = 25_000; // the monitor says something at least every 10 s
+const SILENCE_MS = 25_000; // the monitor sends something at least every 10 s
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 
 /**
- * One connection that is sent views, made again whenever it is lost.
+ * A connection that receives live views; it reconnects whenever it is lost.
  *
- * `onEvent(name, data)` gets each view, and the monitor's readiness; `onState({ open, live, heard, retryAt })` gets what
- * became of the connection: whether it is open, whether every view has come over it since, and when it was last live.
- * `onDenied()` is called once the token is no longer known.
+ * `onEvent(name, data)` gets each view and the monitor's readiness; `onState({ open, live, heard, retryAt })` gets the
+ * connection's state: if it is open, if it has received every view, when it last was live, and when it will reconnect.
+ * `onDenied()` is called if the token is no longer valid.
  */
 export class LiveConnection {
   constructor({ token, views, query = {}, onEvent, onState, onDenied }) {
@@ -34,7 +34,7 @@ export class LiveConnection {
     this.controller?.abort();
   }
 
-  /** Try again now. */
+  /** Reconnect now instead of at the planned time. */
   hurry() {
     if (!this.closed && this.timer) {
       clearTimeout(this.timer);
@@ -45,7 +45,7 @@ export class LiveConnection {
   async run() {
     this.timer = null;
     this.controller = new AbortController();
-    this.missing = new Set(this.views); // what a monitor that has started again has not sent yet
+    this.missing = new Set(this.views); // views that this connection has not received yet
     this.listen();
     try {
       const response = await open(this.path, this.token, { signal: this.controller.signal });
@@ -103,12 +103,12 @@ export class LiveConnection {
     }
     if (fields.has("data") && !this.closed) {
       const name = fields.get("event") ?? "message";
-      // A problem stands in a view's place, and does not say in which.
+      // A problem replaces a view, but does not name it.
       this.missing.delete(name === "problem" ? this.missing.values().next().value : name);
       try {
         this.onEvent(name, JSON.parse(fields.get("data")));
       } catch (error) {
-        reportError(error); // a fault of a view is not one of the connection
+        reportError(error); // an error in a view must not end the connection
       }
     }
   }

@@ -1,4 +1,4 @@
-// How long a budget lasts at the pace of late, and who has spent it, in words and tables.
+// Tables of a budget's forecasts and of its spending by analyst and stream.
 
 import { KeyedList, link, make, setText } from "./dom.js";
 import { amount, count, duration, plural, time } from "./format.js";
@@ -8,7 +8,7 @@ import { route } from "./routes.js";
 const WINDOWS = { 86400: "last day", 604800: "last 7 days", 2592000: "last 30 days" };
 const PARTS = { epsilon: "ε", delta: "δ", rho: "ρ" };
 
-/** What one window says, in a sentence. */
+/** Return a forecast as a phrase. */
 export function sentence(forecast, now = Date.now() / 1000) {
   switch (forecast.outcome) {
     case "never":
@@ -46,7 +46,7 @@ function isNothing(taken) {
   return !taken.epsilon && !taken.delta && !taken.rho;
 }
 
-/** A card with a line for each window. */
+/** A card with one forecast for each window. */
 export function forecastCard() {
   const body = make("tbody");
   const list = new KeyedList(body, forecastRow);
@@ -99,7 +99,7 @@ function streamRow() {
   };
 }
 
-/** Who has spent what: each analyst, and the streams that cost most. */
+/** A card with each analyst's spending and the most expensive streams. */
 export function spendingCard() {
   const people = make("tbody");
   const streams = make("tbody");
@@ -132,12 +132,12 @@ export function heads(...texts) {
   return make("thead", {}, make("tr", {}, texts.map((text) => make("th", { scope: "col" }, text))));
 }
 
-/** A sentence that the API begins small. */
+/** Return a text with a capital first letter. */
 export function capital(text) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** What a budget promises, and whose people it is about. */
+/** A line with a budget's guarantee, its renewal and its population. */
 export function promiseLine() {
   const text = make("span");
   const people = make("span");

@@ -1,4 +1,4 @@
-// Figures for people. All numbers are shown in one locale, so that a screenshot means the same everywhere.
+// Formats numbers and times, always in one locale, so that a screenshot means the same everywhere.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
@@ -23,7 +23,7 @@ const MECHANISMS = {
   running_count: "Running count",
 };
 
-/** All kinds of mechanism, with their names. */
+/** Pairs of a mechanism's kind and its displayed name. */
 export const mechanisms = Object.entries(MECHANISMS);
 
 const DECISIONS = { charged: "answers above", free: "answers below", used: "answers above" };
@@ -45,7 +45,7 @@ const WORDS = {
 };
 const ANY = { charged: "charged answers", free: "free answers", used: "charged answers" };
 
-/** What a mechanism's `charged` and `free` answers are called, and what is `used` of a grant. */
+/** The words for a mechanism's `charged` and `free` answers, and for the answers `used` of a grant. */
 export function words(kind) {
   return Object.hasOwn(WORDS, kind) ? WORDS[kind] : ANY;
 }
@@ -58,7 +58,7 @@ export function count(value) {
   return Math.abs(value) < 1e7 ? whole.format(value) : short.format(value);
 }
 
-/** Four significant digits; very small and very large numbers in powers of ten. */
+/** Format four significant digits; very small and very large numbers with a power of ten. */
 export function number(value) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e9)) {
@@ -68,7 +68,7 @@ export function number(value) {
   return significant.format(value);
 }
 
-/** The digits behind the point of a number of so many digits, all whole ones among them. */
+/** Return the decimal places that show `digits` significant digits; all whole digits are always shown. */
 function places(value, digits) {
   const power = value ? Number(value.toExponential().split("e")[1]) : -Infinity;
   return Math.min(Math.max(digits - 1 - power, 0), 20);
@@ -78,17 +78,17 @@ function written(value, maximumFractionDigits, roundingMode) {
   return new Intl.NumberFormat("en", { maximumFractionDigits, roundingMode }).format(value).replace(/^-0$/, "0");
 }
 
-/** What a number is off by at most, in four digits or all whole ones, and never less than it is. */
+/** Format an error bound with four digits, or all whole ones, rounded up. */
 export function bound(alpha) {
   return written(alpha, places(alpha, 4), "ceil");
 }
 
-/** A number to the last digit that its bound is written with; six digits where it comes without. */
+/** Format a number with as many decimal places as its error bound; with six digits if it has none. */
 export function estimate(value, alpha) {
   return written(value, alpha === null || alpha === undefined ? places(value, 6) : places(alpha, 4), "halfEven");
 }
 
-/** A number and its bound, if it has one. */
+/** Format a number and its error bound, if it has one. */
 export function within(value, alpha) {
   return `${estimate(value, alpha)}${alpha === null || alpha === undefined ? "" : ` ± ${bound(alpha)}`}`;
 }
@@ -97,7 +97,7 @@ function superscript(power) {
   return String(power).replaceAll("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]);
 }
 
-/** Events per second. */
+/** Format a rate per second. */
 export function rate(value) {
   if (value === 0) {
     return "0";
@@ -105,7 +105,7 @@ export function rate(value) {
   return value >= 100 ? count(value) : number(Number(value.toPrecision(2)));
 }
 
-/** A share of 0 to 1; only what is nothing is shown as 0 %. */
+/** Format a share from 0 to 1 in percent; only an exact 0 is shown as 0 %. */
 export function percent(share) {
   if (share > 0 && share < 0.1) {
     return share < 0.001 ? "< 0.1%" : fine.format(share);
@@ -113,18 +113,18 @@ export function percent(share) {
   return percents.format(share);
 }
 
-/** The unit that shows a source's budget: ε, or ρ where more is left of that; one of the two need do. */
+/** The unit of a source's budget: ε, or ρ if a larger share of it is left: a grant has to fit only one of them. */
 export function unitOf({ left, total }) {
-  const rhoAlone = left.delta > 0; // its ε says what ρ implies, which does not add up
+  const rhoAlone = left.delta > 0; // ρ and δ imply this ε, which is no sum
   return total.rho > 0 && (rhoAlone || left.rho / total.rho >= left.epsilon / total.epsilon) ? "rho" : "epsilon";
 }
 
-/** An amount of budget in one unit. */
+/** Format an amount of budget in one unit. */
 export function mainAmount(value, unit) {
   return `${unit === "rho" ? "ρ" : "ε"} ${number(value[unit])}`;
 }
 
-/** An amount of budget with all its parts. */
+/** Format an amount of budget with all its parts. */
 export function amount(value) {
   const epsilon = `ε ${number(value.epsilon)}`;
   if (value.rho === undefined || value.rho === null) {
@@ -133,12 +133,12 @@ export function amount(value) {
   return value.delta ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
 }
 
-/** A time with its date and zone. */
+/** Format a time with date and time zone. */
 export function time(seconds) {
   return dateAndTime.format(new Date(seconds * 1000));
 }
 
-/** A window in UTC, with no digit that both of its ends share: 2013-01-01 05:00–06:00. */
+/** Format a window in UTC; an end on the same day has no date: 2013-01-01 05:00–06:00. */
 export function windowText(window) {
   if (!window) {
     return "";
@@ -147,17 +147,17 @@ export function windowText(window) {
   return `${start}–${end.slice(0, 10) === start.slice(0, 10) ? end.slice(11) : end}`;
 }
 
-/** When a period begins, in UTC and with no digit that all its likes share: 2013-01-01, or 2013-01-01 05:00. */
+/** Format a period's start in UTC without a time of 00:00: 2013-01-01, or 2013-01-01 05:00. */
 export function periodText(starts) {
   return starts.replace(/(:00)?Z$/, "").replace(/T00:00$/, "").replace("T", " ");
 }
 
-/** The display time zone, at a given time. */
+/** The name of the displayed time zone at a given time. */
 export function zone(seconds) {
   return zones.formatToParts(new Date(seconds * 1000)).find((part) => part.type === "timeZoneName").value;
 }
 
-/** A length of time in its two largest units. */
+/** Format a duration in its two largest units. */
 export function duration(seconds) {
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   let left = Math.round(seconds);
@@ -178,20 +178,20 @@ export function duration(seconds) {
   return parts.filter(Boolean).join(" ");
 }
 
-/** How long ago a time was. */
+/** Format the time that has passed since `seconds`. */
 export function ago(seconds, now = Date.now() / 1000) {
   const passed = now - seconds;
   return passed < 1.5 ? "just now" : `${duration(passed)} ago`;
 }
 
-/** Bytes, as people say them. */
+/** Format a number of bytes in B to TB. */
 export function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   const power = Math.min(Math.floor(Math.log10(Math.max(value, 1)) / 3), units.length - 1);
   return `${number(Number((value / 1000 ** power).toPrecision(3)))} ${units[power]}`;
 }
 
-/** The rate over a window, 0 if there is none of that length. */
+/** Return the rates over a window of `seconds`; 0 if there is no such window. */
 export function rateOver(rates, seconds) {
   return rates.find((one) => one.window_seconds === seconds) ?? { window_seconds: seconds, above: 0, below: 0 };
 }

@@ -1,4 +1,4 @@
-// Controls with labels, and what is typed into them.
+// Creates form controls with labels, and reads them.
 
 import { make } from "./dom.js";
 
@@ -28,7 +28,7 @@ export function select(options, value = "", attributes = {}) {
   return make("select", attributes, options.map(([name, text]) => make("option", { value: name, selected: name === value }, text)));
 }
 
-/** Replace what a list offers, and keep what is chosen if it is still there. */
+/** Replace a list's options; keep the chosen one if it is still offered. */
 export function offer(list, options, wanted = list.value) {
   list.replaceChildren(...options.map(([name, text]) => make("option", { value: name }, text)));
   list.value = options.some(([name]) => name === wanted) ? wanted : (options[0]?.[0] ?? "");
@@ -39,7 +39,7 @@ export function flag(text, checked = false) {
   return { control, element: make("label", { class: "flag" }, control, text) };
 }
 
-/** Boxes to tick, one for each `[value, text]`; `values()` are those that are, in their order. */
+/** Checkboxes, one for each `[value, text]`; `values()` returns the checked values in order. */
 export function ticks(legend, options, chosen = []) {
   const boxes = options.map(([name, text]) => {
     const control = make("input", { type: "checkbox", value: name, checked: chosen.includes(name) });
@@ -51,7 +51,7 @@ export function ticks(legend, options, chosen = []) {
   };
 }
 
-/** A typed number as the API takes it; what is no number goes out as it is, so that the answer names the field. */
+/** Return a typed number, or the text if it is no number: the API's answer then names the field. */
 export function typed(control) {
   const text = control.value.trim();
   if (text === "") {
@@ -60,19 +60,19 @@ export function typed(control) {
   return Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
-/** Names, one a line; or separated by commas where there is one line. */
+/** Return typed names: one on each line, or separated by commas if there is only one line. */
 export function listed(control) {
   const text = control.value;
   const parts = text.includes("\n") ? text.split("\n") : text.split(",");
   return parts.map((one) => one.trim()).filter(Boolean);
 }
 
-/** An object without what is undefined. */
+/** Return an object without its undefined fields. */
 export function given(fields) {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 }
 
-/** JSON as it is sent, to be looked at and copied. */
+/** A block that shows the JSON of a request, to be copied. */
 export function jsonBlock(label) {
   const code = make("code");
   const element = make("pre", { tabindex: "0", class: "json", "aria-label": label, role: "region" }, code);
@@ -84,7 +84,7 @@ export function jsonBlock(label) {
   };
 }
 
-/** Run the latest call alone: what an earlier one answers late is dropped. */
+/** Wrap `run`: it gets a function that returns false once a later call has started. */
 export function latest(run) {
   let number = 0;
   return async (...values) => {

@@ -1,4 +1,4 @@
-// Where the page begins: signing in, going from place to place, and feeding views from live connections.
+// The page's entry point: sign-in, navigation between views, and live connections that update them.
 
 import { LiveConnection } from "./events.js";
 import { link, make } from "./dom.js";
@@ -22,7 +22,7 @@ import { streamsView } from "./views/streams.js";
 import { trailView } from "./views/trail.js";
 import { workersView } from "./views/workers.js";
 
-const HIDDEN_MS = 60_000; // a tab out of sight gives its connections back after this long
+const HIDDEN_MS = 60_000; // after this time a hidden tab closes its connections
 
 const VIEWS = {
   overview: [overviewView],
@@ -57,7 +57,7 @@ class Application {
     this.go();
   }
 
-  /** Show the view that the address names. */
+  /** Show the view that the page's address names. */
   go() {
     this.disconnect();
     this.view?.close();
@@ -73,7 +73,7 @@ class Application {
     this.connect();
   }
 
-  /** Keep a view's filters in the address, and ask for what they choose. */
+  /** Write a view's filters to the page's address, and request the filtered data. */
   remember(place, query, wanted) {
     history.replaceState(null, "", route(place.place, place.names, query));
     this.wanted = wanted;

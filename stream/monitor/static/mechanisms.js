@@ -1,8 +1,8 @@
-// The fields of each mechanism, and the forms of questions that its streams accept.
+// The fields of each mechanism, and the kinds of questions that its streams accept.
 
 const COMPARES = ["threshold", "cutoff", "monotone", "sums", "people"];
 
-/** By kind: the sources that it runs on, its fields, and the forms of question that its streams on tables take. */
+/** For each mechanism: kinds of sources, fields, kinds of questions about tables, and if questions may have an alpha. */
 export const SPECS = {
   above_threshold: { on: ["values", "table", "events"], fields: COMPARES, forms: ["count", "people", "sum"] },
   numeric_sparse: { on: ["values", "table", "events"], fields: [...COMPARES, "numbers"], forms: ["count", "people", "sum"] },
@@ -41,7 +41,7 @@ export const FIELDS = {
   steps: { text: "Windows to count over", type: "number", value: "365" },
 };
 
-/** Forms of question, in words. */
+/** Kinds of questions, in words. */
 export const FORMS = {
   count: "how many rows",
   people: "how many people",
@@ -53,7 +53,7 @@ export const FORMS = {
   choice: "which value is the most frequent",
 };
 
-/** Origins of an answer's number. */
+/** Origins of an answer's number (its `basis`), in words. */
 export const BASES = {
   noisy: "noise measured for this question",
   fresh: "fresh noise",

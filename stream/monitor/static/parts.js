@@ -1,4 +1,4 @@
-// Small parts that several views share.
+// Small elements that several views use.
 
 import { make, makeSvg, setAttribute, setText } from "./dom.js";
 import { amount, count, mainAmount, percent, periodText, plural, rate, rateOver, unitOf } from "./format.js";
@@ -7,7 +7,7 @@ import { route } from "./routes.js";
 const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
 const ENDINGS = { halted: "halting", closed: "closing" };
 
-/** A state as a colour, a sign and a word. An open stream that is to end says so, and one that its worker does not answer for. */
+/** A state as a colour, a sign and a word; also for an open stream that is ending or that does not answer. */
 export function stateBadge() {
   const sign = make("span", { "aria-hidden": "true" });
   const word = make("span");
@@ -24,7 +24,7 @@ export function stateBadge() {
   };
 }
 
-/** A source's budget as a bar: spent, held by streams, given back, never granted; with the same in words. */
+/** A bar of a budget: spent, granted but not spent, refunded, never granted. Its label has the same in words. */
 export function burnBar() {
   const parts = ["spent", "held", "refunded", "left"].map((name) => make("span", { class: `burn-${name}` }));
   const element = make("div", { class: "burn", role: "img" }, parts);
@@ -34,7 +34,7 @@ export function burnBar() {
       const unit = unitOf(row);
       const total = row.total[unit] || 1;
       const left = Math.max(row.left[unit], 0);
-      const spent = Math.min(row.spent[unit], Math.max(total - left, 0)); // where it renews, more was spent in earlier periods
+      const spent = Math.min(row.spent[unit], Math.max(total - left, 0)); // a budget that renews also counts what earlier periods spent
       const held = Math.max(total - left - spent, 0);
       const refunded = Math.min(row.refunded[unit], left);
       const shares = [spent, held, refunded, left - refunded].map((part) => part / total);
@@ -56,7 +56,7 @@ export function describeBudget(row) {
   );
 }
 
-/** What the colours of a burn-down bar mean. */
+/** The legend of burnBar's colours. */
 export function burnLegend() {
   const entries = [
     ["spent", "spent"],
@@ -71,7 +71,7 @@ export function burnLegend() {
   );
 }
 
-/** Charged answers used of those that a grant pays for. */
+/** A bar of the charged answers that are used and that the grant pays for. */
 export function cutoffBar() {
   const text = make("span", { class: "figure" });
   const used = make("span");
@@ -81,7 +81,7 @@ export function cutoffBar() {
     element,
     update({ tops, tops_left: left, cutoff, state }) {
       const limited = cutoff !== null;
-      // Answers to questions with an alpha have prices of their own: what is left says how many charges are used.
+      // An answer with an alpha costs more or less than one charge, so `tops` may differ from the used charges.
       const charges = limited ? cutoff - left : tops;
       setText(text, limited ? `${count(charges)} of ${count(cutoff)}` : `${count(charges)}, no limit`);
       track.hidden = !limited;
@@ -96,7 +96,7 @@ export function cutoffBar() {
 const FIELDS = { charged: "above", free: "below" };
 const WINDOWS = [[3600, "1 h"], [600, "10 min"], [60, "1 min"]];
 
-/** The rate of `charged` or `free` answers over the last minute with bars for the last hour, ten minutes and minute, of which the tallest is full. */
+/** The last minute's rate of `charged` or `free` answers, with bars for the last hour, ten minutes and minute relative to the largest. */
 export function rateCell(kind) {
   const text = make("span", { class: "figure" });
   const bars = WINDOWS.map((_, index) => makeSvg("rect", { x: index * 6, width: 4, rx: 1 }));
@@ -118,7 +118,7 @@ export function rateCell(kind) {
   };
 }
 
-/** Of which period the figures of a line are, with a link to all of them; nothing where there are none. */
+/** The period to which a row's figures belong, with a link to all periods; hidden without periods. */
 export function periodsLink(place) {
   const shown = make("span");
   const all = make("a");
@@ -136,7 +136,7 @@ export function periodsLink(place) {
   };
 }
 
-/** What to say, and to do, where there is nothing to show. */
+/** A text that replaces an empty list, with a command to fill it. */
 export function emptyState(title, text, command = null) {
   return make(
     "div",
@@ -174,7 +174,7 @@ export function facts(names) {
   };
 }
 
-/** Call a function once a person has paused for a quarter of a second. */
+/** Return a function that calls `call` a quarter of a second after its own last call. */
 export function afterPause(call) {
   let timer = null;
   return () => {

@@ -1,4 +1,4 @@
-// Taking in a new version of a table: which of its streams go on and which are closed is said before it is asked for.
+// The dialog that refreshes a table source: it first lists which streams continue and which are closed.
 
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
@@ -12,7 +12,7 @@ const CONTINUES = ["Continues with the new version", "No stream continues"];
 const CLOSES = ["Is closed, and what it did not spend goes back to the source", "No stream is closed"];
 const PAGE = 500;
 
-/** A button that asks before it refreshes a source. */
+/** A button that opens the dialog. */
 export function refreshButton(source, session) {
   return make("button", { type: "button", onclick: () => ask(source, session) }, "Refresh source…");
 }
@@ -59,7 +59,7 @@ function ask(source, session) {
   return dialog;
 }
 
-/** The streams of a source to which a refresh does something. */
+/** Return a source's streams that a refresh affects. */
 async function streamsOf(source, session) {
   const found = [];
   let page;

@@ -1,4 +1,4 @@
-// Where in the page one is, as the part of the address behind the #.
+// Converts a place in the page to the part of its address after the #, and back.
 
 import { parameters } from "./api.js";
 
@@ -9,7 +9,7 @@ export function route(place, names = [], query = {}) {
   return `#/${path}${given ? `?${given}` : ""}`;
 }
 
-/** The place, names and query that an address means, or null if it cannot be read. */
+/** Return the place, names and query of an address; null if it cannot be decoded. */
 export function parse(hash) {
   const [path, given = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   try {

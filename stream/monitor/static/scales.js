@@ -1,8 +1,8 @@
-// Axes: round numbers, and round times of day.
+// Ticks and labels of axes: round numbers and round times.
 
 const STEPS_SECONDS = [1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 2419200];
 
-/** Round numbers from 0 to at least `most`, about `wanted` of them; with `whole` none of them between two whole ones. */
+/** Return about `wanted` round numbers from 0 to at least `most`; with `whole` only whole numbers. */
 export function valueTicks(most, wanted = 4, whole = false) {
   const rough = (most || 1) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -15,7 +15,7 @@ export function valueTicks(most, wanted = 4, whole = false) {
   return ticks;
 }
 
-/** 1, 2 and 5 times powers of ten between two numbers; fewer of them where there would be many. */
+/** Return powers of ten between two numbers, times 1, 2 and 5; times 1 and 3, or only 1, over many powers. */
 export function logTicks(low, high) {
   const decades = Math.log10(high / low);
   const factors = decades > 3.2 ? [1] : decades > 1.6 ? [1, 3] : [1, 2, 5];
@@ -26,7 +26,7 @@ export function logTicks(low, high) {
   return ticks;
 }
 
-/** Round local times between two times in seconds, at most `wanted` of them. */
+/** Return round local times between two times in seconds, about `wanted` of them at most. */
 export function timeTicks(from, until, wanted) {
   const span = until - from;
   const last = STEPS_SECONDS[STEPS_SECONDS.length - 1];
@@ -39,10 +39,10 @@ export function timeTicks(from, until, wanted) {
   return { ticks, step };
 }
 
-export const LETTER = 7; // pixels of a letter of a label, generously
-export const GAP = 10; // pixels between two labels, at least
+export const LETTER = 7; // largest width of a label's letter, in pixels
+export const GAP = 10; // smallest distance between two labels, in pixels
 
-/** Those labels, each in the middle of its place, that lie within bounds and touch none before them. */
+/** Return the labels, each centred on its place, that lie within bounds and do not touch the one before. */
 export function apart(labels, { from, until }) {
   const kept = [];
   let end = from - GAP;
@@ -63,13 +63,13 @@ const formats = {
   days: new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }),
 };
 
-/** A tick's text, as fine as the step needs; with the day where an axis goes over several. */
+/** Format a tick as precisely as the step needs; with the day if the axis covers several days. */
 export function tickLabel(seconds, step, overDays = false) {
   const clock = step >= 60 ? (overDays ? formats.whole : formats.minutes) : formats.seconds;
   return (step >= 86400 ? formats.days : clock).format(new Date(seconds * 1000));
 }
 
-/** The day of a time, as an axis ends with it. */
+/** Format a time's day, which is shown at the end of an axis. */
 export function day(seconds) {
   return formats.days.format(new Date(seconds * 1000));
 }

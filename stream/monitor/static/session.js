@@ -1,4 +1,4 @@
-// Who is signed in. The token lives as long as the browser tab and is never part of an address.
+// The signed-in user. The token is kept as long as the browser tab and is never part of an address.
 
 import { send } from "./api.js";
 
@@ -7,14 +7,14 @@ const ROLE = "sotto.role";
 const NAME = "sotto.name";
 const ASKS = "sotto.asks";
 
-const RANKS = ["viewer", "analyst", "operator"]; // what one may, those after it may too
+const RANKS = ["viewer", "analyst", "operator"]; // each role has the rights of those before it
 
-/** Whether a session's role may do what is for another. */
+/** True if a session's role has the rights of `role`. */
 export function may(session, role) {
   return RANKS.indexOf(session.role) >= RANKS.indexOf(role);
 }
 
-/** The token and the role of this tab, or null. */
+/** The tab's session (token, name, role, asks), or null. */
 export function current() {
   const token = sessionStorage.getItem(TOKEN);
   if (!token) {

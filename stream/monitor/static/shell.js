@@ -6,7 +6,7 @@ import { route } from "./routes.js";
 
 const PLACES = [["overview", "Overview"], ["alerts", "Alerts"], ["streams", "Streams"], ["sources", "Sources"], ["people", "People"], ["plan", "Plan"], ["ask", "Ask"], ["workers", "Workers"], ["rejected", "Rejected"], ["trail", "Trail"]];
 
-/** `onRetry` and `onSignOut` are called by their buttons. */
+/** The frame; `onRetry` and `onSignOut` are called by their buttons. */
 export function shell(session, { onRetry, onSignOut }) {
   const links = PLACES.map(([place, text]) => make("a", { href: route(place), "data-place": place }, text));
   const live = make("span", { class: "live", role: "status" });
@@ -53,7 +53,7 @@ export function shell(session, { onRetry, onSignOut }) {
     mark(place) {
       links.forEach((one) => setAttribute(one, "aria-current", one.dataset.place === place ? "page" : null));
     },
-    /** Show the monitor's readiness: until it is ready, figures are missing or old. */
+    /** Show if the monitor is ready: until it is, figures are missing or old. */
     ready({ ready, behind, reason }) {
       isReady = ready;
       if (!ready) {
@@ -61,7 +61,7 @@ export function shell(session, { onRetry, onSignOut }) {
       }
       show();
     },
-    /** `heard` is when figures were last live, in milliseconds, or null if they never were. */
+    /** Show the connections' state; `heard` is the last time of live figures in milliseconds, or null. */
     connection(state) {
       connected = state;
       show();

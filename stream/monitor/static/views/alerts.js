@@ -15,7 +15,7 @@ const groupText = (group) => Object.entries(group).map(([name, value]) => `${nam
 const estimateText = ({ estimate, alpha }) => (estimate === null ? "" : within(estimate, alpha));
 const keyOf = ({ stream, group }) => JSON.stringify([stream, group]);
 
-/** A cell that is left out on a phone where there is nothing in it. */
+/** Fill a cell; a narrow screen hides it if it is empty. */
 function fill(cell, content) {
   setText(cell, content || "–");
   setAttribute(cell, "data-empty", content ? null : "true");
@@ -58,7 +58,7 @@ function firingRow() {
       fill(window, windowText(latest.window));
       fill(estimate, estimateText(latest));
       setText(figure, `${count(run)} `);
-      // It has no worker any more: this is its last known state.
+      // If the stream has ended, no further answer resolves its alert.
       badge.element.hidden = state === null || state === "open";
       if (state !== null) {
         badge.update({ state });

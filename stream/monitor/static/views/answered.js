@@ -1,4 +1,4 @@
-// Answers in words, as a table, and as a chart with error bars.
+// Shows answers in words, as a table, and as a chart with error bars.
 
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
@@ -18,7 +18,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 
-/** The price of one question, which was not asked; or its answer if that costs nothing. */
+/** The price of a question that was asked with a limit of 0; its answer if that was free. */
 export function questionPriced(title, answered) {
   const { answer } = answered;
   if (answer.outcome !== "rejected" || !answer.reason?.startsWith("price: max_price:")) {
@@ -68,7 +68,7 @@ function costOf({ cost, charged }) {
   return charged ? `It used up ${plural(charged, "charged answer")}; such a stream counts as spent in full from its first answer on.` : "It cost nothing.";
 }
 
-/** The versions of the data that answers are about; none where all are about the first, which they do not name. */
+/** Return the versions of the data that answers are about; none if all are about the first version. */
 function versionsOf(answers) {
   const answered = answers.filter(({ outcome }) => outcome !== "rejected" && outcome !== "halted");
   const found = [...new Set(answered.map(({ version }) => version ?? 1))].sort((one, other) => one - other);
@@ -79,7 +79,7 @@ function about(versions) {
   return versions.length ? [`About version ${versions.join(" and ")} of the data.`] : [];
 }
 
-/** Rows; where all are about one later version than the first, with a column that says so. */
+/** A table of rows; with a column of the version if `versions` has exactly one. */
 function tableOf(columns, rows, versions) {
   const [version, ...others] = versions;
   const isTold = version !== undefined && !others.length;

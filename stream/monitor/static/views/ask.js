@@ -1,4 +1,4 @@
-// Asking: a question put together from the declared domain, or a SELECT; answers with their ± and their cost.
+// The view that asks questions: a form over the declared domain, or a SELECT; shows answers with ± and cost.
 
 import { send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
@@ -17,8 +17,8 @@ const KEPT = 8;
 
 export function askView({ query, session }) {
   let question = null;
-  let suggested = ""; // what the SELECT says until the user edits it
-  let pending = null; // what was sent and has no answer yet: sent again it keeps its id
+  let suggested = ""; // the suggested SELECT, until the user edits it
+  let pending = null; // the request without an answer; a repetition keeps its id
   const answers = [];
   const stream = select([]);
   const about = make("p", { class: "quiet" });
@@ -63,7 +63,7 @@ export function askView({ query, session }) {
     setText(outcome, text);
   }
 
-  /** Ask the question; with a limit of 0 only for its price. */
+  /** Ask the question; with a limit of 0 only its price. */
   function askQuestion(limit) {
     const wrong = question.problem();
     if (wrong) {
@@ -127,7 +127,7 @@ export function askView({ query, session }) {
       const detail = await send(`/api/streams/${encodeURIComponent(stream.value)}`, session.token);
       const { declaration } = await send(`/api/sources/${encodeURIComponent(detail.spec.source)}`, session.token);
       if (!isLatest()) {
-        return; // another stream has been chosen meanwhile, and the form would ask that one
+        return; // the user has chosen another stream meanwhile
       }
       const source = declaration.source;
       const kind = detail.spec.mechanism.kind;

@@ -1,4 +1,4 @@
-// Commands to run where there is nothing to show yet.
+// Commands that views without data suggest.
 
 export const ADD_SOURCE = `sotto source add '{"source": "vitals", "kind": "values", "neighbors": "add-remove",
                    "epsilon": 4, "sensitivity": 1}'`;

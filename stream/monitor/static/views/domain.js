@@ -6,7 +6,7 @@ import { given, labelled, listed, numberInput, select, textInput, typed } from "
 const KINDS = [["integers", "integers"], ["categories", "categories"], ["bins", "bins"]];
 const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
-/** `onChange()` is called after a row is added or removed. */
+/** The editor; `onChange()` is called after a row is added or removed. */
 export function domainEditor(onChange) {
   const rows = [];
   const list = make("div", { class: "attributes" });
@@ -29,7 +29,7 @@ export function domainEditor(onChange) {
   return {
     element,
     value: () => Object.fromEntries(rows.filter((row) => row.name()).map((row) => [row.name(), row.value()])),
-    /** The problem of the rows; empty if they are a domain. */
+    /** Return the problem of the rows, a repeated name; empty without one. */
     problem() {
       const names = rows.map((row) => row.name()).filter(Boolean);
       const twice = names.find((name, index) => names.indexOf(name) !== index);

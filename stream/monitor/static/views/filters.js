@@ -8,7 +8,7 @@ export function searchField(label, value, oninput) {
   return { element: make("div", { class: "field search" }, input), input };
 }
 
-/** What takes away that a list has the periods of one alone. */
+/** A link that removes the filter by one model's or source's periods. */
 export function chip(place, of) {
   const element = make("a", { class: "chip", href: route(place), "aria-label": `Show all ${place}, not only the periods of ${of}` }, `periods of ${of} ×`);
   element.hidden = !of;
@@ -25,7 +25,7 @@ export function choice(label, options, value, onchoose, { labelled = false } = {
   return make("label", { class: "field" }, labelled && make("span", { class: "field-label" }, label), select);
 }
 
-/** A button that turns the order around; `set` shows one, `onturn` gets the new one. */
+/** A button that reverses the order; `set` shows an order, `onturn` gets the new one. */
 export function orderButton(descending, onturn) {
   let down = descending;
   const element = make("button", { type: "button", class: "order", onclick: () => { set(!down); onturn(down); } });
@@ -38,7 +38,7 @@ export function orderButton(descending, onturn) {
   return { element, set };
 }
 
-/** Buttons that are pressed or not, any number of them; `onchoose` gets the values pressed. */
+/** Toggle buttons, of which any number may be pressed; `onchoose` gets the pressed values. */
 export function toggles(label, options, pressed, onchoose) {
   const chosen = new Set(pressed);
   const buttons = options.map(([name, text]) => {

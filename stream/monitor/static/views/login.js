@@ -1,9 +1,9 @@
-// Asking for a token.
+// The view that asks for a token.
 
 import { make, setText } from "../dom.js";
 import { signIn } from "../session.js";
 
-/** `onSignedIn(session)` is called once the monitor knows the token. */
+/** `onSignedIn(session)` is called once the monitor has accepted the token. */
 export function loginView(onSignedIn, message = "") {
   const token = make("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "login-outcome" });
   const outcome = make("p", { id: "login-outcome", class: "outcome", role: "alert", "data-level": "refused" }, message);

@@ -1,4 +1,4 @@
-// The fields that a mechanism asks for, over the source that it would run on.
+// The fields of a mechanism for a planned stream on a source.
 
 import { make } from "../dom.js";
 import { flag, given, labelled, listed, numberInput, select, ticks, typed } from "../forms.js";
@@ -6,7 +6,7 @@ import { FIELDS, SPECS } from "../mechanisms.js";
 
 const OVER_ATTRIBUTES = new Set(["sums", "attributes"]);
 
-/** Whether a field means something over such a source: what a standing stream counts is said by its standing query. */
+/** True if a field applies to such a source: a standing stream's query already says what is counted. */
 function fits(name, kind, source) {
   switch (name) {
     case "sums":
@@ -22,7 +22,7 @@ function fits(name, kind, source) {
   }
 }
 
-/** `show(kind, source)` brings the fields of a mechanism, with what was typed before; `value()` reads them. */
+/** `show(kind, source)` shows a mechanism's fields and keeps typed values; `value()` reads them. */
 export function mechanismForm() {
   const element = make("div", { class: "sheet mechanism" });
   const kept = new Map();

@@ -1,4 +1,4 @@
-// The installation at a glance.
+// A summary of the installation.
 
 import { Chart, ratesOf } from "../chart.js";
 import { make, setAttribute, setText } from "../dom.js";

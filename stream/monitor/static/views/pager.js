@@ -1,4 +1,4 @@
-// Turning pages of a list that the server cuts up.
+// Buttons for the pages of a list that the server pages.
 
 import { make, setText } from "../dom.js";
 import { count } from "../format.js";

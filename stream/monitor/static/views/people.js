@@ -1,4 +1,4 @@
-// Populations and allotments: whose budgets are charged together, and who has which part of them.
+// All populations and allotments.
 
 import { allotForm, allotmentTable, joinForm, populationForm } from "../allotments.js";
 import { KeyedList, make, setAttribute, setText } from "../dom.js";

@@ -1,4 +1,4 @@
-// Planning a stream: what it would give, what it costs, how its error runs; and opening it from there.
+// Plans a stream: shows its error bound, cost and error curve, and opens it.
 
 import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
@@ -17,7 +17,7 @@ const MOST_SOURCES = 500;
 const FACTS = ["Cost", "Left of the source", "Accuracy promised", "Charged answers", "Calibration"];
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
 
-/** Over how many windows a standing stream's promise holds. */
+/** Format the number of windows for which a standing stream's error bound holds. */
 function lasting({ windows, period }) {
   const eachPeriod = period === null ? "" : `, in each period of ${period}`;
   return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${eachPeriod}`;
@@ -70,7 +70,7 @@ export function planView({ query, session }) {
   kind.addEventListener("change", fields);
   against.addEventListener("change", () => plan());
 
-  // The result on the page belongs to the previous input: it must not be opened.
+  // The shown plan belongs to the previous input, so it must not be opened.
   function changed() {
     act.disabled = true;
     chart.element.toggleAttribute("data-stale", true);

@@ -1,4 +1,4 @@
-// One population: its budget over time, how long it lasts, its sources, and who has which part of it.
+// One population: its budget over time, forecasts, sources and allotments.
 
 import { allotForm, allotmentTable, joinForm } from "../allotments.js";
 import { Chart } from "../chart.js";

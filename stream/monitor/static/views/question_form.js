@@ -1,4 +1,4 @@
-// One question to a stream over a table: its form, its rows, and how accurate its answer must be.
+// The form of a question to a stream on a table: its kind, its rows and its requested error.
 
 import { make } from "../dom.js";
 import { given, labelled, numberInput, select, ticks, typed } from "../forms.js";
@@ -7,7 +7,7 @@ import { literal, quoted, whereBuilder } from "./where.js";
 
 const MOST_CANDIDATES = 256;
 
-/** `value()` is the query without id and stream; `problem()` says why it cannot be asked yet. */
+/** `value()` is the query without id and stream; `problem()` is the reason why it cannot be asked yet. */
 export function questionForm(spec, source, onChange) {
   const attributes = source.attributes;
   const kind = spec.mechanism.kind;
@@ -108,7 +108,7 @@ export function questionForm(spec, source, onChange) {
   };
 }
 
-/** How many values, or bins, a domain has. */
+/** The number of values or bins of a domain. */
 function size(domain) {
   switch (domain.kind) {
     case "categories":
@@ -120,7 +120,7 @@ function size(domain) {
   }
 }
 
-/** The values of a domain of which there are few enough; of bins their lower edges. */
+/** All values of a domain; for bins, their lower edges. */
 function named(domain) {
   switch (domain.kind) {
     case "categories":
@@ -132,7 +132,7 @@ function named(domain) {
   }
 }
 
-/** A control for one value of an attribute: a list, or a number where a list would be long. */
+/** A control for one value of an attribute: a list, or a number field if the list would be long. */
 function valueOf(name, domain) {
   if (domain.kind === "integers" && size(domain) > MOST_CANDIDATES) {
     return numberInput({ value: String(domain.minimum), "aria-label": name, title: `${domain.minimum} to ${domain.maximum}` });
@@ -140,13 +140,13 @@ function valueOf(name, domain) {
   return select(named(domain).map((one) => [String(one), String(one)]), "", { "aria-label": name });
 }
 
-const MOST_NAME = 128; // characters of a candidate's name
+const MOST_NAME = 128; // most characters of a candidate's name
 
 function candidateName(text, place) {
   return text && text.length <= MOST_NAME ? text : `value ${place + 1}: ${text ? `${text.slice(0, MOST_NAME - 20)}…` : "empty"}`;
 }
 
-/** A candidate for each value of an attribute, or for each bin; what lies outside the edges counts in the bins at the ends. */
+/** Return a candidate for each value or bin of an attribute; values outside the edges count in the first or last bin. */
 function candidates(attribute, domain) {
   const name = quoted(attribute);
   const last = size(domain) - 1;

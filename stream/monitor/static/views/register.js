@@ -1,4 +1,4 @@
-// Registering a source: shows the declaration and the request's JSON before it is sent.
+// Registers a source; shows the declaration and the request's JSON before it is sent.
 
 import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
@@ -180,7 +180,7 @@ export function registerView({ session }) {
   };
 }
 
-/** A source's declaration, as elements. */
+/** Return elements that show a source's declaration. */
 export function describe({ attributes, cells, neighbors, total, remarks }) {
   const heads = ["Attribute", "Kind", "Values", "Others"].map((text) => make("th", { scope: "col" }, text));
   const rows = attributes.map(({ name, kind, size, outside }) =>

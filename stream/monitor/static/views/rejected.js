@@ -1,4 +1,4 @@
-// Events that were refused, by reason. Of their content only a question's address is shown: its stream and its id.
+// Dead letters by reason. Of their content only the question's stream and id are shown.
 
 import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
 import { ago, count, time } from "../format.js";

@@ -1,4 +1,4 @@
-// One source: its budget, how it burned down, and its streams.
+// One source: its budget, also over time, its spending and its streams.
 
 import { actionButton } from "../actions.js";
 import { send } from "../api.js";
@@ -62,11 +62,11 @@ export function sourceView({ names: [name], session }) {
     feed.update(fed);
     promise.update(row);
     forecast.update(forecasts);
-    forecast.element.hidden = row.period !== null; // the next period has its own budget
+    forecast.element.hidden = row.period !== null; // each period has its own budget
     state.update(row);
     halt.hidden = plan.hidden = row.state === "halted" || row.period_of !== null; // periods end automatically
     period.update(row);
-    budget.hidden = burnDown.hidden = row.current !== null; // the same, of which nothing is spent
+    budget.hidden = burnDown.hidden = row.current !== null; // a source with periods spends nothing itself
     refresh.hidden = halt.hidden || row.version === null;
     setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "replace one" : "add or remove one"} ${row.kind === "events" ? "person" : "row"}${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
@@ -120,7 +120,7 @@ function ofPeriod({ period, period_of: source, starts }) {
   return source === null ? `each period of ${period} has its own account` : `the account of ${source} for the period of ${period} from ${periodText(starts)} UTC on`;
 }
 
-/** What the latest period of a source has of its budget. */
+/** A card with the budget of a source's latest period. */
 function latestPeriod() {
   const name = make("a", { class: "name" });
   const all = make("a");
@@ -155,7 +155,7 @@ const CLOCKS = {
   marks: () => "marks in the topic, from whoever replays it",
 };
 
-/** Progress of a live topic's feed. Its lag and open windows are private (operators' metrics have them). */
+/** A card with the progress of a live topic's feed, without lag and open windows, which are private. */
 function feedCard() {
   const figures = facts(["Topic", "Windows close by", "Asked up to", "Last answer", "Processes"]);
   const element = card("Feed");

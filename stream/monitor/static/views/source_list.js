@@ -48,14 +48,14 @@ function entry(inPeriods) {
   };
 }
 
-/** What a source is, in a few words. */
+/** Describe a source in a few words. */
 export function describe({ kind, accountant, streams }) {
   const adds = accountant === "zcdp" ? "zCDP" : "pure DP";
   const all = Object.values(streams).reduce((sum, one) => sum + one, 0);
   return `${kind}, ${adds}, ${count(streams.open)} of ${plural(all, "stream")} open`;
 }
 
-/** With `inPeriods` all are periods of one source, and are called by their moments. */
+/** A list of sources; with `inPeriods` all are periods of one source, named by their start. */
 export function sourceList({ inPeriods = false } = {}) {
   const element = make("ul", { class: "sources" });
   const list = new KeyedList(element, () => entry(inPeriods));

@@ -3,7 +3,7 @@
 import { make } from "../dom.js";
 import { given, labelled, select, textInput, ticks } from "../forms.js";
 
-/** `show(kind, source)` shows the fields for a mechanism over a live topic, and hides them for other sources; `value()` reads them. */
+/** `show(kind, source)` shows the fields for a mechanism on a live topic and hides them for other sources; `value()` reads them. */
 export function standingForm() {
   const element = make("div", { class: "sheet mechanism", hidden: true });
   const where = textInput({ maxlength: "2048", placeholder: "delay >= 60" });
@@ -40,7 +40,7 @@ export function standingForm() {
   return {
     element,
     show,
-    /** The standing query; undefined for other sources than a live topic. */
+    /** Return the standing query; undefined if the source is no live topic. */
     value() {
       if (element.hidden) {
         return undefined;

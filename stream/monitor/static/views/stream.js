@@ -1,4 +1,4 @@
-// One stream: what it promises, what it has used, when it was charged, and the buttons that extend or end it.
+// One stream: its error bounds, its use, the times of its charges, and buttons that extend or end it.
 
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
@@ -88,7 +88,7 @@ export function streamView({ names: [name], session }) {
     setText(reason, because(row));
     reason.hidden = !reason.textContent;
     period.update(row);
-    glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // itself it answers nothing
+    glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // a model answers nothing itself
     model.hidden = row.period_of === null;
     if (row.period_of !== null) {
       model.replaceChildren("Stands for ", make("a", { href: route("streams", [row.period_of]) }, row.period_of), ` in the period from ${periodText(row.starts)} UTC on.`);
@@ -161,7 +161,7 @@ export function streamView({ names: [name], session }) {
   };
 }
 
-/** A question that such a stream takes, as an option of the command. */
+/** Return options of `sotto ask` with an example question for a stream. */
 function example(kind, mechanism) {
   const forms = SPECS[mechanism.kind]?.forms ?? [];
   if (kind === "records") {
@@ -173,7 +173,7 @@ function example(kind, mechanism) {
   return kind === "table" ? "--where TRUE" : "--value 12";
 }
 
-/** Why a stream ends, has ended or does not answer; a reason may begin with the state itself. */
+/** Return why a stream is ending, has ended or does not answer. */
 function because({ state, reason, refused, updated }) {
   if (refused !== null) {
     return `Open, and its worker does not answer${updated === null ? "" : ` (${ago(updated)})`}: ${refused}`;
@@ -199,12 +199,12 @@ function capital(text) {
   return text[0].toUpperCase() + text.slice(1);
 }
 
-/** What of its cost a stream has spent, in the unit that counts it in full first. */
+/** Return the spent share of a stream's cost, in ρ if the cost has one. */
 function share({ spent, cost }) {
   return cost.rho > 0 ? spent.rho / cost.rho : spent.epsilon / cost.epsilon;
 }
 
-/** What a stream with periods has answered in the latest: itself it is never asked. */
+/** A card with the figures of a model's latest period; a model itself is never asked. */
 function latestPeriod() {
   const name = make("a", { class: "name" });
   const state = stateBadge();

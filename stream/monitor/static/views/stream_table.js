@@ -5,7 +5,7 @@ import { ago, bound, count, duration, mechanism, number, periodText, words } fro
 import { cutoffBar, periodsLink, rateCell, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
-// Of each column: its key, its heading, its sort field, and its label on a narrow screen.
+// Each column's key, heading, sort field, and label on a narrow screen.
 const COLUMNS = [
   ["stream", "Stream", "stream"],
   ["state", "State", "state"],
@@ -77,7 +77,7 @@ function row(withSource, inPeriods) {
   };
 }
 
-/** A stream's error bounds as sentences, from the API's parts. */
+/** Return a stream's error bounds as sentences, from the API's parts. */
 export function promise({ promises }) {
   return promises
     .map(({ before, alpha, after, over, probability, remark, warning }) =>

@@ -1,4 +1,4 @@
-// All streams; the server searches, filters, sorts and pages them, so that ten thousand cost a browser no more.
+// All streams. The server searches, filters, sorts and pages them, because there may be ten thousand.
 
 import { make, setText } from "../dom.js";
 import { count, mechanisms } from "../format.js";

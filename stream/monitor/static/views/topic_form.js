@@ -1,4 +1,4 @@
-// What a live topic declares beside its attributes: whose its events are, when they were, how many count, and by which clock windows close.
+// The fields of a live topic besides its attributes: topic, person, time, contribution bounds, event fields and clock.
 
 import { given, labelled, numberInput, select, textInput, typed } from "../forms.js";
 

@@ -1,4 +1,4 @@
-// Who answers what, how far behind, and how far a restore has come.
+// Services' processes and partitions, with their lag and restores.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
 import { ago, bytes, count, duration, percent, plural, rate, time } from "../format.js";
