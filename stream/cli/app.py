@@ -86,14 +86,14 @@ def take_over() -> None:
             setattr(sys, f"__{name}__", replaced)
 
 
-class Later(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command or group that is imported when it runs: its place ``module:name`` and its short help."""
 
     where: str
     help: str
 
 
-def group_of(commands: Mapping[str, Later]) -> type[TyperGroup]:
+def group_of(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     """Return a group class that lists ``commands`` in this order, then the group's other commands."""
 
     class Group(TyperGroup):
@@ -140,62 +140,64 @@ def _load_command(name: str, where: str) -> Any:
 
 
 COMMANDS: Final = {
-    "serve": Later("stream.cli.run.serve_command:serve", "Run a service until SIGTERM or Ctrl-C."),
-    "up": Later(
+    "serve": LazyCommand("stream.cli.run.serve_command:serve", "Run a service until SIGTERM or Ctrl-C."),
+    "up": LazyCommand(
         "stream.cli.run.up_command:up",
         "Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.",
     ),
-    "ask": Later("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
-    "sql": Later(
+    "ask": LazyCommand("stream.cli.manage.query_commands:ask", "Ask one query and wait for its answer."),
+    "sql": LazyCommand(
         "stream.cli.manage.statement_command:sql", "Answer a SELECT, each number with its ±, and print the cost."
     ),
-    "answers": Later("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
-    "watch": Later("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
-    "top": Later(
+    "answers": LazyCommand("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
+    "watch": LazyCommand("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
+    "top": LazyCommand(
         "stream.cli.run.top_command:top",
         "Show budgets, busiest streams, services and refused events live, with a viewer's token.",
     ),
-    "plan": Later(
+    "plan": LazyCommand(
         "stream.cli.plan.plan_command:plan",
         "Compare the mechanisms for a question, or the calibrations of one, and recommend one.",
     ),
-    "simulate": Later(
+    "simulate": LazyCommand(
         "stream.cli.plan.simulate_command:simulate",
         "Run a stream on a public or generated table before it is opened: errors and charges beside the promise.",
     ),
-    "estimate": Later(
+    "estimate": LazyCommand(
         "stream.cli.manage.answer_commands:estimate",
         "Estimate the share of every category from the answers so far, with its confidence interval.",
     ),
-    "audit": Later(
+    "audit": LazyCommand(
         "stream.cli.run.demo_command:audit",
         "Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.",
     ),
-    "demo": Later(
+    "demo": LazyCommand(
         "stream.cli.run.demo_command:demo",
         "Run a job on real data and check every claim; exit status 0 only if all hold.",
     ),
-    "key": Later("stream.cli.run.key_commands:key_app", "Noise keys."),
-    "token": Later("stream.cli.run.token_commands:app", "The monitor's access tokens: names with their roles."),
-    "broker": Later("stream.cli.run.broker_command:app", "A local Apache Kafka for development."),
-    "topics": Later(
+    "key": LazyCommand("stream.cli.run.key_commands:key_app", "Noise keys."),
+    "token": LazyCommand(
+        "stream.cli.run.token_commands:app", "The monitor's access tokens: names with their roles."
+    ),
+    "broker": LazyCommand("stream.cli.run.broker_command:app", "A local Apache Kafka for development."),
+    "topics": LazyCommand(
         "stream.cli.run.topics_command:app", "The topics of an installation and their access control lists."
     ),
-    "events": Later("stream.cli.manage.event_commands:app", "People's events, for live topics."),
-    "source": Later("stream.cli.manage.source_commands:app", "Sources and their budgets."),
-    "population": Later(
+    "events": LazyCommand("stream.cli.manage.event_commands:app", "People's events, for live topics."),
+    "source": LazyCommand("stream.cli.manage.source_commands:app", "Sources and their budgets."),
+    "population": LazyCommand(
         "stream.cli.manage.population_commands:app", "Populations: people who are in several sources."
     ),
-    "allot": Later(
+    "allot": LazyCommand(
         "stream.cli.manage.population_commands:allot",
         "Allot a part of a budget to an analyst or a team, or change an allotment.",
     ),
-    "stream": Later("stream.cli.manage.stream_commands:app", "Streams: a mechanism over a source."),
-    "ledger": Later(
+    "stream": LazyCommand("stream.cli.manage.stream_commands:app", "Streams: a mechanism over a source."),
+    "ledger": LazyCommand(
         "stream.cli.manage.ledger_commands:app",
         "The ledger's audit trail, whether the ledger follows from it, and backups.",
     ),
-    "contract": Later(
+    "contract": LazyCommand(
         "stream.cli.run.key_commands:contract_app",
         "The published contract: JSON Schemas and the AsyncAPI document.",
     ),

@@ -79,19 +79,19 @@ class _Console(Console):
     """A console as wide as ``COLUMNS`` or the terminal. Lines to a pipe or file are never broken."""
 
     @property
-    def is_read_by_lines(self) -> bool:
+    def is_piped(self) -> bool:
         """Return True if the output is a pipe or file and ``COLUMNS`` is not set."""
         return _asked_width() is None and not self.file.isatty()
 
     @property
-    def picture_width(self) -> int:
+    def chart_width(self) -> int:
         """Return the width of a chart, which needs one in a pipe or file too."""
         return _asked_width() or super().size.width
 
     @property  # type: ignore[misc]  # read-only here
     def size(self) -> ConsoleDimensions:
         """Return columns and lines."""
-        width = WIDEST if self.is_read_by_lines else self.picture_width
+        width = WIDEST if self.is_piped else self.chart_width
         return ConsoleDimensions(width, super().size.height)
 
 
@@ -116,7 +116,7 @@ def visible(text: str) -> str:
 
 def say(text: str, *, soft_wrap: bool = False) -> None:
     """Print a line. With ``soft_wrap`` the terminal wraps it, so that a user can copy it as one line."""
-    console.print(Text(visible(text)), soft_wrap=soft_wrap or console.is_read_by_lines)
+    console.print(Text(visible(text)), soft_wrap=soft_wrap or console.is_piped)
 
 
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
@@ -142,7 +142,7 @@ def amount(value: Amount) -> str:
     return f"{shown}, δ {value.delta:.2g}" if value.delta else shown
 
 
-def asked(spec: StreamSpec) -> str:
+def requested_amount(spec: StreamSpec) -> str:
     """Format the ε and δ that a stream requested."""
     return amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
 

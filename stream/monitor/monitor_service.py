@@ -16,7 +16,7 @@ from stream.kafka.topics.creation import look_up
 from stream.log import get_logger
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import HISTORY_SPACING, Monitor, MonitorEndedError
-from stream.monitor.api.question_routes import Asker, OnDemand
+from stream.monitor.api.question_routes import Asker, OnDemandClient
 from stream.monitor.api.server import add_api
 from stream.monitor.api.tokens import TokenFile
 from stream.monitor.state.consumer_groups import GroupWatch
@@ -53,7 +53,7 @@ async def serve_monitor(
     async with AsyncClient(settings) as client:
         tables = Tables(client.topics)
         reader = Reader(settings, client.topics, tables)
-        asking = OnDemand(settings)
+        asking = OnDemandClient(settings)
         asker = Asker(asking) if settings.monitor_asks else None
         alerts = Alerts(tables) if settings.monitor_alerts else None
         monitor = Monitor(

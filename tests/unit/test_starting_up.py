@@ -16,7 +16,7 @@ import yaml
 
 import sotto
 from stream import tables
-from stream.cli.app import COMMANDS, Later, _load_command
+from stream.cli.app import COMMANDS, LazyCommand, _load_command
 from stream.cli.manage.source_commands import CHECK
 from stream.optional_packages import EXTRAS
 from stream.version import VERSION
@@ -106,7 +106,7 @@ def test_what_is_heavy_is_seen() -> None:
 
 
 @pytest.mark.parametrize(("name", "later"), [*COMMANDS.items(), ("check", CHECK)])
-def test_help_says_of_each_command_what_the_command_says(name: str, later: Later) -> None:
+def test_help_says_of_each_command_what_the_command_says(name: str, later: LazyCommand) -> None:
     said = (_load_command(name, later.where).help or "").split("\n\n")[0].replace("\n", " ").strip()
     assert said == later.help
 

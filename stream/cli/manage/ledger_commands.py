@@ -56,7 +56,7 @@ def trail(
 ) -> None:
     """Show or export requests, decisions and events of streams."""
     given = {"source": source, "stream": stream, "analyst": analyst}
-    batches = _concerning({name: value for name, value in given.items() if value is not None})
+    batches = _matching_entries({name: value for name, value in given.items() if value is not None})
     if export is not None:
         count = write_trail(export, batches)
         typer.echo(f"{count} entries in {export}")
@@ -160,7 +160,7 @@ def _head(text: str) -> TrailHead:
     return TrailHead(entries=int(found[1]), digest=found[2], time=0)
 
 
-def _concerning(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, bytes]]]:
+def _matching_entries(wanted: Mapping[str, str]) -> Iterator[list[tuple[TrailRecord, bytes]]]:
     """Yield batches of entries with the ``wanted`` fields; Unknown if the source does not exist."""
     found = False
     for values in _batches():

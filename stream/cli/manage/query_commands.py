@@ -113,7 +113,7 @@ def ask(
         "category": category,
         "threshold": threshold,
         "alpha": alpha,
-        "max_price": limit_of(max_price),
+        "max_price": parse_max_price(max_price),
     }
     fields = {name: one for name, one in given.items() if one is not None}
     fields |= {"fraction": True} if fraction else {}
@@ -143,13 +143,13 @@ def ask(
         _show_price(answer, as_json=as_json)
         return
     if answer.outcome == "rejected":
-        warn(_perhaps_several(group_by or ()))
+        warn(_warn_of_commas(group_by or ()))
     _show(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
 
 
-def _perhaps_several(group_by: Iterable[str]) -> Iterator[str]:
+def _warn_of_commas(group_by: Iterable[str]) -> Iterator[str]:
     """Yield a warning for each name with commas: the user may mean several attributes."""
     for name in group_by:
         if len(parts := [part.strip() for part in name.split(",") if part.strip()]) > 1:
@@ -172,7 +172,7 @@ def warn(warnings: Iterable[str]) -> None:
         typer.echo(f"warning: {visible(warning)}", err=True)
 
 
-def limit_of(given: str | None) -> float | str | None:
+def parse_max_price(given: str | None) -> float | str | None:
     """Parse ``--max-price``: an ε as a number, a percentage as text; invalid text is refused later."""
     if given is None or given.endswith("%"):
         return given

@@ -8,14 +8,14 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import AllotmentRecord, EventsSource, Receipt, Source, SourceRecord, ValuesSource
-from stream.cli.app import Later, group_of
+from stream.cli.app import LazyCommand, group_of
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, folded, show_budget, shown_grants
-from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
+from stream.cli.output import AsJson, amount, read_as, requested_amount, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.privacy.accuracy.source_facts import range_of
 from stream.questions.stream_watch import declared_topic
 
-CHECK: Final = Later(
+CHECK: Final = LazyCommand(
     "stream.cli.manage.check_command:check",
     "Compare a table with its declaration before it is registered, for the table's owner alone.",
 )
@@ -149,7 +149,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
                 one.grant.spec.stream,
                 *([one.grant.analyst or ""] if analysts else []),
                 one.state,
-                asked(one.grant.spec),
+                requested_amount(one.grant.spec),
                 amount(one.grant.cost),
                 amount(one.totals.spent),
                 amount(one.grant.refunded),

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from stream.cli.manage.query_commands import DryRun, ExitStatus, MaxPrice, exit_status, limit_of, seconds, warn
+from stream.cli.manage.query_commands import (
+    DryRun,
+    ExitStatus,
+    MaxPrice,
+    exit_status,
+    parse_max_price,
+    seconds,
+    warn,
+)
 from stream.cli.output import say, show_json, show_table, visible
 from stream.client.async_client import AsyncClient
 from stream.errors import Timeout, Unknown
@@ -33,7 +41,7 @@ def sql(
     for a statement that is not supported or names an unknown source or stream.
     """
     try:
-        table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else limit_of(max_price)))
+        table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else parse_max_price(max_price)))
     except (StatementError, Unknown, Timeout) as error:
         typer.echo(f"error: {visible(str(error))}", err=True)
         wrong = not isinstance(error, Timeout)

@@ -17,7 +17,7 @@ from stream.cli.manage.record_rows import (
     in_periods,
     shown_grants,
 )
-from stream.cli.output import AsJson, amount, asked, read_as, say, show_json, show_table
+from stream.cli.output import AsJson, amount, read_as, requested_amount, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
 from stream.formatting import rows_counted
@@ -136,7 +136,7 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
             [
                 grant.calibration.method,
                 f"{grant.calibration.alpha:g}",
-                asked(grant.spec),
+                requested_amount(grant.spec),
                 amount(grant.cost),
                 amount(shown.totals.spent),
                 amount(grant.refunded),
@@ -165,7 +165,7 @@ def _print_promises(grant: GrantRecord, source: Source) -> None:
 def _price(grant: GrantRecord) -> str:
     """Format the ε and δ that a stream requested, under zCDP also its ρ."""
     rho = grant.cost.rho
-    return asked(grant.spec) if rho is None else f"{asked(grant.spec)} (ρ {rho:.4g})"
+    return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 
 
 def _print_ending(stream: str, receipt: Receipt, *, as_json: bool) -> None:

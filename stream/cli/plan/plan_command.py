@@ -14,7 +14,15 @@ from pydantic import TypeAdapter
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.cli.output import AsJson, CommandError, console, say, show_json
 from stream.cli.plan.plan_comparison import show_choices
-from stream.cli.plan.plan_facts import Facts, FormName, in_rows, needs_of, of_windows, print_plainest, print_plan
+from stream.cli.plan.plan_facts import (
+    FormName,
+    SourceOptions,
+    in_rows,
+    parameters_reaching,
+    print_plan,
+    print_simplest_alternative,
+    setting_of_windows,
+)
 from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import charge_of, show_standing
 from stream.privacy.accuracy.source_facts import Setting
@@ -171,7 +179,7 @@ def plan(
     own_sizes = _sizes(sizes)
     if mechanism is None:
         _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")
-        facts = Facts(
+        facts = SourceOptions(
             document=source,
             neighbors=neighbors,
             sizes=own_sizes,
@@ -216,7 +224,7 @@ def plan(
     )
     if mechanism.value == RUNNING_COUNT:
         each = sensitivity_steps(sensitivity, 1.0)
-        setting = of_windows(each, total or each, universe or 1, neighbors)
+        setting = setting_of_windows(each, total or each, universe or 1, neighbors)
     spec = StreamSpec(
         stream="plan",
         source="plan",
@@ -229,7 +237,7 @@ def plan(
     )
     require_monotone_counts(setting.disjoint and getattr(spec.mechanism, "monotone", False), setting.neighbors)
     listed, chosen = candidates(spec, setting), choose(spec, setting)
-    needs = needs_of(spec, setting, alpha) if alpha is not None else {}
+    needs = parameters_reaching(spec, setting, alpha) if alpha is not None else {}
     charge = None if alpha is None else charge_of(spec, chosen, in_rows(spec, setting, alpha))
     if plot is not None:
         plot_error(spec, setting, chosen, against, plot)
@@ -247,7 +255,7 @@ def plan(
         )
         return
     print_plan(spec, listed, chosen)
-    print_plainest(spec, setting)
+    print_simplest_alternative(spec, setting)
     for what, value in needs.items():
         console.print(f"α ≤ {alpha:g} needs {what} {value}")
     if charge is not None:

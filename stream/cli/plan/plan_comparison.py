@@ -11,7 +11,7 @@ from rich.console import Console
 
 from schemas import Source, TableSource, ValuesSource
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.plan.plan_facts import Facts, form_of, places_of, setting_of, source_of, summed_of
+from stream.cli.plan.plan_facts import SourceOptions, form_of, places_of, setting_of, source_of, summed_attributes
 from stream.cli.plan.public_data import RegisteredSources, public_path
 from stream.formatting import bound, rows_counted
 from stream.privacy.accuracy.source_facts import Setting
@@ -30,7 +30,7 @@ _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "w
 
 def show_choices(
     form: Form | None,
-    facts: Facts,
+    facts: SourceOptions,
     goal: Mapping[str, Any],
     fields: Mapping[str, Any],
     table: Path | None,
@@ -52,7 +52,7 @@ def show_choices(
         setting=setting,
         fields=fields,
         group_by=places_of(facts, source),
-        summed=summed_of(form, source, facts.attribute),
+        summed=summed_attributes(form, source, facts.attribute),
         **goal,
     )
     with Console(stderr=True).status("planning") as progress:
@@ -87,7 +87,7 @@ def _counted(form: Form, source: Source | None) -> str:
     return "" if source is None or form == "people" else rows_counted(source)
 
 
-def _document(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, counted: str) -> dict[str, Any]:
+def _document(wanted: Wanted, found: tuple[Choice, ...], facts: SourceOptions, counted: str) -> dict[str, Any]:
     asked = {name: getattr(wanted, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
     return {
         "wanted": {**asked, "group_by": facts.group_by, "attribute": facts.attribute},
@@ -113,7 +113,9 @@ def _keeps(choice: Choice, wanted: Wanted) -> bool:
     return wanted.alpha is None or (choice.alpha is not None and choice.alpha <= wanted.alpha)
 
 
-def _print(wanted: Wanted, found: tuple[Choice, ...], facts: Facts, sensitivity: float, counted: str) -> None:
+def _print(
+    wanted: Wanted, found: tuple[Choice, ...], facts: SourceOptions, sensitivity: float, counted: str
+) -> None:
     applying = [one for one in found if one.applies]
     questions = f"{wanted.queries:,} questions" if wanted.queries > 1 else "1 question"
     at = [f"ε {wanted.epsilon:g}"] if wanted.epsilon is not None else []
@@ -162,7 +164,7 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each form
+def _what(wanted: Wanted, facts: SourceOptions) -> str:  # noqa: PLR0911 - one for each form
     """Describe the quantity whose error α bounds; empty if that is simply each answer."""
     rows, any_of = (wanted.setting.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
     match wanted.form:
@@ -186,12 +188,12 @@ def _what(wanted: Wanted, facts: Facts) -> str:  # noqa: PLR0911 - one for each 
             return ""
 
 
-def _alone(facts: Facts) -> str:
+def _alone(facts: SourceOptions) -> str:
     """Describe a stream that covers only the grouping attributes."""
     return f"over the attribute{'s' * (len(facts.group_by) > 1)} {', '.join(facts.group_by)} only"
 
 
-def _print_choice(best: Choice, wanted: Wanted, facts: Facts, sensitivity: float, counted: str) -> None:
+def _print_choice(best: Choice, wanted: Wanted, facts: SourceOptions, sensitivity: float, counted: str) -> None:
     of = f"; {what}" if (what := _what(wanted, facts)) else ""
     taken = f"{best.kind} {_alone(facts)}" if best.alone else best.kind
     if wanted.epsilon is None:

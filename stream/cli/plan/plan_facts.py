@@ -54,7 +54,7 @@ _sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SourceOptions:
     """The options of ``sotto plan`` that describe the source: its document, or separate facts."""
 
     document: str | None
@@ -70,12 +70,12 @@ class Facts:
     attribute: str | None = None
 
 
-def source_of(facts: Facts) -> Source | None:
+def source_of(facts: SourceOptions) -> Source | None:
     """Parse the source's definition, if one is given."""
     return None if facts.document is None else read_as(_sources, facts.document)
 
 
-def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
+def places_of(facts: SourceOptions, source: Source | None) -> tuple[int, ...]:
     """Return the indices of ``--group-by``: names of the source, or numbers from 1 in ``--sizes``."""
     if isinstance(source, TableSource) and not facts.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
@@ -94,7 +94,7 @@ def places_of(facts: Facts, source: Source | None) -> tuple[int, ...]:
     return tuple(names.index(name) for name in facts.group_by)
 
 
-def summed_of(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
+def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
     """Return the attribute to sum, or every integer attribute if none is named; empty without a table."""
     if form not in _OF_SUMS:
         if attribute is not None:
@@ -145,7 +145,7 @@ def form_of(given: Form | None, source: Source | None) -> Form:
     return form
 
 
-def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
+def setting_of(form: Form, source: Source | None, facts: SourceOptions) -> Setting:
     """Return the public facts of the source that plans depend on."""
     match source:
         case ValuesSource():
@@ -158,7 +158,7 @@ def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
                 raise CommandError(
                     "--source: a running count needs a bound on a person's events in all windows; declare the source's total"
                 )
-            return of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
+            return setting_of_windows(source.contribution, source.total, facts.universe or 1, source.neighbors)
         case TableSource():
             sizes = facts.sizes or tuple(domain.size for domain in source.attributes.values())
             # One person changes a count of people by one, whatever the contribution bound.
@@ -169,11 +169,11 @@ def setting_of(form: Form, source: Source | None, facts: Facts) -> Setting:
     return _of_options(form, facts)
 
 
-def _of_options(form: Form, facts: Facts) -> Setting:
+def _of_options(form: Form, facts: SourceOptions) -> Setting:
     """Return the public facts from options."""
     if form == _OF_WINDOWS:
         each = sensitivity_steps(facts.sensitivity, 1.0)
-        return of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
+        return setting_of_windows(each, facts.total or each, facts.universe or 1, facts.neighbors)
     sizes = facts.sizes
     universe = math.prod(sizes) if sizes else facts.universe
     if form in _OF_VALUES or (form in _OF_EITHER and universe is None and facts.rows is None):
@@ -185,7 +185,7 @@ def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
     return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
 
 
-def of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
+def setting_of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
     """Return the facts of windows: a person changes one by ``each``, all together by ``total``."""
     people = 2 if neighbors == "replace" else 1
     moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
@@ -262,7 +262,7 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
     return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
 
 
-def print_plainest(spec: StreamSpec, setting: Setting) -> None:
+def print_simplest_alternative(spec: StreamSpec, setting: Setting) -> None:
     """For a sparse mechanism, print the error bound of lazy_histogram, the simplest alternative."""
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
@@ -279,7 +279,7 @@ def in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
     return alpha * setting.rows if share and setting.rows is not None else alpha
 
 
-def needs_of(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
+def parameters_reaching(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
     """For each parameter, return the value that reaches the error with the others unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from schemas import Source, StreamSpec
-from stream.cli.output import AsJson, CommandError, amount, asked, read_as, say, show_json, show_table
+from stream.cli.output import AsJson, CommandError, amount, read_as, requested_amount, say, show_json, show_table
 from stream.cli.plan.plots import new_figure, plot_simulation
 from stream.cli.plan.public_data import RegisteredSources, public_data
 from stream.dev.simulation import Figures, SimulationReport, read_questions
@@ -138,7 +138,7 @@ def _figures(one: Figures) -> dict[str, Any]:
 def _print(report: SimulationReport, data: str) -> None:
     grant, spec = report.grant, report.grant.spec
     cutoff = grant.calibration.cutoff
-    say(f"{spec.stream}: {spec.mechanism.kind} at {asked(spec)} ({grant.calibration.method})")
+    say(f"{spec.stream}: {spec.mechanism.kind} at {requested_amount(spec)} ({grant.calibration.method})")
     for promise in report.promises:
         say(f"promised: {promise}")
     say(f"on {data}; seed {report.seed}")

@@ -80,7 +80,7 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
     async with ClientSession(headers=headers, timeout=ClientTimeout(total=TIMEOUT)) as session:
         frame = await fetch(session, address, rows)
         if once:
-            console.print(picture(frame, console.picture_width), width=console.picture_width)
+            console.print(picture(frame, console.chart_width), width=console.chart_width)
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:

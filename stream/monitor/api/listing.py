@@ -13,7 +13,7 @@ from schemas import StreamState, named_from
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StreamPage
 from stream.monitor.api.service_models import RejectedEvent, RejectedReason, RejectedView
 from stream.monitor.api.views import dry_in, left_share, rates, source_line, stream_line
-from stream.monitor.state.entries import STATES, Lines, SourceEntry, StreamEntry
+from stream.monitor.state.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
 from stream.monitor.state.monitor_tables import Tables
 
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)
@@ -98,7 +98,7 @@ def list_rejected(tables: Tables, query: RejectedQuery) -> RejectedView:
 
 def list_sources(tables: Tables, query: SourceQuery) -> SourcePage:
     """Return a page of the matching sources."""
-    lines = tables.source_lines
+    lines = tables.source_periods
     names = _named(lines, query)
     if query.sort == "source" and query.state is None:
         chosen = _slice(names, query) if query.of is not None else _page(names, str, query)
@@ -163,19 +163,19 @@ def _matching(tables: Tables, query: StreamQuery) -> Iterable[StreamEntry]:
             yield entry
 
 
-def _named(lines: Lines, query: SourceQuery | StreamQuery) -> Sequence[str]:
+def _named(lines: PeriodsByName, query: SourceQuery | StreamQuery) -> Sequence[str]:
     """Return the matching names; with ``query.of`` the matching periods of this name, oldest first."""
     search = query.search.casefold()
     names = list(lines) if query.of is None else lines.names(query.of)
     return [name for name in names if search in name.casefold()] if search else names
 
 
-def _shown(entries: Mapping[str, _Entry], lines: Lines, name: str) -> _Entry | None:
+def _shown(entries: Mapping[str, _Entry], lines: PeriodsByName, name: str) -> _Entry | None:
     """Return the entry of a name; if only its periods have entries, that of the latest."""
     return entries.get(name) or entries.get(lines.current(name) or "")
 
 
-def _current(entries: Mapping[str, _Entry], lines: Lines, entry: _Entry) -> _Entry:
+def _current(entries: Mapping[str, _Entry], lines: PeriodsByName, entry: _Entry) -> _Entry:
     """Return the entry to sort by: that of the latest period, if there are periods."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
     return entries.get(lines.current(name) or "", entry)

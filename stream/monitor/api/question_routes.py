@@ -40,7 +40,7 @@ _PRIVATE: Final = ("value", "values", "category")
 
 
 class QuestionSender(Protocol):
-    """Sends questions: an AsyncClient, ``OnDemand``, or a fake in tests."""
+    """Sends questions: an AsyncClient, ``OnDemandClient``, or a fake in tests."""
 
     def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Awaitable[Result]:
         """Send a question and wait for its answer."""
@@ -111,7 +111,7 @@ class Asker:
         return asked
 
 
-class OnDemand:
+class OnDemandClient:
     """A client that connects at the first question and disconnects a minute after the last answer.
 
     While connected, a client reads all answers of the installation, which takes CPU time.

@@ -351,10 +351,10 @@ def _in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
         return request
     match request:
         case OpenStream():
-            _require_parted(tables, request.stream.source, who)
+            _require_allotments(tables, request.stream.source, who)
             return request.model_copy(update={"analyst": who.name})
         case ExtendStream():
-            _require_parted(tables, request.source, who)
+            _require_allotments(tables, request.source, who)
             return request.model_copy(update={"analyst": who.name})
         case CloseStream():
             entry = tables.streams.get(request.stream)
@@ -367,7 +367,7 @@ def _in_name_of(who: Bearer, request: Request, tables: Tables) -> Request:
             raise ProblemError(403, "forbidden", "this is for an operator; the token is an analyst's")
 
 
-def _require_parted(tables: Tables, source: str, who: Bearer) -> None:
+def _require_allotments(tables: Tables, source: str, who: Bearer) -> None:
     """Refuse if the budget has no allotments: the ledger would then let an analyst use all of it.
 
     Allotments are never removed, so all in the tables still exist.
@@ -375,7 +375,7 @@ def _require_parted(tables: Tables, source: str, who: Bearer) -> None:
     entry = tables.sources.get(source)
     if entry is None:
         raise unknown("source", source)
-    if not tables.shared.are_parted(source, entry.record.population):
+    if not tables.shared.has_allotments(source, entry.record.population):
         raise ProblemError(
             409,
             "refused",

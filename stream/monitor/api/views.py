@@ -40,7 +40,7 @@ from stream.monitor.api.models import (
 from stream.monitor.api.service_models import FeedProcess, FeedView, MemberRow, WorkersView
 from stream.monitor.state.budget_history import History, PeriodEnd, amount_of
 from stream.monitor.state.digests import SourceRecordShape
-from stream.monitor.state.entries import RATE_WINDOWS, Lines, Series, SourceEntry, StreamEntry, meaning_of
+from stream.monitor.state.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
 from stream.monitor.state.monitor_tables import Tables
 from stream.privacy.ledger.grants import meaning_in_periods
 from stream.privacy.ledger.ledger_records import KEPT_OF_A_VERSION
@@ -59,10 +59,10 @@ def overview(tables: Tables, history: Series, workers: WorkersView, *, ready: bo
     return Overview(
         time=now,
         ready=ready,
-        sources=len(tables.source_lines),
+        sources=len(tables.source_periods),
         sources_halted=sum(
             (entry := tables.sources.get(name)) is not None and entry.record.state == "halted"
-            for name in tables.source_lines
+            for name in tables.source_periods
         ),
         streams=StreamCounts(**{state: count for state, count in totals.states.items() if count}),
         nearly_dry=totals.nearly_dry,
@@ -110,7 +110,7 @@ def _meaning(record: SourceRecordShape) -> str:
 def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
     """Return a source with its budget; one with periods also with the latest period's account."""
     row = source_row(entry)
-    if (periods := periods_of(tables.source_lines, row.source)) is None:
+    if (periods := periods_of(tables.source_periods, row.source)) is None:
         return row
     latest = source_row(tables.sources[periods.latest])
     return row.model_copy(update={"periods": periods, "current": latest})
@@ -118,15 +118,15 @@ def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
 
 def stream_line(tables: Tables, entry: StreamEntry, now: float) -> StreamRow:
     """Return a stream's row; of a model also with the latest period's row."""
-    row = stream_row(entry, now, counted_in(tables, entry))
+    row = stream_row(entry, now, contribution_text(tables, entry))
     if (periods := periods_of(tables.stream_lines, row.stream)) is None:
         return row
     latest = tables.streams[periods.latest]
-    current = stream_row(latest, now, counted_in(tables, latest))
+    current = stream_row(latest, now, contribution_text(tables, latest))
     return row.model_copy(update={"periods": periods, "current": current})
 
 
-def periods_of(lines: Lines, name: str) -> Periods | None:
+def periods_of(lines: PeriodsByName, name: str) -> Periods | None:
     """Return how many periods a name has, and the latest period's name; None without periods."""
     latest = lines.current(name)
     return None if latest is None else Periods(count=len(lines.periods(name)), latest=latest)
@@ -249,7 +249,7 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
     return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
 
 
-def counted_in(tables: Tables, entry: StreamEntry) -> str:
+def contribution_text(tables: Tables, entry: StreamEntry) -> str:
     """Return the contribution bound of a stream's source as a sentence; empty without one."""
     of = None if entry.grant is None else tables.sources.get(entry.grant.spec.source)
     source = None if of is None else of.record.source
@@ -339,7 +339,7 @@ def feed_of(tables: Tables, entry: SourceEntry, members: Iterable[MemberRow]) ->
 
 def _answered_last(tables: Tables, source: str) -> list[StreamEntry]:
     """Return the streams with the latest answers, from two periods: the last may have no answers yet."""
-    starts = tables.source_lines.periods(source)[-2:]
+    starts = tables.source_periods.periods(source)[-2:]
     accounts = [f"{source}@{start}" for start in starts] or [source]
     answered = (one for account in accounts for one in tables.streams_of(account) if one.answered)
     return nlargest(LOOKED_AT, answered, key=lambda one: one.updated or 0.0)

@@ -1,6 +1,6 @@
 """Entries of the monitor's tables: sources, streams, partitions, populations and allotments.
 
-``Series`` has totals over time; ``Lines`` has the periods of each name.
+``Series`` has totals over time; ``PeriodsByName`` has the periods of each name.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class StreamEntry:
         return sum(extension.answers for extension in self.grant.extensions) if self.grant else 0
 
     @property
-    def has_run_dry(self) -> bool:
+    def may_be_exhausted(self) -> bool:
         """True if no charged answers are left, extensions included, or if their number is unlimited."""
         return not self.tops_left
 
@@ -209,7 +209,7 @@ class StreamTotals:
     states: Counter[StreamState] = field(default_factory=Counter)
 
 
-class Lines:
+class PeriodsByName:
     """Names of sources or streams in order of arrival, each with the sorted starts of its periods."""
 
     def __init__(self) -> None:
@@ -279,7 +279,7 @@ class SharedBudgets:
         record = read(AllotmentRecord, value)
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
-    def are_parted(self, source: str, population: str | None) -> bool:
+    def has_allotments(self, source: str, population: str | None) -> bool:
         """Return True if the source or its population has allotments: analysts then need one."""
         return any(
             owner.source == source or (population is not None and owner.population == population)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from schemas import MAX_ANSWER_BYTES, Answer, registered_as
 from schemas.wire import Codec, MalformedEventError
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
-from stream.monitor.api.views import counted_in
+from stream.monitor.api.views import contribution_text
 from stream.monitor.state.entries import StreamEntry
 from stream.monitor.state.monitor_tables import Tables
 from stream.processing.protocol import RecordLike
@@ -23,7 +23,7 @@ KEPT: Final = 2_000
 _answers: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 
-class Past(NamedTuple):
+class KeptAlert(NamedTuple):
     """An alert and its commit time; alerts of the same time are ordered by stream and index."""
 
     time: float
@@ -41,7 +41,7 @@ class Alerts:
         self.unreadable = 0
         self._tables = tables
         self._firing = Firing(over_periods=True)
-        self._past: list[Past] = []
+        self._past: list[KeptAlert] = []
         """A heap by time, because partitions are read in turn; the earliest alert is dropped first."""
         self._number = 0
 
@@ -61,7 +61,7 @@ class Alerts:
         if answer.outcome == "above":
             self._number += 1
             keep = heapq.heappush if len(self._past) < KEPT else heapq.heappushpop
-            keep(self._past, Past(time, stream, answer.index or 0, self._number, answer))
+            keep(self._past, KeptAlert(time, stream, answer.index or 0, self._number, answer))
         if alarm is not None:
             self._tables.changes["alerts"] += 1
             if alarm.resolved is not None:
@@ -125,7 +125,7 @@ class Alerts:
             time=time,
             source=source,
             group=dict(answer.group or {}),
-            counted="" if entry is None else counted_in(self._tables, entry),
+            counted="" if entry is None else contribution_text(self._tables, entry),
         )
 
 

@@ -143,7 +143,7 @@ class _Figures(Collector):
     def _registered(self) -> Iterable[tuple[str, SourceEntry]]:
         """Return all sources except accounts of periods, which could be thousands of labels."""
         tables = self._monitor.tables
-        return ((name, tables.sources[name]) for name in tables.source_lines if name in tables.sources)
+        return ((name, tables.sources[name]) for name in tables.source_periods if name in tables.sources)
 
     def _runs_out(self) -> _Family:
         tables, now = self._monitor.tables, self._monitor.clock()

@@ -26,8 +26,8 @@ from stream.monitor.state.digests import (
 from stream.monitor.state.entries import (
     STATES,
     Activity,
-    Lines,
     MemberEntry,
+    PeriodsByName,
     SharedBudgets,
     SourceEntry,
     StreamEntry,
@@ -57,8 +57,8 @@ class Tables:
         self._topics = topics
         self.sources: dict[str, SourceEntry] = {}
         self.streams: dict[str, StreamEntry] = {}
-        self.source_lines = Lines()
-        self.stream_lines = Lines()
+        self.source_periods = PeriodsByName()
+        self.stream_lines = PeriodsByName()
         self.restores: dict[tuple[str, int], Restore] = {}
         self.members: dict[str, MemberEntry] = {}
         self.trail = TrailState()
@@ -150,7 +150,7 @@ class Tables:
             total = total_amount(source.epsilon, source.delta, source.accountant)
             entry = SourceEntry(record, raw, total, time, self._states[source.source])
             self.sources[source.source] = entry
-            self.source_lines.add(source.source, period=source.period_of is not None)
+            self.source_periods.add(source.source, period=source.period_of is not None)
         # A period's record repeats its source's definition: thousands of copies would need much memory.
         entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
@@ -165,7 +165,7 @@ class Tables:
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.raw, entry.ending = record, raw, record.ending
         self.stream_lines.add(entry.name, period=entry.is_of_period)
-        if entry.state == "exhausted" and not entry.has_run_dry:
+        if entry.state == "exhausted" and not entry.may_be_exhausted:
             # The stream was extended: earlier reports of exhaustion are obsolete.
             entry.state, entry.reason = "open", None
         self._merge(entry, record, time)
