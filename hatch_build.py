@@ -1,7 +1,7 @@
-"""Builds the kernel's C into a library beside it; a build without a working compiler requires the package ziglang.
+"""Compiles the kernel's C sources to a library in their folder; without a compiler, the build requires the package ziglang.
 
-``python hatch_build.py`` builds it in this source tree. ``CC`` names the compiler; without it that is ``cc``, ``gcc``, ``clang`` or
-ziglang, whichever builds the kernel first. ``SOTTO_KERNEL=off`` leaves it out: the wheel is then one for every platform.
+``python hatch_build.py`` does so in this source tree. ``CC`` names the compiler; without it, the first of ``cc``, ``gcc``, ``clang``
+and ziglang that can compile the kernel is used. ``SOTTO_KERNEL=off`` skips the kernel, so that the wheel fits every platform.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ COMPILER = "ziglang>=0.13"
 
 
 class KernelBuild(BuildHookInterface):  # type: ignore[misc,valid-type]  # hatchling need not be installed
-    """Adds the compiled kernel to a wheel, which is then one for this platform."""
+    """Adds the compiled kernel to a wheel, which then fits this platform only."""
 
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        """Require a compiler from a package if none of this machine builds the kernel."""
+        """Require the package ziglang if no compiler of this machine can compile the kernel."""
         if _is_unwanted():
             return []
         with TemporaryDirectory() as folder:
             return [COMPILER] if build(Path(folder) / "kernel.so") is None else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before a wheel is built, or an editable install."""
+        """Compile the kernel before a wheel or an editable install is built."""
         if self.target_name != "wheel" or _is_unwanted():
             return
         if (library := build()) is None:
@@ -61,7 +61,7 @@ def _is_unwanted() -> bool:
 
 
 def compilers() -> Iterator[list[str]]:
-    """The commands that may compile C here."""
+    """Yield the commands that may compile C on this machine."""
     if given := os.environ.get("CC"):
         yield shlex.split(given)
     else:
@@ -71,11 +71,11 @@ def compilers() -> Iterator[list[str]]:
 
 
 def build(target: Path | None = None) -> Path | None:
-    """Compile the kernel, to stand beside its source unless told otherwise; None if no compiler does."""
+    """Compile the kernel to ``target`` (by default in its folder), and return the file; None if no compiler can."""
     target = target or KERNEL / "kernel.so"
     read = sorted([*SOURCES, *KERNEL.glob("*.h")])
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in read)).hexdigest()
-    # Exchanged in one step: a process that has the old one loaded keeps it.
+    # Replaced in one step: a process that has loaded the old file keeps it.
     made = target.with_name(f"{target.name}.{os.getpid()}")
     for command in compilers():
         try:

@@ -80,7 +80,7 @@ def stream(
 ) -> dict[str, Any]:
     """Return the definition of a stream as a producer writes it.
 
-    `mechanism` adds fields to the defaults of its kind. If it has a field `kind`, this one replaces the argument.
+    `mechanism` adds fields to the defaults of its kind. Its field `kind`, if any, replaces the argument.
     """
     given = mechanism or {}
     kind = given.get("kind", kind)
@@ -89,7 +89,7 @@ def stream(
 
 
 def parse_source(document: Mapping[str, Any]) -> Any:
-    """Return the model of a source, of the class that its kind says."""
+    """Return the model of a source; its kind determines the class."""
     return _SOURCE.validate_python(dict(document))
 
 
@@ -99,7 +99,7 @@ def parse_stream(document: Mapping[str, Any]) -> StreamSpec:
 
 
 def parse_spec(kind: str = "above_threshold", **fields: Any) -> StreamSpec:
-    """Return the model of a stream of this kind; fields that a stream does not have are its mechanism's."""
+    """Return the model of a stream of this kind; fields that ``StreamSpec`` lacks go to its mechanism."""
     changes = {name: fields.pop(name) for name in list(fields) if name in StreamSpec.model_fields}
     return parse_stream(stream(kind=kind, mechanism=fields, **changes))
 

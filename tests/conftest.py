@@ -1,4 +1,4 @@
-"""A real broker for the whole run, and an installation of its own for each test."""
+"""Fixtures for all tests: one real broker for the whole run, and a separate installation for each test."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.chaos import ground as chaos
 from tests.patience import lengthen_timeouts
 from tests.preloaded import preloaded_services
 
-# How long an example takes says how busy the machine is, and nothing of the code.
+# No deadline: the time of an example depends on how busy the machine is.
 property_settings.register_profile("patient", deadline=None)
 property_settings.load_profile("patient")
 lengthen_timeouts()
 
-# Neither Java's better compiler nor a collector with threads of its own ever repays itself in a test.
+# In a test, Java's optimizing compiler and parallel garbage collector cost more than they save.
 os.environ.setdefault("SOTTO_BROKER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:-UseG1GC -XX:+UseSerialGC")
 
 pytest_plugins = ["tests.suites"]
@@ -41,14 +41,14 @@ HARD_WORK_SECONDS = 0.5
 
 
 def pytest_collection_finish() -> None:
-    """Let alone what thousands of tests are made of."""
+    """Exclude the collected tests from garbage collection."""
     gc.collect()
     reduce_gc_frequency()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Clear up behind a test that worked hard: what it leaves in circles is hundreds of megabytes where garbage is looked for rarely."""
+    """Collect garbage after a test with much work: its reference cycles may have hundreds of megabytes, and collections are rare."""
     begun = process_time()
     result = yield
     if process_time() - begun > HARD_WORK_SECONDS:
@@ -62,7 +62,7 @@ StartService = Callable[[RoleName], Service]
 
 @pytest.fixture(scope="session", autouse=True)
 def _brokers_have_ports_of_their_own() -> Iterator[None]:
-    """No broker takes the usual port: one that is ended for a moment would lose it to another test's."""
+    """Give every broker a free port: a broker that restarts could lose the usual port to another test."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("stream.kafka.broker.properties.USUAL_PORT", 0)
         yield
@@ -70,7 +70,7 @@ def _brokers_have_ports_of_their_own() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One broker for all processes of a test run: whoever starts it ends it, once nobody holds the users' lock any more."""
+    """Yield the address of the run's one broker; the process that started it kills it when all others have released the lock."""
     base = tmp_path_factory.getbasetemp()
     folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     broker = LocalBroker(folder / "shared-broker")
@@ -82,7 +82,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.bootstrap
         if is_own:
             fcntl.flock(users, fcntl.LOCK_EX)
-            # Nobody reads again what a stop would put in order, of thousands of partitions.
+            # A clean stop would close thousands of partitions that nobody reads again.
             broker.kill()
 
 
@@ -124,7 +124,7 @@ def start(settings: Settings, key: NoiseKey, tmp_path: Path) -> Iterator[StartSe
 
 @pytest.fixture(scope="module")
 def preloaded() -> Iterator[None]:
-    """Start the services of a module from a process with loaded imports, in a third of the processor time."""
+    """Fork the services of a test module from a process with loaded imports; it takes a third of the processor time."""
     with preloaded_services():
         yield
 

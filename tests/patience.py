@@ -1,4 +1,4 @@
-"""Calls of tests wait longer than a user would: the machine may be four times as busy as one that serves people."""
+"""Lengthens the default timeouts of clients in tests, because the machine may be very busy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WAITING: Final[tuple[Callable[..., Any], ...]] = tuple(
 
 
 def lengthen_timeouts() -> None:
-    """Give every method that waits for the services this default; a test that wants another says so in its call."""
+    """Set the default timeout of all methods that wait for services to ``SECONDS``; a call may pass another."""
     for method in map(inspect.unwrap, _WAITING):
         if method.__kwdefaults__ is not None and "timeout" in method.__kwdefaults__:
             method.__kwdefaults__["timeout"] = SECONDS
         else:
-            # It is the last of these; other parameters have no default.
+            # ``timeout`` is the only parameter with a default.
             assert len(method.__defaults__ or ()) == 1
             method.__defaults__ = (SECONDS,)

@@ -1,7 +1,7 @@
-"""Services and commands forked from a process that has imported most of what they need already.
+"""Forks services and commands from a process that has already imported most of their modules.
 
-They run the command as others do, in processes of their own that can be signalled and killed, and with the environment, the
-folder and the log that they are given; only Python and its modules are not loaded once more for each. Run as a program this is that process.
+They are separate processes that can be signalled and killed, with the given environment, folder and log; only Python
+and its modules are not loaded again. This file, run as a program, is the process that forks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 from unittest.mock import patch
 
-# Without polars: it has threads, which a fork would leave behind.
+# Without polars: it has threads, which a fork does not copy.
 SERVICES = (
     "stream.cli.run.serve_command",
     "stream.cli.run.monitor_process",
@@ -39,7 +39,7 @@ SERVICES = (
     "scipy.special",
     "uvloop",
 )
-# Without stream.cli: how wide the terminal is counts when it is imported.
+# Without stream.cli: it reads the terminal's width when it is imported.
 COMMANDS = (
     "typer.rich_utils",
     "rich.table",
@@ -54,7 +54,7 @@ PAUSE = 0.005
 
 
 class Forked:
-    """A running process, with what is used of ``subprocess.Popen``."""
+    """A forked process, with the methods of ``subprocess.Popen`` that tests use."""
 
     def __init__(self, parent: _Parent, pid: int, stdin: BinaryIO) -> None:
         self._parent = parent
@@ -63,13 +63,13 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Return the exit status; None while the process runs."""
         if self.returncode is None:
             self.returncode = self._parent.ended(self.pid)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has one."""
+        """Wait for the end of the process, and return its exit status."""
         until = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
             if until is not None and time.monotonic() > until:
@@ -78,7 +78,7 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Signal it, unless it is known to have ended: until then no other process has its number."""
+        """Send a signal, unless ``poll`` has seen the end: only then may another process have the number."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -91,11 +91,11 @@ class Forked:
 
 @contextmanager
 def preloaded_services() -> Iterator[None]:
-    """Fork what ``Service`` starts meanwhile, where the system can."""
+    """Fork the processes that ``Service`` starts in this block, if the system supports it."""
     if not hasattr(socket, "SOCK_SEQPACKET"):
         yield
         return
-    from stream.services import processes  # noqa: PLC0415  (the process that is forked imports only what it should)
+    from stream.services import processes  # noqa: PLC0415  (the forking process must not import it)
 
     def forked(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> Forked:
         return _parent(SERVICES, _from_the_start(environment)).fork(arguments, environment, log)
@@ -107,7 +107,7 @@ def preloaded_services() -> Iterator[None]:
 def command(
     arguments: Sequence[str], environment: Mapping[str, str], timeout: float, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end in a process of its own, with an empty standard input; forked where the system can."""
+    """Run a command to its end in a separate process with empty standard input, forked if the system supports it."""
     if not hasattr(socket, "SOCK_SEQPACKET"):
         return subprocess.run(
             [sys.executable, "-m", "stream.cli", *arguments],
@@ -146,7 +146,7 @@ class _Parent:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", __file__, str(other.fileno()), *modules],
                 pass_fds=[other.fileno()],
-                # numpy's threads would be left behind, too.
+                # A fork does not copy numpy's threads either.
                 env={
                     **{name: value for name, value in os.environ.items() if not _counts_from_the_start(name)},
                     **dict(environment),
@@ -162,7 +162,7 @@ class _Parent:
         *logs: BinaryIO,
         folder: Path | None = None,
     ) -> Forked:
-        """Start one in a folder that writes to a log, or what is said and the errors to two."""
+        """Start a process in a folder; it writes to one log, or its output and its errors to two."""
         reading, writing = os.pipe()
         try:
             message = [list(arguments), dict(environment), str(folder or Path.cwd())]
@@ -172,7 +172,7 @@ class _Parent:
         return Forked(self, pid, os.fdopen(writing, "wb"))
 
     def ended(self, pid: int) -> int | None:
-        """The exit status of a child that has ended; its number is free from then on."""
+        """Return the exit status of a child that has ended, or None; its number is free afterwards."""
         status: int | None = self._asked([pid], [])
         return status
 
@@ -188,7 +188,7 @@ def _parent(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...]) 
 
 
 def _from_the_start(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What a process must be started with, since it takes effect before or while modules are imported."""
+    """Return the variables that the forking process must start with, as they affect imports."""
     return tuple(sorted(one for one in environment.items() if _counts_from_the_start(one[0])))
 
 
@@ -197,7 +197,7 @@ def _counts_from_the_start(name: str) -> bool:
 
 
 def _serve(asked: socket.socket) -> list[str] | None:
-    """Fork whenever it is asked; in the child, give the arguments of the command that it is to be."""
+    """Fork on each request; in the child, return the arguments of its command."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE_BYTES, 3)
         if not message:

@@ -1,7 +1,7 @@
 """Divides the tests into the commit suite and the full suites, and orders them for parallel runs.
 
-`make test` runs the commit suite (`-m "not full"`), `make test-full` the rest (`-m full`). The tables below are the only
-place that decides: a path is a folder, a file or a test id, and the longest path that matches a test counts.
+`make test` runs the commit suite (`-m "not full"`), `make test-full` all other suites (`-m full`). Only the tables below
+decide: a path is a folder, a file or the start of a test id, and the longest path that matches a test counts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ SUITES: Final[dict[str, str]] = {
 """The suite of each test, by the longest path that its id begins with."""
 
 FIRST: Final = (
-    "tests/release/test_image.py",  # waits for the network before all
+    "tests/release/test_image.py",  # starts first: it waits for the network
     "tests/release/test_release.py",
     "tests/docs/test_site.py",
     "tests/kafka/test_up.py",
@@ -116,7 +116,7 @@ FIRST: Final = (
     "tests/privacy/test_audit_variants.py",
     "tests/privacy/",
 )
-"""The slowest files and folders, in descending order of duration. A long test that starts last keeps one process busy alone."""
+"""The slowest files and folders, in descending order of duration: if a long test starts last, the other processes wait for it."""
 
 APART: Final = (
     "tests/simulation/test_mutations.py",
@@ -152,7 +152,7 @@ def has_commit_tests(file: str) -> bool:
     )
 
 
-class Schedule(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
+class Schedule(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Distributes tests by file, by test or by shared fixture, as the tables say."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,1 +1,1 @@
-"""Developers' and operators' tools: demo, audit, simulation, contract export, backup."""
+"""Tools for developers and operators: demo, audit, simulation, contract export, backup."""

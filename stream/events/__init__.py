@@ -1,4 +1,7 @@
-"""Converts people's events from bytes to numpy columns."""
+"""Converts people's events from bytes to numpy columns.
+
+Reading order: ``event_reader`` (batches), ``event_decoding`` (JSON), ``event_fields`` (values and flaws).
+"""
 
 from stream.events.event_reader import EventReader, Events, Flaw
 

@@ -1,4 +1,4 @@
-"""Decodes events in JSON: declared fields, digests and partitions of people, plain events."""
+"""Decodes JSON events to declared fields, and computes digests and partitions of people's names."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Decoder:
         self.written: Sequence[bytes] = [
             msgspec.json.encode(step) for step in dict.fromkeys(step for path in paths for step in path)
         ]
-        """Each name of a path as JSON, without escapes."""
+        """The names in all paths as JSON texts, without escapes."""
 
     def column(self, field: int, events: Sequence[Any]) -> list[Any]:
         """Return one field's values in events that ``quick`` decoded."""
         return list(map(self._getters[field], events))
 
     def slow(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        """Return an event's fields or its flaw; numbers beyond all doubles become infinite."""
+        """Return an event's fields or its flaw; numbers too large for a double become infinite."""
         try:
             event = _decode(value)
         except (ValueError, RecursionError):
@@ -85,6 +85,8 @@ _pairs: Final = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=str, parse_
 
 
 class _Branch:
+    """A node in the tree of declared field names; a leaf has the types of its value."""
+
     def __init__(self) -> None:
         self.branches: dict[str, _Branch] = {}
         self.kinds: list[Any] = []
@@ -156,7 +158,7 @@ _SEED: Final = np.uint32(0x9747B28C)
 
 
 def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
-    """Return each name's digest and partition."""
+    """Return each name's digest, and the partition to which Kafka's default partitioner sends it."""
     if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
         return digests_of(names), partitions_of(names, partitions)
     found[0][:, 1] |= np.uint64(1)
@@ -202,7 +204,7 @@ _NOT_AMONG: Final = -1
 class Events:
     """The valid events of a batch in order, and the flaws of the others.
 
-    ``places`` are the events' indices in the batch; ``homes`` their people's partitions.
+    ``places`` are the events' indices in the batch; ``homes`` are the partitions of their people's names.
     """
 
     places: npt.NDArray[np.int64]
@@ -213,7 +215,7 @@ class Events:
     flaws: Mapping[int, Flaw]
 
     def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
-        """Merge with others of the batch; ``places`` maps their places to the batch's."""
+        """Merge with other events of the batch; ``places`` maps their indices to those in the batch."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)
         return Events(
@@ -227,7 +229,7 @@ class Events:
 
 
 class PlainReader:
-    """Reads the plain events of one source."""
+    """Reads plain events (see ``Fields.scan``) of one source with the kernel."""
 
     def __init__(self, source: EventsSource, partitions: int) -> None:
         self._partitions = partitions
@@ -245,7 +247,7 @@ class PlainReader:
                 self._names[name].extend([value.encode(errors="replace") for value in domain.values])
 
     def read(self, texts: Spans) -> Events | None:
-        """Read the plain events; None without the kernel or if fields overlap."""
+        """Read the plain events; None without the kernel, or if a path is a prefix of another."""
         if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
             return None
         columns = self._fields.columns
@@ -257,7 +259,7 @@ class PlainReader:
         return Events(rows, people, homes, times[rows], {name: column[rows] for name, column in codes.items()}, {})
 
     def _codes(self, name: str, values: Values, column: int) -> Codes:
-        """Return each value's code; values without one are left to the slow reader."""
+        """Return each value's code; rows without one are excluded, so that ``Decoder`` reads them."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
             other = _NOT_AMONG if domain.other is None else domain.values.index(domain.other)

@@ -1,4 +1,4 @@
-"""Flaws of events, and the conversion of fields; messages never quote undeclared text."""
+"""Converts fields of events, and describes flaws; messages never quote undeclared text."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ BEFORE: Final = Flaw(
 
 SECONDS_FROM: Final = 10**8
 SECONDS_TO: Final = 10**10
-"""Seconds since 1970 from 1973 to 2286; as milliseconds, the first 116 days of 1970."""
+"""Such numbers are the years 1973 to 2286 in seconds, or days 2 to 116 of 1970 in milliseconds."""
 _UNITS: Final = (
     (SECONDS_FROM, SECONDS_TO, SECONDS),
     (10**14, 10**16, MICROSECONDS),
     (10**17, 10**19, NANOSECONDS),
 )
-"""Ranges of numbers by unit, from 1973 to 2286; as milliseconds, the latter two lie after 5000."""
+"""Numbers that are the years 1973 to 2286 in another unit; the last two are after 5000 in milliseconds."""
 
 
 def unit_of(number: float) -> Flaw | None:
@@ -78,7 +78,7 @@ def unit_of(number: float) -> Flaw | None:
 
 
 def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
-    """Return the flaw of a time ahead of the clock or before every window."""
+    """Return the flaw of a time ahead of the clock or before every window; it may be the unit."""
     unit = unit_of(time)
     if is_ahead:
         return MICROSECONDS if unit is MICROSECONDS else AHEAD
@@ -101,14 +101,14 @@ Moments = npt.NDArray[np.int64]
 
 _ZERO: Final = ord("0")
 _PLAIN: Final = 20
-"""Length of ``2013-01-01T05:00:00Z``, the commonest form, sometimes with milliseconds."""
+"""Length of ``2013-01-01T05:00:00Z``, the commonest form; ``_FINE`` has milliseconds."""
 _FINE: Final = 24
 _SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
 _DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
 
 
 def moments_of(values: Sequence[Any]) -> Moments:
-    """Return the time of each value; values of one form are converted at once."""
+    """Return the time of each value; if all values have one form, convert them as an array."""
     kinds = set(map(type, values))
     if kinds == {int}:
         try:
@@ -123,10 +123,10 @@ def moments_of(values: Sequence[Any]) -> Moments:
 
 
 def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
-    """Mark events before the ``first`` window of every stream, which are refused.
+    """Mark the events to refuse: those before the ``first`` window of every stream.
 
-    Events are not refused while the clock is before that window too: they are history and count
-    nowhere. A clock below 0 has not started. Seconds read as milliseconds are always refused.
+    While the clock is also before that window, such events are history: they are not refused, and count
+    nowhere. A clock below 0 has not started. Times that are probably in seconds are always refused.
     """
     is_history = (clocks >= 0) & (clocks < first)
     has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
@@ -134,7 +134,7 @@ def before_all(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[n
 
 
 def _alike(texts: Sequence[str]) -> Moments | None:
-    """Parse texts of one plain form in UTC at once; None if one has another form."""
+    """Parse texts that all have one plain form in UTC; None if a text has another form."""
     width = len(texts[0])
     if width not in {_PLAIN, _FINE} or set(map(len, texts)) != {width}:
         return None

@@ -60,7 +60,7 @@ class EventReader:
         self._decoder = Decoder([tuple(path.split(".")) for path in paths], kinds)
 
     def read(self, values: Sequence[bytes | None] | Spans) -> Events:
-        """Read a batch as columns."""
+        """Read a batch as columns: plain events with the kernel, all others with ``Decoder``."""
         plain = self._plain.read(values if isinstance(values, Spans) else spans_of([one or b"" for one in values]))
         if plain is None:
             return self._read(_listed(values))
@@ -211,7 +211,7 @@ def _same(flaw: Flaw, row: int) -> Flaw:
 
 
 def _no_time(value: Any) -> Flaw:
-    """Return the flaw of an invalid time: its unit, if it is a number in another unit."""
+    """Return the flaw of an invalid time; it tells the unit of a number in another unit."""
     return (None if isinstance(value, bool) else unit_of(number_of(value))) or NO_TIME
 
 
@@ -227,14 +227,14 @@ def _refused(value: bytes | None) -> Flaw | None:
 
 
 def _may_nest(values: Sequence[bytes], longest: int) -> bool:
-    """Return whether some event may be nested too deep, by opening brackets per length."""
+    """Return whether more than ``MAX_DEPTH`` brackets open within the longest event's length."""
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
     return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
 
 
 def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
-    """List the values; a negative size means None."""
+    """List the values; in ``Spans`` a negative size means None."""
     if not isinstance(values, Spans):
         return values
     return [None if size < 0 else text for text, size in zip(values, values.size.tolist(), strict=True)]

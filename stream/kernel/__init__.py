@@ -1,6 +1,6 @@
-"""Loops over the events of a batch, compiled from C if available, otherwise in Python.
+"""Runs loops over the events of a batch: in the kernel, compiled from C, or without it in Python.
 
-Both give the same bytes. The kernel does not depend on Kafka, streams or privacy.
+Both give the same bytes. The kernel does not depend on Kafka, streams or privacy; ``library`` loads it.
 """
 
 from stream.kernel.array_operations import (

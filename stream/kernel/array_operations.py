@@ -47,8 +47,8 @@ _WORD_BYTES: Final = 8
 def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, count: int) -> Words:
     """Return ``count`` 64-bit words of keyed BLAKE3 output for each text.
 
-    A message is the prefix, the row's number in 8 bytes if there are numbers, and the text. Keys
-    have 32 bytes.
+    A row's message is the prefix, the row's number in 8 bytes if there are numbers, and the text.
+    Keys have 32 bytes.
     """
     width = count * _WORD_BYTES
     if (library := compiled()) is None:
@@ -71,7 +71,7 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
             address(words[done:]),
         )
         if done < rows:
-            # The kernel hashes only short messages in parallel.
+            # The kernel stops at an empty or long message, which is hashed here.
             output = keyed_output(keys, prefix, numbers, texts, done, width)
             words[done] = np.frombuffer(output, dtype="<u8")
             done += 1
@@ -79,7 +79,7 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
 
 
 def keyed_output(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, row: int, size: int) -> bytes:
-    """Return ``size`` bytes of one message's output."""
+    """Return ``size`` bytes of keyed BLAKE3 output for the message of one row."""
     number = b"" if numbers is None else int(numbers[row]).to_bytes(8, "big")
     return blake3(prefix + number + texts[row], key=keys[row]).digest(size)
 
@@ -154,7 +154,7 @@ def _spelt(part: Part, count: int) -> Iterator[bytes]:
 
 
 class RecordReader:
-    """Columns of the records in one buffer; ``rows`` is the number of records read."""
+    """Reads Kafka records in one buffer as columns; ``rows`` is the number of records read."""
 
     def __init__(self, data: memoryview, room: int) -> None:
         self.rows = 0
@@ -173,8 +173,8 @@ class RecordReader:
     ) -> bool:
         """Read a batch's records between two positions; False if the format is unsupported.
 
-        ``base`` is the batch's first offset. ``appended`` is the time of all records, unless
-        negative.
+        ``base`` is the batch's first offset. ``appended`` is the time of all records (log append time),
+        or negative.
         """
         data, *columns = self._pointers
         found = compiled().sotto_unframe(
@@ -197,10 +197,10 @@ class RecordReader:
 
 
 class RecordWriter:
-    """Records of one batch within ``room`` bytes (except the first) and ``most`` records."""
+    """Writes Kafka records of one batch: at most ``most``, in ``room`` bytes; the first always fits."""
 
     def __init__(self, room: int, most: int, largest: int) -> None:
-        """Take the size of the ``largest`` record as well."""
+        """Set the limits; ``largest`` is the size of the largest record."""
         self.count = 0
         self._room = room
         self._most = most
@@ -208,7 +208,7 @@ class RecordWriter:
         self._out: Buffer = np.empty(room + largest, dtype=np.uint8)
 
     def write(self, first: int, keys: Spans, values: Spans) -> int:
-        """Write messages from ``first`` on and return the number of those that fit."""
+        """Write messages from number ``first`` until one does not fit; return how many were written."""
         written: int = compiled().sotto_frame(
             first,
             len(values),

@@ -107,14 +107,14 @@ def spans_of(texts: Iterable[bytes]) -> Spans:
 
 
 def rows_of(array: npt.NDArray[np.uint8], rows: npt.NDArray[Any]) -> Spans:
-    """Return some rows of an array of bytes."""
+    """Return some rows of an array of bytes as byte strings."""
     width = array.shape[1]
     at: Column = rows.astype(np.int64) * width
     return Spans(array.reshape(-1), at, np.full(len(rows), width, dtype=np.int32))
 
 
 def joined(parts: Sequence[Spans]) -> Spans:
-    """Concatenate several columns."""
+    """Concatenate several columns of byte strings."""
     if all(part.data is parts[0].data for part in parts):
         data, shifts = parts[0].data, [0] * len(parts)
     else:
@@ -166,7 +166,7 @@ def zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
     if size < _LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.zeros(shape, dtype=dtype)
     room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
+    with suppress(OSError):  # a Linux kernel without huge pages
         room.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(room, dtype=dtype).reshape(shape)
 
@@ -192,7 +192,7 @@ def empty_rows(count: int, size: int) -> Buffer:
 
 
 class RowLayout:
-    """Layout of the fields in rows that are records."""
+    """Copies fields between arrays and rows of bytes, of which each is one record."""
 
     def __init__(self, record: np.dtype[Any]) -> None:
         self._record = record

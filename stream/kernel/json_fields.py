@@ -41,7 +41,7 @@ class Scanned(NamedTuple):
 
 
 class SlotNames:
-    """Names by slot and, with a compiled kernel, slots by name, in a secret order."""
+    """Names numbered by slots; the kernel finds slots by names in a hash table with a secret seed."""
 
     def __init__(self) -> None:
         self.texts = Texts()
@@ -54,7 +54,7 @@ class SlotNames:
         self.texts.extend(names)
 
     def entered(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
-        """Return the compiled kernel's table of slots by name, its size, its seed, and the names."""
+        """Return the hash table from names to slots, its size, its seed, and the names."""
         self._enter()
         return self._table, len(self._table), self._seed, self.texts.spans
 
@@ -63,7 +63,7 @@ class SlotNames:
 
         A plain query is a JSON object with ``id``, ``stream``, ``value`` and optionally
         ``threshold``, each once and within the contract's limits, in printable ASCII without
-        escapes, with numbers that a double holds after one rounding. ``limit`` is the size of the
+        escapes, with numbers that convert to a double in one rounding. ``limit`` is the size of the
         largest event.
         """
         if (library := compiled()) is None:
@@ -109,15 +109,15 @@ def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
 
 
 _MOST_NODES: Final = 64
-"""The bits of a word."""
+"""Most nodes in a tree of field names: the kernel has one bit of a word for each."""
 
 Read = npt.NDArray[np.bool_]
 
 
 class Values:
-    """Fields of some texts; ``read`` marks plain texts, and each column access may clear more.
+    """Locations of fields in texts; ``read`` marks the rows of plain texts.
 
-    Rows that are not ``read`` have no meaning.
+    Each conversion excludes (clears) rows that it does not support. Excluded rows have no meaning.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
@@ -128,13 +128,13 @@ class Values:
         self.kind: Buffer = np.zeros((columns, rows), dtype=np.uint8)
 
     def numbers(self, column: int) -> npt.NDArray[np.float64]:
-        """Return numbers that a double holds after one rounding."""
+        """Return a column's numbers; excludes those that do not convert to a double in one rounding."""
         found = np.full(len(self.read), np.nan)
         compiled().sotto_numbers(*self._column(column), address(found))
         return found
 
     def slots(self, column: int, names: SlotNames, other: int) -> Column:
-        """Return the slot of each name, ``other`` for unknown names; excluded if negative."""
+        """Return the slot of each name, ``other`` for unknown names; if that is negative, excludes them."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.entered()
         end = (address(table), entries, seed, address(texts.data), other, address(found))
@@ -148,7 +148,7 @@ class Values:
         return found
 
     def people(self, column: int) -> None:
-        """Exclude rows without a person: a nonblank text of at most 256 bytes, or an integer."""
+        """Exclude rows without a person, which is a nonblank text of at most 256 bytes or an integer."""
         compiled().sotto_names(*self._column(column))
 
     def texts(self, column: int, rows: Column) -> Spans:
@@ -161,7 +161,7 @@ class Values:
 
 
 class Fields:
-    """Reads the values at some paths of nested object names."""
+    """Locates the values of fields, each of which has a path of nested names."""
 
     def __init__(self, paths: Sequence[tuple[str, ...]]) -> None:
         """Take paths of which none is a prefix of another."""
@@ -183,7 +183,7 @@ class Fields:
                 first.append(0)
                 count.append(0)
         self.is_plain = len(names) <= _MOST_NODES and all(map(_is_plain, names))
-        """True if plain events can have these names, at most ``_MOST_NODES``."""
+        """Whether the kernel supports these names: plain, and at most ``_MOST_NODES``."""
         self._names = spans_of(names)
         self._places = self._names.at.astype(np.int32)
         self._tree = [np.array(column, dtype=np.int32) for column in (first, count, leaf)]
@@ -210,7 +210,7 @@ class Fields:
 
 
 def digests(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
-    """Return 16-byte BLAKE2b digests and Kafka partitions; None without a kernel."""
+    """Return the texts' 16-byte BLAKE2b digests and Kafka partitions; None without a kernel."""
     if (library := compiled()) is None:
         return None
     found, homes = np.empty((len(texts), 2), dtype=np.uint64), np.empty(len(texts), dtype=np.int64)

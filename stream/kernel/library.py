@@ -108,7 +108,7 @@ def compiled() -> Any:
 
 @contextmanager
 def use(library: Any) -> Iterator[None]:
-    """Use another kernel, or none, for a while, to compare them."""
+    """Use another kernel, or none, in a ``with`` block, to compare them."""
     before, _Loaded.library = _Loaded.library, library
     try:
         yield

@@ -40,7 +40,7 @@ def both(first: str | None, second: str) -> str:
 
 
 def attribute_of(node: Any, where: str) -> str:
-    """Return the attribute that a node names; else StatementError for the clause ``where``."""
+    """Return the attribute that a node names; otherwise StatementError, with the clause ``where``."""
     column = bare(node) if isinstance(node, exp.Expr) else None
     if (
         not isinstance(column, exp.Column)
@@ -91,7 +91,7 @@ _INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
 
 
 def distinct(declared: str = "") -> str:
-    """Return the message for an unsupported COUNT(DISTINCT …); ``declared`` is the source's person."""
+    """Return the message for an unsupported COUNT(DISTINCT …); ``declared`` tells the source's person column."""
     return (
         f"COUNT(DISTINCT …) counts people, by the column that the source declares as person{declared}; COUNT(*) counts rows, and "
         "SELECT a, COUNT(*) … GROUP BY a shows which values of an attribute there are"
@@ -102,8 +102,8 @@ def distinct(declared: str = "") -> str:
 class AnswerColumn:
     """An aggregate column: its form, condition and attribute.
 
-    ``fraction`` is a share of all rows; ``people`` counts people, by the column ``person``. ``counted``
-    are the columns in COUNT(column), which must exist; tables have no nulls.
+    The form ``fraction`` is a share of all rows; ``people`` counts people by the column ``person``.
+    ``counted`` names the columns in COUNT(column): they must exist, but tables have no nulls to skip.
     """
 
     name: str
@@ -115,7 +115,7 @@ class AnswerColumn:
 
 
 def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> AnswerColumn:
-    """Parse an aggregate over the rows of ``where``; StatementError if it is not supported."""
+    """Parse an aggregate over the rows that satisfy ``where``; StatementError if unsupported."""
     if isinstance(node, exp.Filter):
         inner = condition_of(node.expression.this)
         return measured(name, bare(node.this), both(where, inner), grouped=grouped)

@@ -1,4 +1,4 @@
-"""Statements against a stream: the stream of a name, its queries, and the result table."""
+"""Finds the stream that a statement names, makes its queries, and builds the result table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWERING: Final = ("pmw", "laplace")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stream and its table."""
+    """A stream, as its grant, and the table that it answers about."""
 
     source: TableSource
     grant: GrantRecord
@@ -36,7 +36,7 @@ def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRec
 
     Raises:
         Unknown: neither exists.
-        StatementError: the source has several such streams, or the stream supports no statements.
+        StatementError: several streams on the source are open, or the stream supports no statements.
     """
     tables = {one.source.source: one.source for one in sources}
     grant = next((one for one in grants if one.spec.stream == name), None)
@@ -119,7 +119,7 @@ class Table(Framed, Sequence[dict[str, Any]]):
 
     @property
     def price(self) -> float:
-        """The most ε that the questions rejected for their price may cost; in a dry run all."""
+        """The most ε that the questions rejected for their price may cost; in a dry run, that is all questions."""
         return sum(one.price or 0.0 for one in self.results if one.is_priced)
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ def cost_line(table: Table) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreparedStatement:
-    """A statement with its ``queries``; their results, in the same order, make its table."""
+    """A statement with its ``queries``; ``table`` needs their results in the same order."""
 
     statement: SelectStatement
     plan: StatementPlan
@@ -208,7 +208,7 @@ def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
 def _rank(
     rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column, at: int
 ) -> tuple[bool, float]:
-    """Return a row's sort key by a column; groups sort in the order of their declared domain."""
+    """Return a row's sort key for a column; groups sort in the order of their declared domain."""
     if isinstance(column, Grouped):
         axis = plan.groups.index(column.attribute)
         domains = [source.attributes[name] for name in plan.groups[axis:]]

@@ -1,4 +1,4 @@
-"""Plans a statement: queries to a stream, and the cells of their answers in the result."""
+"""Plans the queries of a statement, and the cells of the result table that their answers fill."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class StreamCheck:
         return None
 
     def _is_hidden(self, query: Mapping[str, Any]) -> bool:
-        """Whether laplace noise hides a sum, or the sum of a mean, which shares ε with its count."""
+        """Whether laplace noise can hide a sum; a mean is a sum and a count, which share its ε."""
         form = next((form for form in _SUMMED if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if (
@@ -130,7 +130,7 @@ MAX_QUESTIONS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class StatementQuestion:
-    """One query without stream and id, for a column and a row (None: all rows)."""
+    """A query without stream and id, whose answer fills a column in one row, or in all rows (None)."""
 
     column: int
     row: int | None
@@ -271,7 +271,7 @@ def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
 
 
 def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
-    """Return a predicate for each value; the bins at the ends include values outside."""
+    """Return a predicate for each value or bin; the first and last bin have no outer edge."""
     quoted = '"' + name.replace('"', '""') + '"'
     match domain:
         case Categories(values=values):

@@ -47,7 +47,7 @@ def columns_of(text: str) -> list[str]:
 
 
 def name_with_signs(text: str) -> str | None:
-    """Return an unquoted FROM name with signs: the parser would read ``a@b`` as the table ``a``."""
+    """Return the unquoted name after FROM if it has signs: the parser would read ``a@b`` as ``a``."""
     tokens = _DIALECT.tokenize(text)
     behind = (place + 1 for place, token in _outermost(tokens) if token.token_type is TokenType.FROM)
     first = last = next(behind, len(tokens))
@@ -60,7 +60,7 @@ def name_with_signs(text: str) -> str | None:
 
 
 def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each condition as written, and with table names before attributes blanked."""
+    """Yield each condition twice: as written, and with blanks in place of table names."""
     tokens = _DIALECT.tokenize(text)
     blanked = _without(text, tokens, tables)
     for place, token in enumerate(tokens):
@@ -141,7 +141,7 @@ _FIRST: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, 
 """First tokens that the parser may read; it logs a warning for most others."""
 
 _MAX_DIGITS: Final = 18
-"""Most digits of a whole number in LIMIT, GROUP BY and ORDER BY."""
+"""Most digits of an integer in LIMIT, GROUP BY and ORDER BY."""
 
 _ONE_NAME: Final = "FROM: name one source or one stream, by its name alone (in double quotes if it has signs)"
 
@@ -161,8 +161,8 @@ Column = Grouped | AnswerColumn
 class SelectStatement:
     """A parsed SELECT; ``order`` has the positions of columns and whether they are descending.
 
-    ``renamed`` are groups named by a column's alias. ``conditions`` are pairs: the text as written, and
-    the same text without table names.
+    ``renamed`` has the names in GROUP BY that are aliases of columns. ``conditions`` are pairs: the text as
+    written, and the same text without table names.
     """
 
     table: str
@@ -250,7 +250,7 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
 
 
 def _table(select: exp.Select) -> tuple[str, set[str]]:
-    """Return the table and its names, and remove these names from the attributes."""
+    """Return the table's name and all names for it; remove these names before attributes."""
     clause = select.args.get("from_")
     table = clause.this if clause is not None else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):

@@ -1,6 +1,7 @@
-"""Tables with declared attributes, predicates over them, and exact private counts and sums.
+"""Reads tables with declared attributes, and computes exact private counts and sums over them.
 
-Names are imported on first use: a process that reads one table needs no parser of predicates.
+Reading order: ``rows``, ``people`` (contribution bound), ``columns_table`` (counts), ``predicates``, ``store``.
+Names are imported on first use, so that a process that reads one table does not load the SQL parser.
 """
 
 from __future__ import annotations

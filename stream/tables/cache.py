@@ -18,7 +18,7 @@ def _one(_: object) -> int:
 class BoundedCache(Generic[Key, Value]):
     """An LRU cache with a total weight of at most ``capacity``; each value weighs 1 by default.
 
-    Thread-safe. A value heavier than the whole capacity is not cached.
+    Thread-safe. A value that weighs more than ``capacity`` is not cached.
     """
 
     def __init__(self, capacity: int, weigh: Callable[[Value], int] = _one) -> None:
@@ -59,7 +59,7 @@ class BoundedCache(Generic[Key, Value]):
 
 
 class RecentCache(Generic[Key, Value]):
-    """Caches between ``capacity`` and twice as many recent values; fast, not thread-safe."""
+    """Caches the last ``capacity`` values in use and up to as many older ones; not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

@@ -34,10 +34,10 @@ _MOST_AXES: Final = 64
 _WORD_BITS: Final = 64
 _MOST_CUTS_BY_BITMAP: Final = 8
 _BLOCK_ROWS: Final = 1 << 20
-"""Rows per block, a multiple of 64, so that wide arrays are never as long as a table."""
+"""Rows per block, a multiple of 64; temporary arrays have the length of a block, not of the table."""
 
 UNKEYED: Final = bytes(32)
-"""The key for public or invented tables, which need no secret."""
+"""The key for public or synthetic tables, which need no secret."""
 
 _BitmapKey = (
     tuple[str, Literal["below"], int] | tuple[str, Literal["bit"], int] | tuple[str, Literal["among"], Cuts]
@@ -46,7 +46,7 @@ _BitmapKey = (
 
 @dataclass(frozen=True, slots=True)
 class Everyone:
-    """All rows of all people, counted ones first: at most ``contribution`` per person."""
+    """All rows of all people; the counted rows, at most ``contribution`` per person, come first."""
 
     person: str
     contribution: int
@@ -55,17 +55,17 @@ class Everyone:
 
 
 class PrivateTable:
-    """The rows of a table that count, as codes of its declared attributes, with exact counts and sums.
+    """The counted rows of a table as codes of its declared attributes; computes exact counts and sums.
 
-    All names with ``private``, counts and totals are private: they may only be used with noise.
+    Counts, totals and all names with ``private`` are private: they may only be used with noise.
 
-    - A counted row changes each count, and one count of disjoint cells, by at most 1, and a total by
-      at most ``sum_sensitivity``.
-    - A person is one row or, if rows have persons, at most ``contribution`` counted rows;
-      ``people_count`` changes by at most 1.
-    - The time of a count or total does not depend on the rows' content.
-    - ``public_size``: number of the file's rows, or of its people and unnamed rows, including those
-      left out. It is equal for all neighbors that replace a person.
+    - One more counted row changes each count by at most 1, but only one of the counts of disjoint
+      cells, and a total by at most ``sum_sensitivity``.
+    - One person has one row or, with a person column, at most ``contribution`` counted rows, and
+      changes ``people_count`` by at most 1.
+    - The time that a count or total takes does not depend on the rows' content.
+    - ``public_size`` is the number of rows in the file or, with a person column, of people plus unnamed
+      rows, including rows left out. It is equal for all neighbors that replace a person.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PrivateTable:
 
     @classmethod
     def of(cls, rows: Rows, source: TableSource, key: bytes = UNKEYED) -> PrivateTable:
-        """Build the table of a source's rows; ``key`` chooses the rows that count."""
+        """Build the table of a source's rows; ``key`` determines which rows of a person count."""
         if rows.people is None:
             return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count)
         found = choose(rows.private_codes, rows.people, source.contribution, contribution_key(key, source.source))
@@ -116,7 +116,7 @@ class PrivateTable:
         return cls.of(Rows.load(source, frame), source, key)
 
     def rows(self) -> Rows:
-        """Return all rows, including those that do not count."""
+        """Return all rows, also rows that do not count."""
         if self.everyone is None:
             return Rows(self.attributes, self.private_codes, self.public_size)
         return Rows(self.attributes, self.everyone.private_codes, self.public_size, self.everyone.people)
@@ -141,9 +141,9 @@ class PrivateTable:
         return known
 
     def people_count(self, predicate: Predicate) -> int:
-        """Return the exact number of people with a matching row, counted or not: private.
+        """Return the exact number of people with a matching row, even one that does not count: private.
 
-        Errors as from ``count``. Without persons each row is one person.
+        Errors as in ``count``. Without a person column, each row is one person.
         """
         if self.everyone is None:
             return self.count(predicate)
@@ -152,7 +152,7 @@ class PrivateTable:
             if self._every_row is None:
                 self._every_row = PrivateTable(self.attributes, self.everyone.private_codes)
             whose, count = self.everyone.people.private_numbers, self.everyone.people.count
-            # Other rows mark an extra person instead of being skipped, so that the time is constant.
+            # Rows that do not match mark an extra person, so that the time is constant.
             found = np.zeros(count + 1, dtype=np.bool_)
             for block, inside in self._every_row.private_inside(predicate):
                 found[np.where(inside, whose[block], count)] = True
@@ -167,8 +167,8 @@ class PrivateTable:
     def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
         """Return the exact sum of value − centre over the matching rows: private.
 
-        Values are clamped or left out as declared, so ``sum_sensitivity`` of the domain and the same
-        centre bounds the effect of a row. DataError if the attribute has no integers, and as from ``count``.
+        Values are clamped, or their rows left out, as declared; so ``sum_sensitivity`` with the same centre
+        bounds the effect of one row. DataError if the attribute is no integer, and as in ``count``.
         """
         [(name, domain)] = self._declared((attribute,)).items()
         integers = summable(domain, f"attribute {shown(name)}")
@@ -189,7 +189,7 @@ class PrivateTable:
         """Return the exact number of matching rows in each cell: private.
 
         One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
-        unknown or repeated, if there are more than ``max_cells`` cells, and as from ``count``.
+        unknown or repeated, if there are more than ``max_cells`` cells, and as in ``count``.
         """
         shape = tuple(domain.size for domain in self._declared(attributes).values())
         size = math.prod(shape)
@@ -206,7 +206,7 @@ class PrivateTable:
                 for name, length in zip(attributes, shape, strict=True):
                     cell *= length
                     cell += self.private_codes[name][block]
-                # Other rows fall into an extra cell instead of being skipped, so that the time is constant.
+                # Rows that do not match are counted in an extra cell, so that the time is constant.
                 counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
             known = counted[:size].reshape(shape)
             known.setflags(write=False)
@@ -216,13 +216,13 @@ class PrivateTable:
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
         """Return the exact number of rows in each of these cells: private.
 
-        A cell has one code per attribute in the given order; the universe may have any size. DataError if
-        an attribute is unknown or repeated, or a cell is invalid.
+        A cell has one code per attribute in the given order; the number of possible cells is unlimited.
+        DataError if an attribute is unknown or repeated, or a cell is invalid.
         """
         return self._index(attributes).counts(cells)
 
     def private_inside(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
-        """Yield blocks of rows with a mask of matching rows. Errors as from ``count``."""
+        """Yield blocks of rows, each with a mask of matching rows. Errors as in ``count``."""
         bits = self._bits(predicate).view(np.uint8)
         for block in self._blocks():
             rows = block.stop - block.start
@@ -252,7 +252,7 @@ class PrivateTable:
         return index
 
     def _bits(self, predicate: Predicate) -> Bitmap:
-        # Empty or full parts take no shortcut, as the time would reveal private data.
+        # There is no shortcut for empty or full bitmaps: the time would reveal private data.
         return evaluate(
             predicate,
             lambda holds: self._everyone if holds else self._nobody,
@@ -270,7 +270,7 @@ class PrivateTable:
         if len(leaf.cuts) > _MOST_CUTS_BY_BITMAP:
             inside = membership(leaf.cuts, leaf.size)
             return self._kept((leaf.attribute, "among", leaf.cuts), lambda codes: inside[codes])
-        # The rows below each cut include those below the previous one; the differences are ranges.
+        # The XOR of the bitmaps "code < cut" over increasing cuts has the rows inside the ranges.
         return reduce(np.bitwise_xor, [self._below(leaf.attribute, leaf.size, cut) for cut in leaf.cuts])
 
     def _below(self, attribute: str, size: int, cut: int) -> Bitmap:

@@ -1,6 +1,6 @@
 """Converts values to codes, and comparisons to exact sets of codes.
 
-``Shapes`` caches predicates that differ only in their numbers.
+``Shapes`` parses a predicate fast if it differs from an earlier one only in its numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_DECIMAL_EXPONENT = 30
 
 
 def number(text: str) -> Decimal:
-    """Read a number literal exactly; its decimal exponent is at most 30 either way."""
+    """Parse a number literal exactly; PredicateError unless its exponent is from −30 to 30."""
     try:
         value = Decimal(text)
     except ArithmeticError:
@@ -53,13 +53,13 @@ def number(text: str) -> Decimal:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A declared attribute."""
+    """A declared attribute; converts comparisons with it to predicates, and its values to codes."""
 
     name: str
     domain: Domain
 
     def compare(self, operator: Operator, literal: Constant) -> Predicate:
-        """Return the predicate of rows whose value compares so with the literal."""
+        """Return the predicate ``attribute operator literal``."""
         match self.domain:
             case Categories():
                 found = self._equal_category(operator, literal)
@@ -80,8 +80,8 @@ class Attribute:
     def code(self, value: str | float) -> int:
         """Return the code of a value; PredicateError if it is not in the domain.
 
-        Invalid values of rows are clamped, mapped to ``other`` or left out. Those of questions are
-        refused, so that an answer is never about another cell.
+        Invalid values in rows are clamped, mapped to ``other`` or left out. Invalid values in questions
+        are refused, so that an answer is never about another cell.
         """
         match self.domain:
             case Categories():
@@ -102,7 +102,7 @@ class Attribute:
                 return min(bisect_right(edges, float(value)), size) - 1
 
     def refusal_of_truth(self, *, truth: bool) -> str:
-        """Return the message on what to write in place of TRUE or FALSE."""
+        """Return the message for a comparison with TRUE or FALSE."""
         word = str(truth)
         if not isinstance(self.domain, Categories):
             return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
@@ -146,7 +146,7 @@ class Attribute:
         return code
 
     def _below_integer(self, domain: Integers, operator: Operator, literal: Decimal) -> Predicate:
-        """Return the predicate of =, < or <=, or of the operator that the given one negates."""
+        """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
         match operator:
             case "<" | ">=":
@@ -157,7 +157,7 @@ class Attribute:
                 return codes(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
 
     def _below_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
-        """Return the predicate of < or <=, or of the operator that the given one negates."""
+        """Return the predicate for < or <=; for >= or >, the one that ``compare`` negates."""
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
@@ -181,12 +181,12 @@ LONGEST: Final = 512
 """Longest text with a cached shape; shapes of longer texts rarely repeat."""
 
 Ranges = tuple[tuple[str, int, int, int], ...]
-"""Attributes by name: size, and a half-open range of codes, neither empty nor all."""
+"""For each attribute, sorted: name, size, and a half-open range of some but not all codes."""
 
 _Ends = tuple[tuple[int, int], ...]
-"""Numbers of the text that cut a range, each with the amount to subtract."""
+"""Positions of numbers that bound a range, each with the amount to subtract from the number."""
 _Range = tuple[str, int, int, int, _Ends, _Ends]
-"""An attribute, its size, its range by constants, and the cuts from below and above."""
+"""An attribute, its size, its range by constants, and the numbers that raise or lower its ends."""
 _Shape = tuple[_Range, ...]
 
 _HOLE: Final = "\0"
@@ -207,7 +207,7 @@ def predicate_of(ranges: Ranges) -> Predicate:
 
 
 class Shapes:
-    """Caches the shapes of predicates, texts without their numbers; thread-safe."""
+    """Caches shapes: texts of predicates without their numbers; thread-safe."""
 
     def __init__(self, find: Callable[[str], Attribute | None], parse: Callable[[str], Predicate]) -> None:
         """Set the lookup of attributes, and the parser of any text."""
@@ -277,7 +277,7 @@ def _all_of(attribute: Attribute) -> _Range:
 def _held(
     attribute: Attribute, known: _Range, operator: str | None, constant: str | None, place: int
 ) -> _Range | None:
-    """Add a comparison with a number or a constant; operator None means BETWEEN."""
+    """Narrow a range by a comparison (operator None: BETWEEN); None if the result is no range."""
     name, size, low, high, lows, highs = known
     domain = attribute.domain
     if constant is not None:

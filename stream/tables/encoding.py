@@ -1,11 +1,11 @@
 """Encodes cells as codes, and hashes words of codes (SipHash).
 
-Each cell is encoded by the declared domain alone, independent of other cells: otherwise one
-person's row could change another's, and a count could move by more than 1.
+Each cell is encoded by the declared domain alone, whatever the other cells are. Otherwise one person's
+row could change another person's row, and one person could change a count by more than 1.
 
 - An undeclared or missing category becomes ``other``; without ``other`` its row is left out.
-- A number out of range is clamped, or its row is left out (``reject``); so are infinities.
-- The row of a missing, invalid or (for integers) fractional number is always left out.
+- A number out of range, also an infinite one, is clamped, or its row is left out (``reject``).
+- A row with a missing, invalid or (for integers) fractional number is always left out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Encoder:
         self._enum = pl.Enum(domain.values if isinstance(domain, Categories) else ())
 
     def __call__(self, column: pl.Series) -> tuple[CodeArray, Mask]:
-        """Return each row's code, and a mask of rows with a code; other codes are invalid.
+        """Return each row's code, and a mask of rows with a code; codes outside the mask are invalid.
 
         DataError if the column's type, which the file declares for all rows, is neither text nor numbers.
         """
@@ -78,7 +78,7 @@ def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mas
 
 
 def _whole_codes(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return ``integer_codes`` of a column of an integer type."""
+    """Do the same as ``integer_codes`` for a column with an integer type."""
     known = column.is_not_null().to_numpy()
     cells = column.cast(pl.Int64).fill_null(domain.minimum).to_numpy()
     if domain.outside == "reject":
@@ -111,7 +111,7 @@ def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray
 
 
 def as_text(name: str, column: pl.Series) -> pl.Series:
-    """Convert a column's cells to the texts of categories."""
+    """Convert a column's cells to text, to compare them with categories."""
     kind = column.dtype
     if kind.is_float():
         # Some writers turn integers into floats if a cell is missing: 1.0 is still the category '1'.
@@ -134,7 +134,7 @@ def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
         raise ColumnError("no numbers", name, _type_name(kind))
     if kind.is_float() and kind != pl.Float64:
-        # Use the shortest decimal, as for CSV and categories: 0.7 is not below an edge 0.7.
+        # Convert 32-bit floats by their shortest decimals, as in CSV: 0.7 is not below an edge of 0.7.
         column = column.cast(pl.String)
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
@@ -148,12 +148,12 @@ Words = npt.NDArray[np.uint64]
 
 _START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _BLOCK: Final = 1 << 14
-"""Messages hashed at a time, so few that they stay in a core's cache."""
+"""Messages hashed at a time; they fit the cache of a processor core."""
 _END: Final = 0xFF
 
 
 def siphash(keys: Words, messages: Words) -> Words:
-    """Return SipHash of each row of 64-bit words, under its row of ``keys`` or the only one."""
+    """Return the SipHash of each row of 64-bit words; its key is the same row of ``keys``, or the only row."""
     found = np.empty(len(messages), dtype=np.uint64)
     for start in range(0, len(messages), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -177,7 +177,7 @@ def _hashed(keys: Words, messages: Words) -> Words:
 
 
 def _rounds(state: list[Words], count: int) -> None:
-    """Apply rounds of the hash in place; sums are modulo 2⁶⁴."""
+    """Apply ``count`` rounds of SipHash to ``state`` in place; sums are modulo 2⁶⁴."""
     v0, v1, v2, v3 = state
     for _ in range(count):
         v0 += v1

@@ -1,8 +1,8 @@
-"""Predicates in normal form: a small immutable tree over sets of attribute codes.
+"""Predicates in normal form: small immutable trees over sets of attribute codes.
 
 NOT is pushed down into the leaves, AND and OR are flattened, sorted and deduplicated, and leaves of
 one attribute under the same AND or OR are merged. So most spellings of a predicate share a tree and
-a cache entry. Different trees with the same meaning only cost another count.
+a cache entry. If two trees have the same meaning, the same count is only computed twice.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Rows that satisfy all of at least two parts; leaves have distinct attributes."""
+    """Rows that satisfy all parts: two or more; those of type ``Codes`` have distinct attributes."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that satisfy one of at least two parts; leaves have distinct attributes."""
+    """Rows that satisfy any of two or more parts; those of type ``Codes`` have distinct attributes."""
 
     parts: tuple[Predicate, ...]
 
@@ -110,7 +110,7 @@ def evaluate(
     both: Callable[[Result, Result], Result],
     either: Callable[[Result, Result], Result],
 ) -> Result:
-    """Fold a predicate from its leaves up; every leaf is visited."""
+    """Compute a result from the leaves up: ``both`` combines parts of AND, ``either`` parts of OR."""
     match predicate:
         case Constant(holds):
             return constant(holds)
@@ -134,7 +134,7 @@ def attributes_of(predicate: Predicate) -> frozenset[str]:
 
 
 def _merged(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
-    """Deduplicate parts; merge an attribute's n leaves where ``needed(n)`` of them hold."""
+    """Deduplicate parts; merge n leaves of an attribute to the codes that ``needed(n)`` or more have."""
     merged: set[Predicate] = set()
     leaves: dict[str, list[Codes]] = {}
     for part in parts:

@@ -1,7 +1,7 @@
-"""Applies contribution bounds: chooses which rows of each person count.
+"""Applies contribution bounds: chooses the rows of each person that count.
 
-The rows with the least keyed hashes count. A row's hash depends on the person, the row, and the
-number of equal rows of the same person before it. So the choice depends only on the person's own
+The rows with the smallest keyed hashes count. A row's hash depends on the person, the row's codes, and
+a number that distinguishes the person's equal rows. So the choice depends only on the person's own
 rows, not on their order or on other people. Every row is hashed and sorted.
 """
 
@@ -23,9 +23,9 @@ Numbers = npt.NDArray[np.uint32]
 NAME_BYTES: Final = 16
 """Length of the digest of a person's name."""
 PERSON_BYTES: Final = 44
-"""Most memory of choosing rows per person: names in two orders, and places."""
+"""Most bytes per person while rows are chosen: digests of names in two orders, and positions."""
 CHOOSING_BYTES: Final = 32
-"""Most memory per row besides codes: owner, hash, rank and place, before and after."""
+"""Most bytes per row, besides codes, while rows are chosen: person, hash, rank and position."""
 
 _WHOLE_NUMBER: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
@@ -38,7 +38,7 @@ _PURPOSE: Final = b"sotto contribution v1"
 
 @dataclass(frozen=True, slots=True)
 class RowOwners:
-    """Each row's person number, and each person's name as a digest of two words.
+    """The number of each row's person, and a digest (two 64-bit words) of each person's name.
 
     ``private_unnamed`` counts the file's rows without a person, which are not in the table.
     """
@@ -49,20 +49,20 @@ class RowOwners:
 
     @property
     def count(self) -> int:
-        """Number of people in the file, including those without a row in the table."""
+        """Number of people in the file, including people without a row in the table."""
         return len(self.private_names)
 
     @property
     def public_size(self) -> int:
-        """Number of people and unnamed rows, which does not depend on the content of a row."""
+        """Number of people plus unnamed rows; it does not depend on the attributes of a row."""
         return self.count + self.private_unnamed
 
 
 def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     """Return each row's person as text, and a mask of rows with a missing or blank name.
 
-    Names are stripped, and whole numbers have one form, as some writers turn 1 into 1.0 if another
-    row's cell is missing. DataError if the column's type is not that of categories.
+    Names are stripped, and 1.0 becomes 1, because some programs write a column of integers as floats if
+    a cell is missing. ColumnError if the column's type cannot be read as text.
     """
     texts = as_text(name, column)
     if not column.dtype.is_integer():
@@ -74,16 +74,16 @@ def named(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
 
 
 class PeopleNumbers:
-    """Numbers the people in batches of a column, in no order."""
+    """Gives each name in a person column a number, over all batches; numbers are in no order."""
 
     def __init__(self, column: str) -> None:
         self.column: Final = column
         self._texts = pl.Categories.random()
-        # The mapping lives as long as a series of its type.
+        # Polars keeps the mapping as long as a series of its type exists.
         self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
 
     def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
-        """Return person numbers, and a mask of rows with a person; other numbers are invalid."""
+        """Return each row's person number, and a mask; numbers outside the mask are invalid."""
         texts, nobody = named(self.column, column)
         somebody = ~nobody
         asked = (
@@ -110,7 +110,7 @@ def contribution_key(key: bytes, source: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """All rows, counted ones first; ``private_numbers`` has their people in that order."""
+    """Indexes of all rows, the ``private_counted`` counted rows first; ``people`` is in this order."""
 
     private_order: Numbers
     private_counted: int
@@ -118,7 +118,7 @@ class Chosen:
 
 
 def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: bytes) -> Chosen:
-    """Choose ``most`` rows of each person, independent of row order and person numbers.
+    """Choose at most ``most`` rows of each person, regardless of row order and person numbers.
 
     The order of the result depends only on the rows' content.
     """
@@ -137,7 +137,7 @@ def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: by
 
 
 def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of people with at most ``_GROUP_ROWS`` rows, or of a single person."""
+    """Yield ranges of people who have at most ``_GROUP_ROWS`` rows together; or a single person."""
     rows = np.cumsum(np.bincount(whose, minlength=people))
     low = done = 0
     while low < people:
@@ -149,7 +149,7 @@ def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:
 def _chosen(
     codes: Mapping[str, CodeArray], rows: Numbers, whose: Numbers, names: Words, most: int, key: bytes
 ) -> Iterator[tuple[npt.NDArray[np.intp], Mask]]:
-    """Yield parts of the rows sorted by person and hash, and a mask of counted rows."""
+    """Yield the order of rows by person and hash in parts, each with a mask of counted rows."""
     own = siphash(np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _twice(names)).reshape(-1, 2)
     hashes = np.empty(len(whose), dtype=np.uint64)
     for block in _blocks(len(whose), _HASH_ROWS):
@@ -173,14 +173,14 @@ def _blocks(rows: int, size: int) -> Iterator[slice]:
 
 
 def _hash_ranges(rows: int) -> Iterator[tuple[np.uint64, np.uint64]]:
-    """Yield as many equal ranges of hashes as ``rows`` make groups."""
+    """Divide all hashes into equal ranges, one for each ``_GROUP_ROWS`` rows."""
     parts = -(-rows // _GROUP_ROWS)
     for part in range(parts):
         yield np.uint64((part << 64) // parts), np.uint64(((part + 1 << 64) // parts) - 1)
 
 
 def _sorted_parts(whose: Numbers, hashes: Words, people: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yield rows sorted by person and hash; a person's rows beyond a group, in parts."""
+    """Yield the order by person and hash; in parts if one person exceeds ``_GROUP_ROWS``."""
     if len(whose) <= _GROUP_ROWS:
         yield _sorted(whose, hashes, people)
         return
@@ -190,13 +190,13 @@ def _sorted_parts(whose: Numbers, hashes: Words, people: int) -> Iterator[npt.ND
 
 
 def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
-    """Count the equal rows of the same person before each row, in any order."""
+    """Number the equal rows of each person from 0, in any order."""
     ranks = np.empty(len(whose), dtype=np.uint32)
     if len(whose) <= _GROUP_ROWS:
         order = _sorted(whose, hashes, people)
         ranks[order] = _ranks(whose[order], hashes[order])
         return ranks
-    # For one person, sort a group at a time and remember at most a group of distinct rows.
+    # A single person: each pass over the rows handles one range of hashes, which bounds memory.
     for first, last in _hash_ranges(len(whose)):
         known, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
         for block in _blocks(len(whose), _GROUP_ROWS):
@@ -217,13 +217,13 @@ def _ranks_of_equals(whose: Numbers, hashes: Words, people: int) -> Numbers:
 
 
 def _twice(names: Words) -> Words:
-    """Append 0 and 1 to each name: the messages for a person's two key words."""
+    """Return each name with 0 and with 1 appended; their hashes are the person's key of two words."""
     doubled = np.repeat(names, 2, axis=0)
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
 
 
 def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
-    """Pack each row's codes into words, in the order of attribute names."""
+    """Pack each row's codes into 64-bit words, in the order of attribute names."""
     width = sum(column.dtype.itemsize for column in codes.values())
     found = np.zeros((rows, -(-width // _WORD_BYTES) * _WORD_BYTES), dtype=np.uint8)
     at = 0
@@ -237,7 +237,8 @@ def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
 def _sorted(whose: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
     """Sort rows by person and hash; equal rows have no order.
 
-    Both are truncated to one word, which sorts much faster; on collisions, the full values decide.
+    Person and truncated hash are packed into one word, which sorts much faster; if two different rows
+    have the same word, the full values are sorted.
     """
     bits = np.uint64(max(1, (people - 1).bit_length()))
     key = (whose.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)

@@ -2,7 +2,7 @@
 
 Allowed are AND, OR, NOT, parentheses, TRUE, FALSE, attribute names (bare or in double quotes), strings in single
 quotes, numbers, and between one attribute and literals the comparisons = <> != < <= > >=, BETWEEN and IN.
-Both the tokens, before parsing, and the syntax tree, after parsing, are checked.
+The tokens are checked before parsing, and the syntax tree is checked afterwards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
     exp.GT: (">", "<"),
     exp.GTE: (">=", "<="),
 }
-"""Each comparison, and its form with the operands exchanged."""
+"""The operator of each comparison, and its operator after the operands are exchanged."""
 
 _ALLOWED_TOKENS: Final = frozenset(
     TokenType[name]
@@ -113,7 +113,7 @@ class PredicateParser:
         return self._shapes.parse(text)
 
     def ranges(self, text: str) -> Ranges | None:
-        """Return a text's ranges by attribute; None if it is not known to be ranges."""
+        """Return a predicate as ranges by attribute; None if ``Shapes`` does not know its shape."""
         return self._shapes.ranges(text)
 
     def _in_full(self, text: str) -> Predicate:
@@ -347,7 +347,7 @@ def remedy_of(text: str, usual: str) -> str:
 
 
 def _hint(tokens: Sequence[Token]) -> str | None:
-    """Return what to write in place of the first token, which is not allowed."""
+    """Return the remedy for the first token, which is not allowed."""
     first, *following = tokens
     kinds = [token.token_type for token in following]
     if first.text == "`":

@@ -1,4 +1,4 @@
-"""Reads and encodes the rows of a table in batches, before a contribution bound applies."""
+"""Reads and encodes the rows of a table in batches; ``people`` applies the contribution bound later."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _text(cell: object) -> str | None:
 
 
 class GrowingColumn:
-    """Items of one type, once in memory: large arrays are mapped, and grow in place without a copy."""
+    """An array that grows in place: the system remaps large arrays, so no copy is made."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._items: npt.NDArray[Any] = np.empty(0, dtype=kind)
@@ -89,7 +89,7 @@ class GrowingColumn:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A batch of rows that are in the table, as codes, with their people's numbers."""
+    """An encoded batch: codes by attribute, and the number of each row's person."""
 
     private_codes: Mapping[str, CodeArray]
     private_numbers: Numbers | None
@@ -107,7 +107,7 @@ class RowEncoder:
         self._people = None if source.person is None else PeopleNumbers(source.person)
 
     def encode(self, cells: pl.DataFrame) -> Coded:
-        """Encode a batch, without rows that a domain rejects or that lack their person.
+        """Encode a batch, without rows that a domain rejects or that have no person.
 
         DataError if a column is neither text nor numbers; no error depends on a cell.
         """
@@ -127,7 +127,7 @@ class RowEncoder:
         return Coded(encoded, numbers, cells.height, unnamed)
 
     def sheet(self, sheet: Sheet) -> Iterator[Coded]:
-        """Encode the batches of a file of the table; ColumnError if it lacks a column."""
+        """Encode one file of the table in batches; ColumnError if the file lacks a column."""
         names = columns_of(self._source)
         try:
             require(names, sheet.types, self._source.person)
@@ -136,13 +136,13 @@ class RowEncoder:
             raise error.in_file(sheet.name) from None
 
     def people(self) -> PeopleNumbers | None:
-        """Return the people so far; None if rows have no person."""
+        """Return the numbers of the people so far; None if the source has no person column."""
         return self._people
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as codes of the declared attributes, with their owners if rows have persons.
+    """Encoded rows: codes by declared attribute and, with a person column, the rows' people.
 
     ``file_row_count`` includes the rows that were left out.
     """
@@ -161,7 +161,7 @@ class Rows:
     def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
         """Read a source's rows from its path or from ``frame``, and encode them.
 
-        Rows that a domain rejects or that lack their person are left out. DataError if the table or a
+        Rows that a domain rejects or that have no person are left out. DataError if the table or a
         column is missing or unreadable; no error depends on a cell of a well-formed file.
         """
         encoder = RowEncoder(source)
@@ -200,16 +200,16 @@ class Gathered:
             raise UnreadableError(f"more than {MAX_ROWS} rows")
 
     def rows(self, names: Words | None) -> Rows:
-        """Join all batches once; ``names`` are the digests of people's names, if any."""
+        """Join all batches (only once); ``names`` are the digests of people's names, if any."""
         codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
         people = None if names is None else RowOwners(self._numbers.joined(), names, self.private_unnamed)
         return Rows(self._source.attributes, codes, self.file_row_count, people)
 
 
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:
-    """Read the columns of a source from the table at ``path`` at once, as texts and numbers.
+    """Read a source's columns from the table at ``path`` into one frame of texts and numbers.
 
-    Files may have different types of a column; codes and people are those of the table.
+    Files may have different types for a column; the frame is encoded to the same codes and people.
     """
     names = columns_of(source)
     batches: list[pl.DataFrame] = []

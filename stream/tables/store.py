@@ -1,4 +1,7 @@
-"""Caches a process's tables and predicates, which its streams share, and makes fingerprints of tables."""
+"""Caches tables and predicates for all streams of a process, and computes fingerprints of tables.
+
+A fingerprint is a keyed digest of a table; a worker answers only from data with the registered fingerprint.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,16 @@ _HASHED_ROWS: Final = 1 << 16
 
 
 class _Current(NamedTuple):
+    """The latest table of a source, and the stamp and fingerprint of its data."""
+
     stamp: Stamp
     table: PrivateTable
     fingerprint: str
 
 
 class _Known(NamedTuple):
+    """The fingerprint of a source's data for one version, valid while stamp and source are the same."""
+
     stamp: Stamp
     source: TableSource
     fingerprint: str
@@ -57,15 +64,15 @@ class _Parser(NamedTuple):
 class TableStore:
     """Caches the latest table of each source; older ones are freed once unreferenced.
 
-    - ``keys``: 32 bytes each. The first makes fingerprints, and all are tried to match one; the key
-      of its fingerprint chooses which of a person's rows count.
-    - ``overrides``: tables in memory by the name of their source.
-    - ``read`` reads a table. ``stamp`` changes if the table may have changed; until then an unreadable
-      table is not read again.
-    - ``keeps=False``: only fingerprints are kept.
+    - ``keys``: 32 bytes each. The first key makes new fingerprints; all keys are tried to match a
+      registered one. The key of a fingerprint also determines which of a person's rows count.
+    - ``overrides``: tables in memory by source name, which replace the sources' paths.
+    - ``read`` reads a table. ``stamp`` returns a value that changes if the table may have changed; until
+      then an unreadable table is not read again.
+    - ``keeps=False``: tables are not kept, only their fingerprints.
 
-    After unexpected data, a store or database is read again only after ``RETRY_SECONDS``. Thread-safe:
-    reading one source does not block the others.
+    If an object store or database lacks an expected table, it is read again only after ``RETRY_SECONDS``.
+    Thread-safe: reading one source does not block the others.
     """
 
     def __init__(
@@ -98,7 +105,7 @@ class TableStore:
 
     @classmethod
     def keyed_by(cls, key: NoiseKey, **options: Any) -> TableStore:
-        """Create a store with these options, and keys derived from the noise key and the older ones."""
+        """Create a store with these options; its keys are derived from the noise key and older ones."""
         return cls(*map(table_key, (key, *key.older)), **options)
 
     def put(self, source_name: str, frame: Frame) -> None:
@@ -109,10 +116,10 @@ class TableStore:
     def get(
         self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
     ) -> PrivateTable:
-        """Return the source's current table, or the one with the expected fingerprint.
+        """Return the source's current table; it must have the expected fingerprint, if one is given.
 
-        A table with the fingerprint is returned while it is referenced, even if its file has changed since.
-        DataError if the data has another fingerprint.
+        A table in memory with this fingerprint is returned even if its file has changed since.
+        DataError if the file's data has another fingerprint.
         """
         if (known := self.at_hand(source, expected_fingerprint)) is not None:
             return known
@@ -137,7 +144,7 @@ class TableStore:
         return known if known is not None and known.is_of(source) else None
 
     def fingerprint(self, source: TableSource, version: int = FIRST_VERSION) -> str:
-        """Return the fingerprint of the source's current table as this version."""
+        """Return the fingerprint of the source's current table; it includes the ``version``."""
         with self._one_at_a_time(source):
             stamp = self._stamp_of(source)
             known = self._known.get((source.source, version))
@@ -167,7 +174,7 @@ class TableStore:
         return known
 
     def ranges(self, source: TableSource, text: str) -> Ranges | None:
-        """Return a predicate's ranges by attribute; None if it is not known to be ranges."""
+        """Return a predicate as ranges by attribute; None if ``Shapes`` does not know its shape."""
         return self._parser(source).parser.ranges(text)
 
     def _parser(self, source: TableSource) -> _Parser:
@@ -231,7 +238,7 @@ class TableStore:
         try:
             return self._read(source)
         except UnreadableError as refused:
-            # A missing file's stamp does not change when the file appears.
+            # The stamp of a missing file has one item and does not change when the file appears.
             if refused.lasting and len(stamp) > 1:
                 self._unreadable[source.source] = (stamp, source, refused)
             raise
@@ -243,17 +250,17 @@ def table_key(key: NoiseKey) -> bytes:
 
 
 def _chosen_by(key: bytes, table: PrivateTable, source: TableSource) -> PrivateTable:
-    """Choose the counted rows again, by another key."""
+    """Return the table with the counted rows that another key chooses."""
     return table if table.everyone is None else PrivateTable.of(table.rows(), source, key)
 
 
 def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
     """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
 
-    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the
-    owners of rows, which rows count, and a public number of rows or people. The order of rows matters
-    unless they have persons or come from a database. The version is included, as it is private whether
-    the data changed.
+    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the rows'
+    people, which rows count, and a public number of rows or people. The order of rows matters unless
+    the source has a person column or is a database. Each version has another digest even for equal
+    data, because it is private whether the data changed.
     """
     if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
@@ -284,11 +291,11 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
         add_column(rows.people.private_numbers)
         add_column(rows.people.private_names)
         if rows_are_public(source) and rows.people.private_unnamed:
-            # If there are no such rows, the names determine the number.
+            # Without unnamed rows, the names determine this number.
             add(b"people of the file")
             add(table.public_size.to_bytes(8, "little"))
     elif source.neighbors == "replace" and table.public_size != table.private_row_count:
-        # If no row is left out, the codes determine the number.
+        # If no row is left out, the codes determine this number.
         add(b"rows of the file")
         add(table.public_size.to_bytes(8, "little"))
     if version != FIRST_VERSION:
@@ -303,9 +310,9 @@ def _is_in_database(source: TableSource) -> bool:
 
 
 def _multiset(codes: Mapping[str, CodeArray], rows: int, key: bytes) -> bytes:
-    """Hash rows independent of order: their number and two sums of keyed hashes mod 2⁶⁴.
+    """Hash rows regardless of their order: their number and two sums of keyed hashes mod 2⁶⁴.
 
-    Collisions cannot be found without the key. The result is private, for the digest alone.
+    Collisions cannot be found without the key. The result is private; only the digest may use it.
     """
     keys = (
         np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)

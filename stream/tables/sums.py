@@ -1,4 +1,4 @@
-"""Sums of integer attributes: their values and sensitivity."""
+"""Computes the sensitivity of counts and of sums of integer attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stream.tables.table_errors import DataError
 
 
 def summable(domain: Domain, described: str = "the attribute") -> Integers:
-    """Return the domain if it has integers; DataError if it has names or bins."""
+    """Return the domain if it is one of integers; DataError for categories or bins."""
     if not isinstance(domain, Integers):
         raise DataError(f"{described} has no sum; declare it as integers")
     return domain
@@ -19,8 +19,8 @@ def summable(domain: Domain, described: str = "the attribute") -> Integers:
 def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
     """Restrict a domain to the range of values that a predicate allows.
 
-    The result depends on the predicate's conditions on this attribute alone, so it is public; it may
-    be wider than necessary. If no value is allowed, it is the whole domain.
+    The result depends only on the predicate's conditions on this attribute, so it is public; it may be
+    wider than necessary. If the predicate allows no value, the result is the unchanged domain.
     """
     whole, none = (0, domain.size), (domain.size, 0)
     first, end = evaluate(
@@ -39,8 +39,8 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
     """Return the most by which ``PrivateTable.total`` differs between neighbors.
 
     A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total
-    by at most max |value − centre|, and a replaced row by the range of these terms including 0.
-    DataError if the domain is not one of integers.
+    by at most max |value − centre|, and a replaced row by at most the width of the interval that contains
+    all terms and 0. DataError if the domain is not one of integers.
     """
     integers = summable(domain)
     lowest, highest = integers.minimum - centre, integers.maximum - centre
@@ -50,7 +50,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
 
 def rows_are_public(source: TableSource) -> bool:
-    """Return whether all neighbors have the same number of rows, or of people."""
+    """Return whether neighbors have equally many rows (or people, with a person column)."""
     return source.neighbors == "replace" and source.contribution == 1
 
 

@@ -1,4 +1,4 @@
-"""Errors of tables and predicates, whose messages have no private data."""
+"""Errors about tables and predicates; their messages contain no private data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def normal(text: str) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Quote declared names, as many as fit a message, with an ellipsis for the others."""
+    """Quote declared names; an ellipsis replaces the names that do not fit the message."""
     found, room = "", _LISTED_LENGTH
     for name in names:
         room -= len(shown(name)) + 2
@@ -41,7 +41,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> str:
-    """Describe an undeclared name by its place; the name itself is not shown."""
+    """Return the message for an undeclared name, with its position instead of the name."""
     meant = in_other_case(name, names)
     hint = f"; did you mean {shown(meant)}?" if meant is not None else ""
     return f"name {place + 1} is no attribute of {whole} {listed(names)}{hint}"
@@ -69,10 +69,10 @@ OUTSIDE: Final = "outside SOTTO_TABLE_ROOTS"
 class UnreadableError(DataError):
     """No table can be read at a source's path.
 
-    The message names the public ``cause`` and the ``file`` of a folder. If ``hidden``, it is the same
-    for all causes, so that registering a source does not reveal which files a service can see; the
-    log has the cause. ``lasting`` is true if the table is invalid. ``where``, the place in
-    the file, is private and stays in the process.
+    The message names the public ``cause`` and, for a folder, the ``file``. If ``hidden``, the message is
+    the same for all causes, so that registering a source does not reveal which files a service can
+    see; the log has the cause. ``lasting`` is true if the error remains until the table changes.
+    ``where`` is the place in the file; it is private, and callers of a service do not get it.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class UnreadableError(DataError):
         return f"{begin}{self.cause}" if ";" in self.cause else f"{begin}{self.cause}; {self._remedy()}"
 
     def in_file(self, file: str) -> UnreadableError:
-        """Return the error with the name of a folder's file, unless it has one."""
+        """Add the name of the file in the table's folder, unless the error has one."""
         return UnreadableError(self.cause, lasting=self.lasting, where=self.where, file=self.file or file)
 
     def for_callers(self, *, hidden: bool) -> UnreadableError:
@@ -112,14 +112,14 @@ COLUMN_ERRORS: Final = {
     "no text": "column {column}{place} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
     "no numbers": "column {column}{place} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
-"""Errors of declared columns."""
+"""Messages about declared columns, by kind of error."""
 
 
 class ColumnError(DataError):
     """A declared column is missing, or has an unsupported type.
 
-    ``told`` has a key of ``COLUMN_ERRORS``, the column and its type: the error can be rebuilt from
-    these, and each can be verified. ``file`` is the name of a folder's file.
+    ``told`` is a key of ``COLUMN_ERRORS``, the column and its type. A reading process sends these three;
+    the service verifies them and rebuilds the error. ``file`` is the file's name in the table's folder.
     """
 
     def __init__(self, wrong: str, column: str, kind: str = "", file: str = "") -> None:
@@ -130,15 +130,15 @@ class ColumnError(DataError):
         self.file = file
 
     def in_file(self, file: str) -> ColumnError:
-        """Return the error with the name of a folder's file."""
+        """Add the name of the file in the table's folder."""
         return ColumnError(*self.told, file)
 
 
 class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
-    It depends on the text and the schema alone. The message may be published, so it quotes only
-    declared names; ``culprit`` is the invalid part of the text, for its author.
+    The error depends on the text and the declared attributes alone. The message may be published, so it
+    quotes only declared names. ``culprit`` is the invalid part of the text, by which it is located.
     """
 
     def __init__(self, message: str, culprit: str | None = None) -> None:

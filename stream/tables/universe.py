@@ -1,7 +1,7 @@
-"""Cells of a product of domains, which may be far too large for an array; predicates as masks over cells.
+"""Converts cells to codes, counts the rows of cells, and converts predicates to masks over cells.
 
-A cell is a tuple of codes, one per attribute in a fixed order. Clients import predicates without this module, as it
-needs numpy.
+A cell is a tuple of codes, one per attribute in a fixed order; there may be too many cells for an array. Clients
+import predicates without this module, because it needs numpy.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | 
 
 
 class CellIndex:
-    """All rows' cells, sorted, so that two binary searches count the rows of a cell.
+    """The sorted cells of all rows: two binary searches count the rows of a cell.
 
-    Repeats are kept, so that the time of a search depends only on the number of rows.
+    Equal cells are kept, so that the time of a search depends only on the number of rows.
     """
 
     def __init__(self, private_columns: Mapping[str, CodeArray], sizes: Mapping[str, int]) -> None:
         self._sizes: Final = dict(sizes)
-        # Big-endian codes of fixed width compare as byte strings in the order of the tuples.
+        # As byte strings, big-endian codes of fixed width sort in the order of the tuples.
         self._layout = np.dtype(
             [(f"axis {axis}", code_type(size).newbyteorder(">")) for axis, size in enumerate(sizes.values())],
         )
@@ -92,11 +92,11 @@ def membership(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
 
 
 def cells(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the cells of these attributes that satisfy the predicate.
+    """Return a mask over all cells of these attributes, true where the predicate holds.
 
-    Axes are in the order of ``sizes``, as in ``PrivateTable.group_counts``. The array is read-only, and
-    broadcast over attributes without a condition. It depends on the schema alone. PredicateError if
-    the predicate depends on an attribute without an axis.
+    Axes are in the order of ``sizes``, as in ``PrivateTable.group_counts``. The array is read-only, because
+    axes of attributes without a condition are broadcast. It depends on declared domains alone.
+    PredicateError if the predicate uses an attribute that is not in ``sizes``.
     """
     shape = tuple(sizes.values())
     axes = {name: axis for axis, name in enumerate(sizes)}

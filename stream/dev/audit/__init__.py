@@ -1,4 +1,7 @@
-"""A statistical auditor: lower bounds on the privacy loss, from published answers only."""
+"""Audits privacy statistically: computes lower bounds on the privacy loss from published answers.
+
+Reading order: ``audit_cases``, ``shipped_cases``, ``auditor``, ``event_search``.
+"""
 
 from stream.dev.audit.audit_cases import AuditError, Case, Side
 from stream.dev.audit.auditor import FALSE_ALARM, Finding, audit_all

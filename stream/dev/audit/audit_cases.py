@@ -1,4 +1,4 @@
-"""Audit cases: a stream and two neighboring data sets."""
+"""Defines audit cases: a stream and two neighboring data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNS = {"above": "above", "below": "below", "halted": "halted", "answer": ""}
 
 
 class AuditError(RuntimeError):
-    """The installation refuses a case; the message has its answer."""
+    """A mechanism has no cases, or the installation rejects a query; the message has the reason."""
 
 
 class Seen(NamedTuple):
@@ -41,7 +41,7 @@ HALTED = Seen("halted")
 
 @dataclass(frozen=True)
 class Sent:
-    """One batch of live events, and the time to which the source's clock then advances."""
+    """One batch of live events, and the time to which the source's clock advances after it."""
 
     events: Sequence[Mapping[str, Any]]
     until: str
@@ -49,7 +49,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of two neighboring data sets, with the queries of a run without id and stream.
+    """One of two neighboring data sets, and the queries of a run, without id and stream.
 
     For a source of values, the queries contain the data; for a table, both sides have the same
     queries. For standing streams, ``sent`` has the events of the live topic.
@@ -70,11 +70,11 @@ class Case:
         source: the source, without name and budget.
         sides: the two data sets, with the same number of queries.
         stream: further fields of the stream's specification: ``epsilon`` (default 1), ``delta`` and so on.
-        streams: number of streams on one source in a run; query n goes to stream n modulo ``streams``. The claim
-            is their sum.
+        streams: number of streams on one source in a run; query n goes to stream n modulo ``streams``. The
+            claimed ε is the sum over the streams.
         interruption: the fault in a run.
-        resolution: numbers are rounded down to multiples of this; best is about the noise scale.
-        event: a predicate on transcripts that distinguishes the sides; without one it is searched.
+        resolution: numbers are rounded down to multiples of this; choose about the noise scale.
+        event: a predicate on transcripts that distinguishes the sides; if it is missing, one is searched.
     """
 
     pair: str
@@ -162,7 +162,7 @@ def _often(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
 _MANY: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
 
 LAPLACE: Final = (
-    # Two events of a person count, for any number of events and batches.
+    # At most two events of a person count, in any number of events and batches.
     Case(
         "one person with 9 events more",
         {"kind": "laplace"},
@@ -261,7 +261,7 @@ COUNTED_CASES: Final = (
         _COUNTING,
         event=_all_raised,
     ),
-    # The first window is in a node of either level: both answers raised lose exactly ε.
+    # The first two answers use nodes of two levels, which both count the event: if both are raised, ε is lost.
     Case(
         "one event more; two levels",
         {"kind": "running_count", "steps": 3},

@@ -1,4 +1,4 @@
-"""Runs audit cases and bounds their privacy loss, with a common rate of false alarms."""
+"""Runs audit cases and bounds their privacy loss; all cases share one probability of false alarms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS_AT_A_TIME = 2500
 """Runs per data set in one installation, which bounds memory."""
 
 DELIVERIES = 4
-"""Times that a redelivered run's queries are processed."""
+"""Number of times that the queries of a redelivered run are processed."""
 
 SOURCE_EPSILON = 1000.0
 """The ε of each source; enough sources for all runs are registered."""
@@ -33,6 +33,8 @@ _KEY_CONTEXT = "sotto 2026 audit noise key v1"
 
 @dataclass
 class _AuditRun:
+    """One run on one side: its source and streams, the answers so far, and whether it has ended."""
+
     side: int
     source: str
     streams: list[str]
@@ -58,6 +60,8 @@ def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
 
 
 class _Installation:
+    """An in-memory installation that makes many runs of a case at once."""
+
     def __init__(self, case: Case, driver: Driver) -> None:
         self._case = case
         self._driver = driver
@@ -76,7 +80,7 @@ class _Installation:
                 self._take(opened, self._driver.redeliver(compare=False))
             return opened
         for place in places:
-            # A halted stream gives no new information, except if a crash may lose its halt.
+            # A halted stream gives no new information, unless a crash may undo the halt.
             self._ask([run for run in opened if not run.over], range(place, place + 1))
             if self._case.interruption == "crash":
                 self._driver.crash()
@@ -166,7 +170,7 @@ LEAST_RUNS = 8
 class Finding:
     """The result of one case.
 
-    ``epsilon_at_least`` exceeds the true loss with at most the case's share of the false alarm rate.
+    ``epsilon_at_least`` exceeds the true loss with at most the case's share of ``false_alarm`` as probability.
     ``likely`` and ``unlikely`` count the runs with the event, among ``tested`` runs on each side.
     """
 
@@ -235,8 +239,8 @@ def _audited(case: Case, runs: int, seed: int, alpha: float) -> Finding:
 def judge(case: Case, samples: Samples, alpha: float) -> tuple[TranscriptEvent, int, int, int, float]:
     """Return an event, its counts on both sides, the number of tested runs, and the bound on ε.
 
-    A known event is tested in both directions on all runs, each at half of ``alpha``. Otherwise half of
-    the runs select the event and direction, and the other half test them.
+    A known event is tested in both directions on all runs, each direction at half of ``alpha``. Without
+    one, half of the runs select an event and its direction, and the other half test them.
     """
     if case.event is not None:
         events, tested, each = [named(case.event, side, samples) for side in (0, 1)], samples, alpha / 2

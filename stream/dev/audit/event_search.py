@@ -1,4 +1,4 @@
-"""Searches the event that best distinguishes two data sets.
+"""Searches for the event that best distinguishes two data sets.
 
 The event is tested on other runs, so the search needs no correction for multiple tests. The best event
 is a set of transcripts whose likelihood ratio exceeds a bound (lemma of Neyman and Pearson). Ratios
@@ -31,8 +31,9 @@ def epsilon_at_least(
 ) -> npt.NDArray[np.float64]:
     """Return a lower bound on ε from the frequencies of an event on two neighboring data sets.
 
-    Every (ε, δ)-differentially private mechanism has P(E | D) ≤ e^ε P(E | D′) + δ. With each
-    probability bounded at ``alpha``/2, ln((p − δ) / p′) exceeds ε with probability at most ``alpha``.
+    Every (ε, δ)-differentially private mechanism has P(E | D) ≤ e^ε P(E | D′) + δ. If p bounds P(E | D)
+    from below and p′ bounds P(E | D′) from above, each with error probability ``alpha``/2, then
+    ln((p − δ) / p′) exceeds ε with probability at most ``alpha``.
 
     Args:
         likely: number of runs on D with the event; a number or an array.
@@ -166,7 +167,7 @@ def _parts(transcript: Transcript) -> list[Hashable]:
 
 @dataclass(frozen=True)
 class _Ratio:
-    """Log ratios of frequencies; 0 for items that were not seen."""
+    """Logarithms of the ratio of an item's frequencies on both sides; 0 for items not seen."""
 
     logarithms: dict[Hashable, float]
 

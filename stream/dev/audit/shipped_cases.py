@@ -5,8 +5,8 @@ would exceed it after a likely mistake:
 
 - data sets that differ as much as neighbors may, and values for which both outcomes are likely (for
   AboveThreshold near the shift that ``sotto plan`` prints);
-- an ε of 1 to 2: smaller losses need too many runs, larger ones too rare events;
-- for numbers, a ``resolution`` near the noise scale. The event is searched if it is missing.
+- an ε of 1 to 2: smaller losses need too many runs, larger losses show only in very rare events;
+- for numbers, a ``resolution`` near the noise scale. If ``event`` is missing, one is searched.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, An
 
 
 def _rising(value: float, length: int) -> tuple[Side, Side]:
-    """All values one step up: only ⊥s distinguish the sides."""
+    """All values rise by one step: only ⊥s (``below``) distinguish the sides."""
     return _moving(*[(value, value + 1)] * length)
 
 
 def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
-    """Some values one step up and then some one step down: ⊥s, then ⊤s."""
+    """Some values rise by one step, then some fall by one: ⊥s, then ⊤s (``above``) distinguish the sides."""
     return _moving(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
 
@@ -70,7 +70,7 @@ def _bottom_and_then_none(transcript: Transcript) -> bool:
 
 
 def _above_in_all(transcript: Transcript) -> bool:
-    """Whether the sum exceeds its value on the higher side, where each number is 1."""
+    """Whether the sum of the numbers exceeds its true value on the higher side, where each is 1."""
     return sum(seen.numbers[0] for seen in transcript) > len(transcript)
 
 
@@ -132,7 +132,7 @@ _GROUPED: Final = {
 
 
 def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
-    """A row moves between groups: one error of the first hypothesis grows and one shrinks.
+    """One row moves between groups: one error of the initial hypothesis grows and another shrinks.
 
     Two groups have ``about`` rows each, and the third group has none.
     """
@@ -161,7 +161,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         Case(
             "16 up", {"kind": "laplace", "answers": 16}, _VALUES, _rising(0, 16), _SMALL_DELTA, event=_above_in_all
         ),
-        # Half a step from integers: the nearest doubles differ by more than these decimals.
+        # The values are half a grid step off the grid; as doubles they differ by slightly more than 0.1.
         Case("0.1 up", {"kind": "laplace"}, _TENTHS, _moving((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
         Case(
             "one person with 5 rows more",
@@ -177,7 +177,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _visits(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
             _PLAN,
         ),
-        # The order of people and equal rows must not change which rows of other people count.
+        # One more person changes the order of people, but must not change which rows of the others count.
         Case(
             "one person more; whose rows count",
             {"kind": "laplace"},

@@ -1,1 +1,1 @@
-"""Backups of the ledger, its trail and the workers' changelog."""
+"""Backs up and restores the ledger, its trail and the workers' changelog."""

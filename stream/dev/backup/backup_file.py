@@ -1,4 +1,4 @@
-"""Backup file format: a heading, a line for each record, and an end line with a digest.
+"""Writes and reads backup files: a heading, a line for each record, and an end line with a digest.
 
 Lines are JSON with keys and values byte for byte; a record without a value deletes its key.
 """
@@ -176,7 +176,7 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 @dataclass(frozen=True)
 class Checked:
-    """A complete backup: end line, accounts, errors of ledger and trail, and missing noted heads."""
+    """A verified backup: its end line, accounts, errors found, and noted heads that its trail lacks."""
 
     ending: BackupEnd
     accounts: list[LedgerRecord]

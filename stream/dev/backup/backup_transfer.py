@@ -91,7 +91,7 @@ class _Taking:
         return progress.trail
 
     async def trail(self, writer: BackupWriter, head: TrailHead) -> None:
-        """Copy the trail up to the ledger's head."""
+        """Copy the trail up to the entry that the ledger names as its head."""
         count = 0
         async for record in self._read("trail", 0):
             if count == 0:
@@ -119,7 +119,7 @@ class _Taking:
 
 
 def _require_beginning(first: bytes | None) -> None:
-    """Raise BackupError if the trail's first entries are lost: such a backup never verifies."""
+    """Raise BackupError if the trail's first entries are lost: the backup could not be verified."""
     try:
         number = trail_codec.decode(first).number
     except MalformedEventError:
@@ -145,6 +145,7 @@ async def bring_back(
 ) -> tuple[int, int]:
     """Restore a backup into an installation's empty topics, in one transaction.
 
+    ``since`` is the operator's statement about grants after the backup; ``noted`` are recorded trail heads.
     Return the number of sources, and the number of streams that were not closed and are lost.
 
     Raises:
@@ -245,7 +246,7 @@ async def _require_empty(settings: Settings, topics: Topics) -> None:
 
 
 async def _coordinated(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Retry a call until the group has a coordinator, which a new broker needs time for."""
+    """Retry a call until the group has a coordinator; a new broker needs time for it."""
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:
         try:

@@ -1,1 +1,1 @@
-"""The published contract: JSON Schemas, AsyncAPI document, and compatibility of versions."""
+"""Generates the published contract (JSON Schemas, AsyncAPI), and compares it with its release."""

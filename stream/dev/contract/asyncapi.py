@@ -1,4 +1,4 @@
-"""The AsyncAPI document: topics, events, keys, headers and configuration."""
+"""Builds the AsyncAPI document: topics, events, keys, headers and configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All events of the contract, with topic, key, writer and readers."""
+"""Lists all events and topics of the contract, with keys, writers and purposes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 import schemas
 
 CONTRACT_VERSION: Final = "0.2.0"
-"""Version of the contract: a major number breaks readers or producers, a minor number adds."""
+"""Version of the contract: a new major number breaks readers or producers, a new minor number only adds."""
 
 Side = Literal["input", "output", "internal"]
 """Direction: ``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
@@ -21,7 +21,7 @@ class Channel:
     """A topic with its writer, keys and purpose."""
 
     name: str
-    """The topic's name without the prefix; also an attribute of ``Topics``."""
+    """The topic's name without the prefix, and the name of an attribute of ``Topics``."""
 
     side: Side
     key: str
@@ -153,7 +153,7 @@ _KINDS: Final[tuple[tuple[str, int | None, tuple[type[BaseModel], ...]], ...]] =
     ("state", None, (schemas.HypothesisUpdate, schemas.Measurement)),
 )
 EVENTS: Final = tuple(EventKind(model, channel, limit) for channel, limit, models in _KINDS for model in models)
-"""All JSON events; dead letters have arbitrary bytes, and the pieces of a feed are binary."""
+"""All JSON events; dead letters have arbitrary bytes, and the pieces of feeds' changelogs are binary."""
 
 
 def channel_named(name: str) -> Channel:

@@ -15,7 +15,7 @@ DOCUMENT: Final = "asyncapi.json"
 SCHEMAS: Final = "schemas"
 VERSIONS: Final = "versions"
 _NOTES: Final = frozenset({"title", "description", "summary", "default", "examples"})
-"""Keys that explain the contract and may change within a version; no field has such a name."""
+"""Keys with explanations, which may change within a version; no field of an event has these names."""
 
 
 class ContractError(RuntimeError):
@@ -70,7 +70,7 @@ def release(folder: Path) -> Path:
 
 
 def is_changed(folder: Path) -> bool:
-    """Whether the contract differs from its released version in more than notes.
+    """Whether the contract differs from its released version, ``_NOTES`` aside.
 
     Raises:
         ContractError: the released document cannot be read.

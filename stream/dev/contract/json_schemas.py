@@ -1,8 +1,8 @@
-"""JSON Schemas of events, generated from the models.
+"""Generates JSON Schemas of events from the models.
 
 They differ from pydantic's schemas in three points. Fields that are omitted at their defaults are
-neither required nor null. Schemas of Sotto's events allow new fields and, in open lists, new words. A
-query is a choice of its forms, each a separate object.
+neither required nor null. Schemas of Sotto's events allow new fields and, in open lists, new words. The
+schema of a query is a choice between its forms, each of which is a separate object.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OPEN_WORDS: Final[frozenset[tuple[type[BaseModel], str]]] = frozenset(
         (PartitionStatus, "phase"),
     }
 )
-"""Written fields with open lists: readers must accept other words. Other lists are closed."""
+"""Fields of Sotto's events to whose lists later versions may add words; all other lists are closed."""
 
 _NULL: Final[Json] = {"type": "null"}
 
@@ -114,7 +114,7 @@ def standalone(event: EventKind) -> Json:
 
 
 def mode_of(event: EventKind) -> Mode:
-    """Return the schema mode: inputs by validation, other events by serialization."""
+    """Return the schema mode: ``validation`` for events to Sotto, ``serialization`` for its own."""
     return "validation" if side_of(event) == "input" else "serialization"
 
 

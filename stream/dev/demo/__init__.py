@@ -1,4 +1,4 @@
-"""The demo: an end-to-end run on Kafka, with answers checked against the truth."""
+"""Runs the demo end to end on Kafka, and checks its answers against the true numbers."""
 
 from stream.dev.demo.demo_report import Check, DemoReport
 from stream.dev.demo.demo_run import DemoInstallation, DemoProgress, installation, run_demo

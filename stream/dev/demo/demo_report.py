@@ -1,4 +1,4 @@
-"""The demo's questions with their true answers, its checks, and its report."""
+"""Makes the demo's questions with their true answers, its checks, and its report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BUDGET = 10.0
 STREAM_EPSILON = 0.25
 CUTOFF = 8
 BETA = 1e-7
-"""Probability that an answer exceeds α; small, because the demo checks every answer."""
+"""Bound on the probability that an error exceeds α; small, because the demo checks every answer."""
 TABLE_STREAMS, FEED_STREAMS = 20, 20
 TABLE_THRESHOLD, FEED_THRESHOLD = 12_000.0, 50_000.0
 
@@ -97,7 +97,7 @@ def _feed_value(chance: random.Random, threshold: float, alpha: float) -> float:
 
 
 class AdultColumns:
-    """Columns of the Adult table, to count rows independently of the product's bitmaps."""
+    """Columns of the Adult table, by which the demo counts rows independently of ``PrivateTable``."""
 
     def __init__(self) -> None:
         frame = pl.read_csv(adult.PATH)
@@ -139,7 +139,7 @@ class Check:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """All checks and figures of one run."""
+    """All checks and measurements of one run of the demo."""
 
     checks: list[Check]
     figures: dict[str, Any]
@@ -213,7 +213,7 @@ def check_answers(
 
 
 def check_budget(record: SourceRecord, grants: Sequence[GrantRecord], dry: set[str]) -> Check:
-    """Check that the budget adds up and that the ledger has those of the exhausted streams."""
+    """Check that the budget adds up, and that the ledger shows exactly the streams in ``dry`` as exhausted."""
     total = record.source.epsilon
     granted, spent, refunded = record.granted.epsilon, record.spent.epsilon, record.refunded.epsilon
     ledger_dry = {grant.spec.stream for grant in grants if grant.tops == grant.calibration.cutoff}

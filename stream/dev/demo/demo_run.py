@@ -34,7 +34,7 @@ from stream.tables import adult
 
 SESSION_TIMEOUT_MS = 6000
 ANSWER_TIMEOUT = 60.0
-"""Seconds without a new answer, or for the budget service, until the demo stops."""
+"""Most seconds to wait for a next answer, or for the budget service to close the streams."""
 
 
 class DemoProgress(Protocol):
@@ -101,7 +101,7 @@ def installation(
 
 
 class AnswerReader:
-    """Reads a client's answers in the background, while it is entered."""
+    """Reads a client's answers in the background, within an ``async with`` block."""
 
     def __init__(self, client: AsyncClient, progress: DemoProgress, total: int) -> None:
         self.answers: list[Result] = []
@@ -124,7 +124,7 @@ class AnswerReader:
         self._progress.advance(self.published, len(self.answers), self._total)
 
     async def wait(self, count: int, *, or_exhausted: bool = False) -> None:
-        """Wait for a number of answers, as long as some arrive."""
+        """Wait for ``count`` answers, or until none arrives for ``ANSWER_TIMEOUT`` seconds."""
         seen, since = len(self.answers), time.monotonic()
         while len(self.answers) < count and not (or_exhausted and any(one.tops_left == 0 for one in self.answers)):
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The live demo: finds half-days with many late aircraft in a year of departures."""
+"""Runs the live demo, which finds half-days with many late aircraft in a year of departures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Truth:
-    """Exact counts of a window and airport: late aircraft within the bound, and late departures."""
+    """Exact counts of a window and airport: late aircraft (each counted once), and late departures."""
 
     aircraft: int
     departures: int

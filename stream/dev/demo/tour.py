@@ -1,4 +1,4 @@
-"""The tour: checks the answers of a stream of every mechanism."""
+"""Asks a stream of every mechanism but ``running_count`` for the demo, and checks the answers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _seconds = re.compile(r"ask it again in (\d+) s")
 
 
 async def answered(ask_all: AskAll, queries: Sequence[Query], sleep: Sleep = asyncio.sleep) -> list[Answer]:
-    """Return the answers in the questions' order; retry ``busy`` ones, each time with a new id."""
+    """Return the answers in the questions' order; after ``busy``, ask a question again with a new id."""
     found = list(await ask_all(queries))
     for attempt in range(1, ATTEMPTS):
         early = [place for place, answer in enumerate(found) if _is_busy(answer)]
@@ -143,7 +143,7 @@ def _wait(answer: Answer) -> float:
 CENSUS, SURVEY = "census", "survey"
 EPSILON, DELTA = 1.0, 1e-6
 BETA = 1e-6
-"""Probability that an answer exceeds α; small, because every answer is checked."""
+"""Bound on the probability that an error exceeds α; small, because every answer is checked."""
 RESPONDENTS = 2000
 ILL = 0.3
 """Share of respondents who are ill."""
@@ -155,7 +155,7 @@ Judge = Callable[[Sequence[Answer], GrantRecord], tuple[str, bool]]
 
 @dataclass(frozen=True)
 class Stop:
-    """One mechanism: a stream, its questions, and the check of their answers."""
+    """One mechanism of the tour: a stream, its questions, and the check of their answers."""
 
     spec: StreamSpec
     questions: Sequence[dict[str, Any]]
@@ -171,7 +171,7 @@ def tour_sources() -> list[Source]:
 
 
 def stops(seed: int) -> list[Stop]:
-    """Return a stop for every mechanism, in the order of the documentation."""
+    """Return a stop for every mechanism but ``running_count``, which needs a live topic."""
     people = AdultColumns()
     return [
         *_sparse_vectors(people),
@@ -184,7 +184,7 @@ def stops(seed: int) -> list[Stop]:
 
 
 async def tour(client: AsyncClient, seed: int) -> list[Check]:
-    """Open a stream of every mechanism, ask its questions, and check the answers."""
+    """Open the stream of each stop, ask its questions, and check the answers."""
     for source in tour_sources():
         await client.register(source)
     checks = []
@@ -274,7 +274,7 @@ def _answers(people: AdultColumns) -> list[Stop]:
 
 
 def _women_in_groups(people: AdultColumns, lows: Iterable[int]) -> tuple[list[dict[str, Any]], list[float]]:
-    """Ask for the women of five ages from each of ``lows``; return the questions and their answers."""
+    """For each of ``lows``, return a question on the women of the five ages from it, and the true answer."""
     ages = [range(low, low + 5) for low in lows]
     asked: list[dict[str, Any]] = [{"cells": [{"at": {"age": age, "sex": "F"}} for age in one]} for one in ages]
     return asked, [float((people.woman & np.isin(people.age, one)).sum()) for one in ages]

@@ -1,9 +1,9 @@
-"""Inputs of simulations: public tables, questions and synthetic rows.
+"""Reads the inputs of simulations (public tables, questions), and draws synthetic rows.
 
 A simulation prints exact errors, from which exact counts follow, and its noise keys are not secret. So
-its table must be public. Sotto cannot know that in general, but it refuses files that a deployment
-treats as private. This prevents mistakes only: copies of private files are not recognized, and file
-permissions must protect them.
+its table must be public. Sotto cannot know whether a table is public, but it refuses files that a
+deployment treats as private. This prevents mistakes only: copies of private files are not recognized;
+file permissions must protect them.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ LAW = (
 def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
     """Draw independent rows by ``LAW`` over a source's declared domains.
 
-    A person has as many rows on average as the contribution bound. The same seed gives an attribute
-    the same cells, independent of other attributes. The rows are not private, and this is no noise.
+    A person has on average as many rows as the contribution bound allows. With the same seed, an attribute
+    has the same cells whatever the other attributes are. The random numbers protect no privacy.
     """
     columns = [_column(name, domain, rows, seed) for name, domain in source.attributes.items()]
     if source.person is not None and source.person not in source.attributes:

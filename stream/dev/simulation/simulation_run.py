@@ -49,8 +49,8 @@ _WORDS = {
 class ErrorMeasurement:
     """The errors of one answer, and its promised ``alpha``, if any.
 
-    The error of a ⊤ or ⊥ is the distance to the threshold on the wrong side; the error of a choice is
-    its distance to the best score.
+    The error of ``above`` or ``below`` is how far the true number is on the wrong side of the threshold; the
+    error of a choice is the difference between its score and the best score.
     """
 
     line: int
@@ -67,7 +67,7 @@ class ErrorMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Errors of answers of one kind; ``alpha`` is the range of the promised bounds."""
+    """A summary of the errors of one kind of answers; ``alpha`` is the range of promised bounds."""
 
     what: str
     answers: int
@@ -147,7 +147,7 @@ def _what(query: Query) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunEnding:
-    """The line of the first halted question, and the reason."""
+    """The line of the first question that was answered ``halted``, and the reason."""
 
     line: int
     reason: str
@@ -167,13 +167,13 @@ class Run:
 
     @property
     def charged(self) -> int | None:
-        """Number of charged answers out of ``cutoff``; None if one charge pays for all."""
+        """Number of charged answers out of ``cutoff``; None without a cutoff."""
         grant, cutoff = self.grant, self.grant.calibration.cutoff
         return cutoff - whole_left(cutoff, grant.tops, grant.surplus) if cutoff else None
 
     @property
     def spent(self) -> Amount:
-        """The charge of the run, out of ``grant.cost``."""
+        """The part of ``grant.cost`` that the run has spent."""
         return self.grant.spent
 
     @property
@@ -233,7 +233,7 @@ def simulate(
     runs: int = 5,
     seed: int = 0,
 ) -> SimulationReport:
-    """Open the stream on an in-memory installation and ask all questions, in each run.
+    """In each run, open the stream on an in-memory installation and ask all questions.
 
     ``table`` replaces the source's table and must be public. Each run derives its noise key from the
     seed, so its noise protects nothing. Each run has the source's whole budget.

@@ -1,4 +1,4 @@
-"""Exact answers to questions about public data."""
+"""Computes exact answers to questions about public data."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TableTruths:
 
 
 class FeedTruths:
-    """Exact answers about values in the queries, clamped to the source's range."""
+    """Exact answers about a source of values, which queries contain; clamped to the source's range."""
 
     def __init__(self, source: ValuesSource) -> None:
         low, high = range_of(source.grid, source.minimum, source.maximum)

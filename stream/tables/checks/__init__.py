@@ -1,6 +1,6 @@
-"""Checks a table against its declaration, for its owner: exact and private figures.
+"""Checks a table against its declaration; the results are exact, private, and for its owner alone.
 
-No service uses this package, and its figures are never published, logged or stored.
+No service uses this package, and its results are never published, logged or stored.
 """
 
 from stream.tables.checks.check_report import NOTICE, CheckReport, ColumnMatch, FoundValue, Misfit, PersonRows

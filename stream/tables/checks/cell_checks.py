@@ -20,13 +20,13 @@ from stream.tables.encoding import Mask, as_numbers, as_text, encode
 
 SHOWN_VALUES: Final = 5
 MAX_VALUES: Final = 10_000
-"""Most distinct values that are counted; beyond, the rarer half is dropped."""
+"""Most distinct values that are counted; if there are more, the rarer half is dropped."""
 
 _SHOWN_LENGTH: Final = 60
 
 
 class Commonest:
-    """Counts values, truncated to 60 characters; exact up to ``MAX_VALUES``."""
+    """Counts values, truncated to 60 characters; exact up to ``MAX_VALUES`` distinct values."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
@@ -37,7 +37,7 @@ class Commonest:
         return iter(self._rows)
 
     def add(self, values: pl.Series) -> None:
-        """Count a batch of texts, without missing ones."""
+        """Count the values of a batch; missing values are not counted."""
         counted = values.drop_nulls().str.head(_SHOWN_LENGTH).alias("value").value_counts(name="rows")
         self._rows.update(dict(counted.iter_rows()))
         if len(self._rows) > MAX_VALUES:
@@ -61,7 +61,7 @@ _LARGEST_WHOLE: Final = 1e15
 
 @dataclass
 class _Misfits:
-    """Cells with one kind of misfit so far."""
+    """The cells with one kind of misfit in the batches so far."""
 
     rows: int = 0
     values: Commonest = field(default_factory=Commonest)
@@ -78,7 +78,7 @@ class CellCheck:
         self._misfits: dict[What, _Misfits] = {}
 
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
-        """Return masks of the cells with a code, and of those with a changed value.
+        """Return a mask of cells with a code, and a mask of cells whose code is of another value.
 
         DataError if the column's type is not supported.
         """
@@ -93,7 +93,7 @@ class CellCheck:
         return known, known & misfits
 
     def misfits(self) -> tuple[Misfit, ...]:
-        """Return the misfits, in the order of the rules."""
+        """Return the misfits, in the order of ``What``."""
         return tuple(
             self._misfit_of(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
         )

@@ -1,4 +1,4 @@
-"""Reports of table checks. All figures are private: exact and without noise."""
+"""Reports of table checks. All numbers in them are private: exact and without noise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Misfit:
 
 @dataclass(frozen=True)
 class ColumnMatch:
-    """The file's columns compared with the declared ones."""
+    """A comparison of the table's columns with the declared columns."""
 
     found: tuple[str, ...]
     missing: tuple[str, ...]
@@ -67,7 +67,7 @@ class ColumnMatch:
     """Undeclared columns, which are ignored."""
 
     repeated: tuple[str, ...]
-    """Names of several columns of a file, the first of which is read."""
+    """Names that several columns of a file have; the first column is read."""
 
     separator: str | None
     """The probable separator of a CSV file, if not a comma."""
@@ -88,7 +88,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class PersonRows:
-    """Numbers of rows per person, by the person column."""
+    """Statistics on the rows of each person, as named in the person column."""
 
     column: str
     people: int
@@ -106,23 +106,23 @@ class PersonRows:
     """Number of rows without a person."""
 
     bounds: tuple[Bound, ...] = ()
-    """Rows left out by larger bounds, up to the least that leaves out at most 1 %."""
+    """Rows that 2, 4, 8 … times the bound would leave out, up to the first multiple with at most 1 %."""
 
     alike: int = 0
-    """Number of names whose spellings differ only in case, spaces, zeros or Unicode form."""
+    """Number of names with several spellings (by case, spaces, leading zeros or Unicode form)."""
 
     spellings: tuple[tuple[str, ...], ...] = ()
-    """Examples of such spellings by name."""
+    """The spellings of some of these names."""
 
     @property
     def all_count(self) -> bool:
-        """Whether all rows count: each has a person within the contribution bound."""
+        """Whether all rows count: each has a person, and no person exceeds the bound."""
         return not self.rows_beyond and not self.rows_without
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The fit of a table to its declaration. All figures are private."""
+    """A comparison of a table with its declaration. All numbers are private."""
 
     source: str
     path: str

@@ -22,16 +22,16 @@ class TableScan:
 
     path: str
     types: Mapping[str, pl.DataType]
-    """The columns of all files, in order, with the types of the first; CSV columns are text."""
+    """The columns that all files have, with their types in the first file; CSV columns are text."""
 
     kinds: Mapping[str, Mapping[pl.DataType, str]]
-    """The types of these columns in files, each with its first file."""
+    """Each type that these columns have in some file, with the first such file."""
 
     lacking: Mapping[str, Sequence[str]]
-    """Columns of some files, with the names of files that lack them."""
+    """Columns that only some files have, with the names of files that lack them."""
 
     repeated: tuple[str, ...]
-    """Names of several columns of one file."""
+    """Names that several columns of one file have."""
 
     has_lines: bool
     """Whether some file is CSV, whose lines may have too many cells."""
@@ -56,7 +56,7 @@ class TableScan:
         return cls(path, types, kinds, lacking, tuple(repeated), any(sheet.is_csv for sheet in sheets))
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the named columns in batches, with ``SURPLUS`` for lines of CSV.
+        """Yield the named columns in batches, with the column ``SURPLUS`` for CSV files.
 
         Memory does not grow with the number of rows. UnreadableError if a file is malformed.
         """
@@ -73,8 +73,8 @@ _SHOWN_SPELLINGS: Final = 4
 def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> PersonRows:
     """Count each person's rows by 64-bit digests of names, and the rows beyond ``most``.
 
-    For bounded memory, the file is read once per eight million rows; each pass counts a range of
-    digests. Among a hundred million people, two share a digest with a probability of 0.03 %.
+    For bounded memory, the file is read once per eight million rows; each pass counts a part of the
+    names. Among a hundred million people, two share a digest with a probability of 0.03 %.
     """
     passes = -(-rows // _ROWS_A_PASS)
     people = most_rows = several = somebody = alike = 0
@@ -110,7 +110,7 @@ def count_people(file: TableScan, column: str, rows: int, most: int = 1) -> Pers
 
 
 def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows: int) -> tuple[Bound, ...]:
-    """Return what larger contributions leave out, to the first that leaves out at most one row in a hundred."""
+    """Return the rows that larger bounds leave out, up to the first that leaves out at most 1 % of the rows."""
     found: list[Bound] = []
     if left_out[0] == 0:
         return ()
@@ -124,7 +124,7 @@ def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows:
 
 
 def _count_names(file: TableScan, column: str, part: int, parts: int) -> pl.DataFrame:
-    """Count the rows of each name whose folded form has a digest in this part of all digests."""
+    """Count the rows of each name, for names whose folded form's digest is in this part."""
     batches = []
     for batch in file.batches([column]):
         names = _names(column, batch[column])
@@ -140,13 +140,13 @@ def _names(column: str, cells: pl.Series) -> pl.Series:
 
 
 def _folded(names: pl.Series) -> pl.Series:
-    """Return the names without case, spaces and leading zeros."""
+    """Return the names in lower case and one Unicode form, without spaces and leading zeros."""
     folded = names.str.normalize("NFKC").str.to_lowercase().str.replace_all(r"\s+", "")
     return folded.str.replace(r"^0+([0-9])", "${1}")
 
 
 def _spellings(file: TableScan, column: str, forms: list[int]) -> tuple[tuple[str, ...], ...]:
-    """Return the first names of each of these folded forms."""
+    """Return the first spellings found for each of these folded forms."""
     found: dict[int, dict[str, None]] = {form: {} for form in forms}
     for batch in file.batches([column]):
         names = _names(column, batch[column])

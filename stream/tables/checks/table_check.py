@@ -1,4 +1,4 @@
-"""Compares a table with its declaration, and advises on what does not fit."""
+"""Compares a table with its declaration, and suggests corrections."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def about_rows(source: TableSource, left_out: int, surplus_lines: int, people: P
 
 
 def bound_words(people: PersonRows) -> str:
-    """Describe how many rows contribution bounds leave out, and their cost."""
+    """Describe how many rows contribution bounds leave out, and the cost of larger bounds."""
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
     return (
         f"{people.rows_beyond:,} rows do not count, as {people.contribution:,} others of their person do, so counts and sums are too small by "
@@ -161,7 +161,7 @@ def _apart(found: str, declared: str) -> str:
 
 
 def check_table(source: TableSource, path: Path | str | None = None, person: str | None = None) -> CheckReport:
-    """Compare a source's table, or another file, with the source's declaration, as services would read it.
+    """Compare a source's table, or the file at ``path``, with the declaration, as services would read it.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
     report is private. Memory does not grow with the number of rows. UnreadableError if there is no

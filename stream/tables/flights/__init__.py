@@ -15,17 +15,17 @@ PATH: Final = Path(__file__).with_name("flights.parquet")
 
 BEGINS: Final = "2013-01-01T00:00:00Z"
 ENDS: Final = "2014-01-01T06:00:00Z"
-"""After the last scheduled departure, at local New Year's Eve."""
+"""A time after the last scheduled departure, which is on New Year's Eve in New York."""
 
 AIRPORTS: Final = ("EWR", "JFK", "LGA")
 _MINUTE_MS: Final = 60_000
 
 
 def source(epsilon: float, topic: str = "departures") -> EventsSource:
-    """Return the departures as a live topic ``flights`` with this budget, with watermarks.
+    """Return the source ``flights``: departures as a live topic, with this budget and watermarks.
 
-    The person is the aircraft, with at most one counted departure per window. ``delay`` is in minutes,
-    and the maximum for a cancelled departure.
+    The person is the aircraft, with at most one counted departure per window. ``delay`` is in minutes;
+    a cancelled departure has the maximum.
     """
     return EventsSource(
         kind="events",
@@ -45,7 +45,7 @@ def source(epsilon: float, topic: str = "departures") -> EventsSource:
 
 
 def table() -> pl.DataFrame:
-    """Return all departures by schedule: ``scheduled`` (ms since 1970), aircraft, origin, delay.
+    """Return all departures in order of schedule: ``scheduled`` (ms since 1970), aircraft, origin, delay.
 
     An unknown aircraft is null; the delay of a cancelled departure is 1440.
     """

@@ -1,1 +1,5 @@
-"""Readers of tables: CSV, Parquet, Delta, object stores and PostgreSQL, each in a process with limits."""
+"""Reads tables from CSV, Parquet and Delta files, object stores and PostgreSQL.
+
+Services read in a separate process with limits: ``table_reading`` starts ``reading_process``, which opens the
+``sheets`` of a path and sends their rows by ``reading_protocol``.
+"""

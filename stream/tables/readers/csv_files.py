@@ -1,7 +1,7 @@
 """Reads CSV files in blocks of whole rows, and refuses files with ambiguous quotes.
 
-Quotes decide which newlines end a row, so all columns are checked before a block is parsed: a
-quoted cell begins and ends with a quote, inner quotes are doubled, and other cells have none.
+Quotes decide which newlines end a row, so the quotes of all columns are checked before a block is
+parsed: a quoted cell begins and ends with a quote, inner quotes are doubled, and other cells have none.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class CsvFile:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The columns in order; the first of several with one name."""
+        """The columns in order, as text; of several columns with one name, the first."""
         return dict.fromkeys(self.names, pl.String())
 
     @property
     def repeated(self) -> Sequence[str]:
-        """Names of several columns."""
+        """Names that several columns have."""
         return [name for name in self.types if self.names.count(name) > 1]
 
     def said_rows(self) -> int | None:
@@ -117,7 +117,7 @@ class _CsvText:
         self._stream.close()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all rows after the names, as blocks of whole rows."""
+        """Yield the text after the line of names, in blocks of complete rows."""
         waiting, size, wanted = [self._rest], len(self._rest), 0
         for chunk in self._chunks:
             waiting.append(chunk)
@@ -212,7 +212,7 @@ class _CsvText:
 
 
 def _chunks(stream: io.BufferedReader[Any]) -> Iterator[bytes]:
-    """Yield the text, decompressed if it is gzipped: first a header's length, then blocks."""
+    """Yield the text, decompressed if it is gzipped: first ``_HEADER_BYTES``, then blocks."""
     file = GzipFile(fileobj=stream) if stream.peek(len(_GZIP)).startswith(_GZIP) else stream
     try:
         yield file.read(_HEADER_BYTES)
@@ -231,7 +231,7 @@ def _places(text: bytes, sign: int) -> Places:
 
 
 def _first_row_end(text: bytes) -> int | None:
-    """Return the end of the first row after its newline, or None."""
+    """Return the position after the first row's newline; None if the row is incomplete."""
     quotes = at = 0
     while found := text.find(b"\n", at) + 1:
         quotes += text.count(b'"', at, found)
@@ -242,7 +242,7 @@ def _first_row_end(text: bytes) -> int | None:
 
 
 def _last_row_end(text: bytes, quotes: Places) -> int:
-    """Return the end of the last whole row after its newline, or 0."""
+    """Return the position after the last complete row's newline; 0 if no row is complete."""
     if not len(quotes):
         return text.rfind(b"\n") + 1
     newlines = _places(text, _LF)

@@ -1,9 +1,9 @@
-"""Delta tables: finds the files of the newest version.
+"""Finds the files of a Delta table's newest version.
 
-The package deltalake reads the log (github.com/delta-io/delta/blob/master/PROTOCOL.md). Its files
+The package deltalake reads the log (github.com/delta-io/delta/blob/master/PROTOCOL.md). The files
 are read like others, with four differences: only files found in the table's folder are read;
-partition columns have the log's values; columns that a file lacks are missing cells; and rows that
-are deleted in place are skipped.
+partition columns have the log's values; if a file lacks a column, its cells are missing; and rows
+that are deleted in place are skipped.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def newest_parts(
 ) -> tuple[TableFile, ...]:
     """Select the files of a table's newest version, in the order of their names.
 
-    ``options`` are the store's. UnreadableError if the log cannot be read, names an unknown file, or
-    uses unsupported features; Missing without the extra ``delta``.
+    ``options`` are settings of the object store. UnreadableError if the log cannot be read, names an
+    unknown file, or uses unsupported features; Missing if the extra ``delta`` is not installed.
     """
     deltalake = needed("deltalake", "delta")
     with _readable():
@@ -91,7 +91,7 @@ def _require_understood(log: Any) -> None:
 
 
 def _cells(name: str, column: pl.Series) -> pl.Series:
-    """Convert a partition column back to text; the log's reader has typed its values."""
+    """Convert a partition column back to text; deltalake has given its values a type."""
     if column.dtype.is_float():
         return as_text(name, column)
     if isinstance(column.dtype, pl.Datetime):
@@ -111,7 +111,7 @@ def _kept_rows(log: Any) -> dict[str, bytes]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Convert errors to UnreadableError with their type only, as messages may quote the log."""
+    """Convert errors to UnreadableError without their messages, which may quote the log."""
     failures = import_module("deltalake.exceptions")
     try:
         yield

@@ -1,7 +1,7 @@
 """Reads tables from stores with an S3 API.
 
-Credentials, region and the store's address are AWS's standard settings (variables, profiles,
-roles), never part of a source. Errors carry only the store's error code.
+Credentials, region and the store's address come from AWS's standard settings (variables, profiles,
+roles) and are never part of a source. Errors have only the store's error code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
 
 def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[FileSheet]:
-    """Yield the objects of an address.
+    """Yield each object of an address as a sheet.
 
     UnreadableError if they have more than ``most_bytes`` in total, or change while they are read.
     """
@@ -52,7 +52,7 @@ def object_sheets(address: Address, most_bytes: int | None = None) -> Iterator[F
 
 
 def object_parts(address: Address) -> tuple[TableFile, ...]:
-    """List the objects of an address; UnreadableError if there are none or other files."""
+    """List the objects of an address; UnreadableError if there are none, or some are no tables."""
     scope = Scope.of(address.parts, is_folder=address.is_folder)
     if scope is None:
         require_table_name(address.parts[-1])
@@ -72,7 +72,7 @@ def object_parts(address: Address) -> tuple[TableFile, ...]:
 
 
 class _ObjectStream(RawIOBase):
-    """The bytes of an object in the listed version."""
+    """Reads the bytes of an object; fails if the object has changed since it was listed."""
 
     def __init__(self, part: TableFile) -> None:
         bucket, _, key = part.location.removeprefix("s3://").partition("/")
@@ -99,7 +99,7 @@ def _part(bucket: str, found: dict[str, Any], names: Names) -> TableFile:
 
 
 def _listed(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
-    """List the objects with this key or prefix, without markers of folders."""
+    """List the objects with this key or prefix, without objects that only mark folders."""
     found: list[dict[str, Any]] = []
     with _answering():
         for page in _client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
@@ -144,17 +144,17 @@ def _client() -> Any:
         read_timeout=_READ_SECONDS,
         retries={"total_max_attempts": 3, "mode": "standard"},
     )
-    # boto3's default session keeps the credentials and addresses of its first use.
+    # A new session, as boto3's default session keeps the credentials and addresses of its first use.
     return boto3.Session().client("s3", config=settings)
 
 
 def _options() -> dict[str, Any]:
-    """Return options for reading objects; the reader finds credentials by the same package."""
+    """Return options for reading objects; polars finds credentials with boto3, too."""
     return {"storage_options": _store(), "credential_provider": pl.CredentialProviderAWS()}
 
 
 def _delta_options() -> dict[str, str]:
-    """Return options for reading a log, with credentials, as its reader finds only few kinds."""
+    """Return options for reading a log, with credentials, as deltalake finds only few kinds."""
     found = pl.CredentialProviderAWS()()[0]
     return _store() | {name: text for name, text in found.items() if text is not None}
 

@@ -1,8 +1,9 @@
-"""Tables in PostgreSQL: one repeatable-read snapshot, read-only, sent in batches.
+"""Reads a table or view of PostgreSQL in batches, in one read-only snapshot (repeatable read).
 
-User, password and other connection settings are libpq's (PGUSER, PGPASSFILE, PGSERVICEFILE,
-PGSSLMODE), never part of a source. Numbers are read as numbers and all else as text, so that no
-cell affects others. The server's messages may quote cells, so only its error code is kept.
+User, password and other connection settings come from libpq's variables (PGUSER, PGPASSFILE,
+PGSERVICEFILE, PGSSLMODE) and are never part of a source. Numbers are read as numbers and other types
+as text, so that no cell affects others. Errors have only the server's error code, because its
+messages may quote cells.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NUMBERS: Final[Mapping[str, pl.DataType]] = {
 
 @dataclass(frozen=True)
 class PostgresqlSheet:
-    """A table or view within an open snapshot."""
+    """A table or view of PostgreSQL, read in an open snapshot."""
 
     address: Address
     types: Mapping[str, pl.DataType]
@@ -82,7 +83,7 @@ def postgresql_sheets(address: Address) -> Iterator[PostgresqlSheet]:
 
 
 def snapshot(address: Address) -> tuple[str, ...]:
-    """Return the current snapshot; equal snapshots of a server have equal rows."""
+    """Return the server's start time and snapshot; if neither changes, neither do the rows."""
     with _readable(), _connected(address) as connection:
         [seen] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
     return seen

@@ -1,7 +1,7 @@
 """The process that reads one table for a service: ``python -m stream.tables.readers.reading_process``.
 
 It reads a source and limits from standard input, writes the rows' codes or a refusal to standard
-output, and exits. The readers of tables are imported only after the process is confined.
+output, and exits. Code that reads tables is imported only after the process is confined (Landlock).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NO_NEW_PRIVILEGES: Final = 38
 
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _TCP: Final = 0b11
-"""Rights to bind and to connect."""
+"""Landlock's rights to bind and to connect TCP sockets."""
 _SCOPES: Final = 0b11
-"""Scopes of abstract sockets and of signals."""
+"""Landlock's scopes for abstract sockets and for signals."""
 _RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Number of file rights by the first version that has them; rights are the lowest bits."""
+"""Number of file rights by the first Landlock version that has them; n rights are the n lowest bits."""
 
 _SYSTEM: Final = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
@@ -57,12 +57,12 @@ def version() -> int:
 
 
 def confine(readable: Iterable[Path]) -> bool:
-    """Confine this process to reading these paths, Python's files and a few of the system's.
+    """Confine this process to reading these paths, Python's files and a few system files.
 
     It can no longer write, create or remove files, start programs, or see other processes' memory.
-    Newer kernels (6.2, 6.7, 6.12) also forbid truncation, TCP, and signals to other processes. File
-    modes and times, Unix sockets by path and UDP stay allowed. Returns False, with no effect, without
-    Landlock; OSError if it fails.
+    Newer Linux kernels (6.2, 6.7, 6.12) also forbid truncation, TCP, and signals to other processes.
+    File modes and times, Unix sockets by path and UDP stay allowed. Without Landlock, return False and
+    change nothing; OSError if Landlock fails.
     """
     if not (known := version()):
         return False
@@ -83,7 +83,7 @@ def confine(readable: Iterable[Path]) -> bool:
 
 
 def _programs() -> Iterator[Path]:
-    """Yield the paths of Python and its packages; not a whole source tree, which may hold keys."""
+    """Yield the paths of Python and its packages, not the root of a source tree, which may have keys."""
     apart = _OURS if _OURS.joinpath("pyproject.toml").exists() else None
     for path in (sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         if path and Path(path).resolve() != apart:
@@ -127,7 +127,7 @@ def _failure() -> OSError:
 
 
 def main() -> None:
-    """Read one table."""
+    """Read a request from standard input, and send the table that it names."""
     request = json.load(sys.stdin)
     _limit(request["reading_bytes"], request["seconds"])
     # Reading an address needs drivers' settings and credentials, which may be anywhere.

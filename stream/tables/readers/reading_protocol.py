@@ -35,19 +35,19 @@ _MOST_BATCH_ROWS: Final = 1 << 24
 
 @cache
 def _kinds() -> frozenset[str]:
-    """Return the names of column types."""
+    """Return the names of all column types of polars."""
     types = filter(isclass, vars(import_module("polars")).values())
     return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
 
 
 def row_bytes(source: TableSource) -> int:
-    """Return the most bytes per row: its codes and, with persons, all copies while choosing."""
+    """Return the most bytes per row: codes and, with a person column, copies while rows are chosen."""
     codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
     return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
 def header(answer: dict[str, object]) -> bytes:
-    """Encode the header of codes or names: its length, and a number or a refusal."""
+    """Encode a header: its length in 4 bytes, and its fields as JSON."""
     text = json.dumps(answer).encode()
     return len(text).to_bytes(4, "little") + text
 
@@ -71,9 +71,9 @@ def write_end(stream: IO[bytes], names: Words | None) -> None:
 
 
 class TimedPipe:
-    """The service's end of a pipe, with a deadline, as the other end may stay silent and open.
+    """The service's end of a pipe, with a deadline, because the other process may never answer.
 
-    It bypasses the file object, which must be unused. TimeoutError after the deadline.
+    It uses the descriptor; nothing else may use the file object. TimeoutError after the deadline.
     """
 
     def __init__(self, pipe: IO[bytes], until: float) -> None:
@@ -101,10 +101,10 @@ class TimedPipe:
 
 
 def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
-    """Read a header; UnreadableError or ColumnError if refused, EOFError etc. if invalid.
+    """Read a header; UnreadableError or ColumnError if it is a refusal, EOFError etc. if invalid.
 
-    A refusal may be published, so only a known kind and a column of the source are accepted. Causes
-    and file names are for the service's log, or for trusted callers.
+    A refusal may be published, so it must have a known error, a column of the source and a known type.
+    Causes and file names are for the service's log, or for trusted callers.
     """
     length = int.from_bytes(_exactly(stream, 4), "little")
     if length > _HEADER_BYTES:
@@ -168,7 +168,7 @@ def _exactly(stream: TimedPipe, items: int, kind: np.dtype[Any] = _BYTE) -> npt.
 
 
 def send(request: dict[str, Any], output: IO[bytes]) -> None:
-    """Write the rows' codes or the stamp of a source's table, or a refusal."""
+    """Answer a request: write the codes of the table's rows, the table's stamp, or a refusal."""
     source = TableSource.model_validate(request["source"])
     try:
         if request["wanted"] == "stamp":

@@ -47,7 +47,7 @@ class Sheet(Protocol):
 
     @property
     def repeated(self) -> Sequence[str]:
-        """Names of several columns, the first of which is read."""
+        """Names that several columns have; the first column is read."""
 
     @property
     def is_csv(self) -> bool:
@@ -62,7 +62,7 @@ class Sheet(Protocol):
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet file; ``options`` are its store's."""
+    """A Parquet file; ``options`` are settings of the object store."""
 
     location: str
     options: Mapping[str, Any]
@@ -87,13 +87,13 @@ class ParquetFile:
 
 @dataclass(frozen=True)
 class FileSheet:
-    """A CSV or Parquet file, with columns and deleted rows from folder names or a log."""
+    """A CSV or Parquet file; ``cells`` and ``kept`` add what folder names or a Delta log say."""
 
     name: str
     cells: Mapping[str, str | None]
     file: CsvFile | ParquetFile
     own: Mapping[str, pl.DataType]
-    """The file's own columns in order, including those that ``cells`` replace."""
+    """The file's own columns in order, including columns that ``cells`` replace."""
 
     rows: int | None = None
     kept: bytes | None = None
@@ -121,12 +121,12 @@ class FileSheet:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The file's columns and, as text, those from folder names or a log."""
+        """The file's columns and, as text, the columns from folder names or a Delta log."""
         return dict(self.own) | dict.fromkeys(self.cells, pl.String())
 
     @property
     def repeated(self) -> Sequence[str]:
-        """Names of several columns of the file."""
+        """Names that several columns of the file have."""
         return [name for name in self.file.repeated if name not in self.cells]
 
     @property
@@ -183,7 +183,7 @@ def _is_parquet(location: str) -> bool:
 
 
 Stamp = tuple[object, ...]
-"""A value that changes if a path's data may have changed; one item if unknown."""
+"""A value that changes if a path's data may have changed; if nothing is known, it is the path alone."""
 
 
 def address_of(path: str) -> Address | None:
@@ -199,8 +199,8 @@ def sheets_of(
 ) -> Iterator[Sheet]:
     """Yield the sheets of a path; ``parts`` are its local files, if already listed.
 
-    UnreadableError if objects or the files of a log exceed ``most_bytes`` in total, or if a file has
-    changed since it was listed. A database is read in one snapshot.
+    UnreadableError if objects or the files of a Delta table exceed ``most_bytes`` in total, or if a file
+    has changed since it was listed. A database is read in one snapshot.
     """
     if (address := address_of(path)) is None:
         listed = local_parts(path) if parts is None else parts
@@ -239,7 +239,7 @@ def stamp_of(path: str) -> Stamp:
 
 
 def stamp_of_parts(path: str, parts: Sequence[TableFile]) -> Stamp:
-    """Return the stamp of these files, of constant size."""
+    """Return the stamp of these files; its size does not depend on their number."""
     if not parts:
         return (path,)
     told = blake2b(digest_size=16)

@@ -1,8 +1,8 @@
-"""Lists the files of a source's path, in an order by their names alone.
+"""Lists the files of a source's path, sorted by their names.
 
-A path is a file, a folder if it ends in ``/``, or a pattern: ``*`` matches characters of a name,
-``**`` any folders. A folder ``key=value`` sets a column's cell for all rows below it. The folder of
-a Delta table means the files of its newest version (``delta``).
+A path is a file, a folder if it ends in ``/``, or a pattern: ``*`` matches characters of a name, ``**``
+matches any number of folders. A folder ``key=value`` sets a column's cell for all rows below it. The
+folder of a Delta table means the files of its newest version (``delta``).
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class TableFile:
     """A value that changes if the file may have changed."""
 
     cells: tuple[tuple[str, str | None], ...] = ()
-    """Columns from folder names or a log, with the cell of all rows."""
+    """Columns from folder names or a Delta log, each with the cell that all rows have."""
 
     columns: tuple[str, ...] = ()
-    """The table's columns from a log; columns that the file lacks are missing cells."""
+    """The table's columns from a Delta log; the cells of columns that the file lacks are missing."""
 
     rows: int | None = None
-    """Number of rows from a log, including deleted ones, or None."""
+    """Number of rows from a Delta log, including deleted ones, or None."""
 
     kept: bytes | None = None
-    """A byte per row, 0 if a log marks it as deleted; None if no row is."""
+    """A byte per row, 0 if a Delta log marks the row as deleted; None if no row is deleted."""
 
     name: str = ""
     """The path below the table's folder; empty for a single file."""
@@ -71,7 +71,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The folder and the pattern of a path with several files."""
+    """The folder and the pattern of a path that may mean several files."""
 
     folder: Names
     pattern: Names
@@ -86,7 +86,7 @@ class Scope:
 
     @property
     def depth(self) -> int | None:
-        """The most folders above a file, or None if unlimited."""
+        """Most levels of folders to search below ``folder``; None if unlimited."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
     @property
@@ -97,8 +97,8 @@ class Scope:
     def select(self, listed: Sequence[Names]) -> list[Names]:
         """Select the files that match the path, in order.
 
-        Names that begin with ``_`` or ``.`` are hidden. UnreadableError if a file is not a table, or
-        belongs to a Delta table, whose folder may have outdated files.
+        Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is
+        not a table, or belongs to a Delta table, whose folder may have outdated files.
         """
         # The only wildcard is ``*``.
         pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
@@ -120,7 +120,7 @@ class Scope:
 
 
 def local_scope(path: str) -> Scope | None:
-    """Return the scope of a local path; None for a file of this name or without wildcards."""
+    """Return the scope of a local path; None if it is an existing file, or names a single file."""
     if Path(path).is_file():
         return None
     return Scope.of(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
@@ -141,10 +141,10 @@ def local_delta(path: str) -> Path | None:
 
 
 def local_parts(path: str) -> tuple[TableFile, ...]:
-    """List the files of a local path; UnreadableError if there are none or other files.
+    """List the files of a local path; UnreadableError if there are none, or some are no tables.
 
-    ``location`` has the targets of links, to check permissions. For a Delta table, all files of its
-    folder are listed, including its log.
+    In each ``location``, links are resolved, so that callers can check whether it is allowed. For a Delta
+    table, all files of its folder are listed, including its log.
     """
     try:
         if (scope := local_scope(path)) is None:
@@ -169,7 +169,7 @@ def has_changed(part: TableFile) -> bool:
 
 
 def cells_of(names: Names) -> tuple[tuple[str, str | None], ...]:
-    """Return the columns of folder names ``key=value``, with percent-decoding."""
+    """Return the columns and cells in folder names ``key=value``, percent-decoded."""
     found: dict[str, str | None] = {}
     for name in names[:-1]:
         key, sign, value = name.partition("=")

@@ -1,8 +1,8 @@
 """Reads tables for a service in a separate process, from allowed places and within limits.
 
-A malicious file may exhaust memory or time, or crash a reader. So a process (``reading_process``)
-with limits by the operating system reads each table, and its output is verified here. Of the
-service's environment it gets only the drivers' settings.
+A malicious file may exhaust memory or time, or crash a reader. So each table is read by a process
+(``reading_process``) with limits of the operating system, and the service verifies its output. The
+process gets only some environment variables (``_PASSED_ON``).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class GuardedReader:
         )
 
     def stamp(self, source: TableSource) -> Stamp:
-        """Return the stamp of a source's table, from a reading process if it needs drivers."""
+        """Return the stamp of a source's table; for an address, a reading process determines it."""
         if Address.of_table(source.path) is not None:
             return self._read_or_explain(
                 source, "stamp", lambda pipe: (source.path, *receive_header(pipe, source)["stamp"])
@@ -176,7 +176,7 @@ def _started(path: str) -> subprocess.Popen[bytes]:
     """Start a reading process; UnreadableError if the system has no resources for it."""
     try:
         return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-            # -P: a module in the folder that the service runs in is none of ours.
+            # -P: modules in the current folder must not be imported.
             [sys.executable, "-P", "-m", READING_PROCESS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -199,7 +199,7 @@ def _asked(process: subprocess.Popen[bytes], request: bytes, until: float) -> Ti
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that was not waited for, with its group."""
+    """Kill a process and its group; it must not have been waited for."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
