@@ -48,7 +48,7 @@ def test_every_topic_and_every_event_is_described() -> None:
     topics = Topics()
     assert {topic_of(topics, channel) for channel in CHANNELS if channel.name != FEED_STATE} == {
         value
-        for name in dir(Topics)
+        for name in dir(topics)
         if isinstance(value := getattr(topics, name), str) and value.startswith("sotto.")
     }
     assert {event.channel for event in EVENTS} | {"rejected"} == {channel.name for channel in CHANNELS}
