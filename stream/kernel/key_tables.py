@@ -83,7 +83,7 @@ class Keys:
         if count <= len(self._known):
             return
         # In place: mapped memory grows without a copy.
-        self._known.resize((with_share(count, len(self._known)), 2), refcheck=False)
+        self._known.resize((grown_size(count, len(self._known)), 2), refcheck=False)
         if 2 * len(self._known) > len(self._index):
             self._make_index()
 
@@ -112,7 +112,7 @@ def _texts_of(keys: Words) -> list[bytes]:
     return [data[start : start + 16] for start in range(0, len(data), 16)]
 
 
-def with_share(count: int, room: int) -> int:
+def grown_size(count: int, room: int) -> int:
     """Return to how many rows ``room`` rows grow, to have at least ``count``."""
     return max(count, room + room // _GROWTH, _FEWEST)
 
@@ -120,7 +120,7 @@ def with_share(count: int, room: int) -> int:
 def with_rows(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     """Grow an array in place to at least ``count`` rows; new rows are zero."""
     if count > len(array):
-        array.resize((with_share(count, len(array)), *array.shape[1:]), refcheck=False)
+        array.resize((grown_size(count, len(array)), *array.shape[1:]), refcheck=False)
     return array
 
 

@@ -45,7 +45,7 @@ _BitmapKey = (
 
 
 @dataclass(frozen=True, slots=True)
-class Everyone:
+class AllRows:
     """All rows of all people; the counted rows, at most ``contribution`` per person, come first."""
 
     person: str
@@ -74,7 +74,7 @@ class PrivateTable:
         private_codes: Mapping[str, CodeArray],
         bitmap_cache_bytes: int = BITMAP_CACHE_BYTES,
         public_size: int | None = None,
-        everyone: Everyone | None = None,
+        everyone: AllRows | None = None,
     ) -> None:
         self.attributes: Final = dict(attributes)
         self.private_codes: Final = dict(private_codes)
@@ -106,7 +106,7 @@ class PrivateTable:
             return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count)
         found = choose(rows.private_codes, rows.people, source.contribution, contribution_key(key, source.source))
         codes = {name: column[found.private_order] for name, column in rows.private_codes.items()}
-        everyone = Everyone(source.person or "", source.contribution, codes, found.people)
+        everyone = AllRows(source.person or "", source.contribution, codes, found.people)
         counted = {name: column[: found.private_counted] for name, column in codes.items()}
         return cls(rows.attributes, counted, public_size=found.people.public_size, everyone=everyone)
 

@@ -109,7 +109,7 @@ def contribution_key(key: bytes, source: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RowChoice:
     """Indexes of all rows, the ``private_counted`` counted rows first; ``people`` is in this order."""
 
     private_order: Numbers
@@ -117,7 +117,7 @@ class Chosen:
     people: RowOwners
 
 
-def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: bytes) -> Chosen:
+def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: bytes) -> RowChoice:
     """Choose at most ``most`` rows of each person, regardless of row order and person numbers.
 
     The order of the result depends only on the rows' content.
@@ -133,7 +133,7 @@ def choose(codes: Mapping[str, CodeArray], people: RowOwners, most: int, key: by
             counted.append(rows[order[counts]])
             others.append(rows[order[~counts]])
     arranged = np.concatenate([np.empty(0, dtype=np.uint32), *counted, *others])
-    return Chosen(arranged, sum(map(len, counted)), RowOwners(whose[arranged], names, people.private_unnamed))
+    return RowChoice(arranged, sum(map(len, counted)), RowOwners(whose[arranged], names, people.private_unnamed))
 
 
 def _groups(whose: Numbers, people: int) -> Iterator[tuple[int, int]]:

@@ -88,7 +88,7 @@ class GrowingColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Coded:
+class EncodedBatch:
     """An encoded batch: codes by attribute, and the number of each row's person."""
 
     private_codes: Mapping[str, CodeArray]
@@ -106,7 +106,7 @@ class RowEncoder:
         self._encoders = {name: Encoder(name, domain) for name, domain in source.attributes.items()}
         self._people = None if source.person is None else PeopleNumbers(source.person)
 
-    def encode(self, cells: pl.DataFrame) -> Coded:
+    def encode(self, cells: pl.DataFrame) -> EncodedBatch:
         """Encode a batch, without rows that a domain rejects or that have no person.
 
         DataError if a column is neither text nor numbers; no error depends on a cell.
@@ -124,9 +124,9 @@ class RowEncoder:
         if kept is not None and not kept.all():
             encoded = {name: column[kept] for name, column in encoded.items()}
             numbers = None if numbers is None else numbers[kept]
-        return Coded(encoded, numbers, cells.height, unnamed)
+        return EncodedBatch(encoded, numbers, cells.height, unnamed)
 
-    def sheet(self, sheet: Sheet) -> Iterator[Coded]:
+    def sheet(self, sheet: Sheet) -> Iterator[EncodedBatch]:
         """Encode one file of the table in batches; ColumnError if the file lacks a column."""
         names = columns_of(self._source)
         try:
@@ -166,17 +166,17 @@ class Rows:
         """
         encoder = RowEncoder(source)
         if frame is not None:
-            batches: Iterable[Coded] = [encoder.encode(in_memory(frame, columns_of(source), source.person))]
+            batches: Iterable[EncodedBatch] = [encoder.encode(in_memory(frame, columns_of(source), source.person))]
         else:
             batches = (batch for sheet in sheets_of(source.path) for batch in encoder.sheet(sheet))
-        gathered = Gathered(source)
+        gathered = RowCollector(source)
         for batch in batches:
             gathered.add(batch)
         people = encoder.people()
         return gathered.rows(None if people is None else people.names())
 
 
-class Gathered:
+class RowCollector:
     """Collects batches into one table."""
 
     def __init__(self, source: TableSource) -> None:
@@ -187,7 +187,7 @@ class Gathered:
         self.file_row_count = 0
         self.private_unnamed = 0
 
-    def add(self, batch: Coded) -> None:
+    def add(self, batch: EncodedBatch) -> None:
         """Add a batch; UnreadableError if there are more than ``MAX_ROWS`` rows."""
         for name, column in batch.private_codes.items():
             self._codes[name].extend(column)

@@ -10,16 +10,16 @@ import numpy.typing as npt
 
 from stream.tables import people
 from stream.tables.columns_table import PrivateTable
-from stream.tables.people import Chosen, choose
+from stream.tables.people import RowChoice, choose
 from tests.privacy.audit_variants import Surgery
 
 COUNTED_UNBOUND = 1 << 30
 
 
-def _by(order: npt.NDArray[np.intp], counts: npt.NDArray[np.bool_], own: people.RowOwners) -> Chosen:
+def _by(order: npt.NDArray[np.intp], counts: npt.NDArray[np.bool_], own: people.RowOwners) -> RowChoice:
     arranged = np.concatenate([order[counts], order[~counts]])
     numbers = own.private_numbers[arranged]
-    return Chosen(arranged, int(np.count_nonzero(counts)), people.RowOwners(numbers, own.private_names))
+    return RowChoice(arranged, int(np.count_nonzero(counts)), people.RowOwners(numbers, own.private_names))
 
 
 def no_bound(surgery: Surgery) -> None:
@@ -30,7 +30,7 @@ def no_bound(surgery: Surgery) -> None:
 def chosen_by_order_across_people(surgery: Surgery) -> None:
     """As many rows as all people together may have, the first ones in the file, whoever's they are."""
 
-    def first(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> Chosen:
+    def first(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         del codes, key
         order = np.arange(len(own.private_numbers))
         return _by(order, order < most * own.count, own)
@@ -41,7 +41,7 @@ def chosen_by_order_across_people(surgery: Surgery) -> None:
 def hashed_without_the_person(surgery: Surgery) -> None:
     """The hash is of the row and how many equal ones came before it, anybody's: of a person's rows the least of these count."""
 
-    def hashed(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> Chosen:
+    def hashed(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         everybody = people.RowOwners(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))
         order = choose(codes, everybody, COUNTED_UNBOUND, key).private_order.astype(np.int64)
         before = [

@@ -135,11 +135,11 @@ def import_ledger(
     """
     with explained():
         from stream.dev.backup.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
-        from stream.dev.backup.backup_transfer import bring_back  # noqa: PLC0415
+        from stream.dev.backup.backup_transfer import restore_backup  # noqa: PLC0415
     noted = [_head(one) for one in head or ()]
     meant: Since = "accept_loss" if since == "accept-loss" else since
     with translated():
-        sources, lost = asyncio.run(bring_back(settings_here(), BackupFile(file), meant, noted))
+        sources, lost = asyncio.run(restore_backup(settings_here(), BackupFile(file), meant, noted))
     if as_json:
         show_json({"sources": sources, "lost": lost, "since": meant})
         return

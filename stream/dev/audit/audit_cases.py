@@ -20,7 +20,7 @@ class AuditError(RuntimeError):
     """A mechanism has no cases, or the installation rejects a query; the message has the reason."""
 
 
-class Seen(NamedTuple):
+class SeenAnswer(NamedTuple):
     """The content of one answer: outcome, numbers as multiples of the resolution, choice."""
 
     outcome: str
@@ -33,10 +33,10 @@ class Seen(NamedTuple):
         return f"{sign}{'=' if sign and shown else ''}{','.join(shown)}"
 
 
-Transcript = tuple[Seen, ...]
+Transcript = tuple[SeenAnswer, ...]
 """The answers of one run; it ends when a stream halts."""
 
-HALTED = Seen("halted")
+HALTED = SeenAnswer("halted")
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ class Case:
         """The δ that a run may lose."""
         return float(self.stream.get("delta", 0.0)) * self.streams
 
-    def seen(self, answer: Answer) -> Seen:
+    def seen(self, answer: Answer) -> SeenAnswer:
         """Return the content of an answer; AuditError for a rejection."""
         if answer.outcome == "rejected":
             raise AuditError(f"{self.kind}, {self.pair}: a query was rejected: {answer.reason}")
         numbers = (*(() if answer.estimate is None else (answer.estimate,)), *(answer.estimates or ()))
-        return Seen(
+        return SeenAnswer(
             answer.outcome,
             tuple(math.floor(number / self.resolution) for number in numbers),
             answer.choice,

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from schemas import Answer, OpenStream, Source
 from stream.client.client_calls import require_taken
-from stream.dev.audit.audit_cases import HALTED, Case, Seen, Transcript
+from stream.dev.audit.audit_cases import HALTED, Case, SeenAnswer, Transcript
 from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, named, search
 from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
@@ -38,7 +38,7 @@ class _AuditRun:
     side: int
     source: str
     streams: list[str]
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[SeenAnswer] = field(default_factory=list)
     over: bool = False
 
 

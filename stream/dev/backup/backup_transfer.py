@@ -59,7 +59,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     consumer = reader(settings)
     await consumer.start()
     try:
-        taking = _Taking(settings, topics, consumer)
+        taking = _BackupReader(settings, topics, consumer)
         head = await taking.ledger(writer)
         await taking.trail(writer, head)
         await taking.state(writer)
@@ -68,7 +68,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     return writer.end(taking.offsets, head)
 
 
-class _Taking:
+class _BackupReader:
     """Reads the topics in turn; ``offsets`` has the end of each partition."""
 
     def __init__(self, settings: Settings, topics: Topics, consumer: Any) -> None:
@@ -140,7 +140,7 @@ _NOT_YET: Final = (GroupCoordinatorNotAvailableError, GroupLoadInProgressError, 
 _UPDATE: Final = b"@update|"
 
 
-async def bring_back(
+async def restore_backup(
     settings: Settings, backup: BackupFile, since: Since, noted: Iterable[TrailHead] = ()
 ) -> tuple[int, int]:
     """Restore a backup into an installation's empty topics, in one transaction.

@@ -76,7 +76,7 @@ class TableTruths:
         return Fraction(int(self._table.cell_counts(list(domains), [cell_codes(domains, at)])[0]))
 
 
-class FeedTruths:
+class ValuesTruths:
     """Exact answers about a source of values, which queries contain; clamped to the source's range."""
 
     def __init__(self, source: ValuesSource) -> None:
@@ -97,7 +97,7 @@ class FeedTruths:
         return max(self._low, min(self._high, Fraction(repr(value))))
 
 
-Truths = TableTruths | FeedTruths
+Truths = TableTruths | ValuesTruths
 
 
 def truths_of(source: Source, table: PrivateTable | None) -> Truths:
@@ -105,7 +105,7 @@ def truths_of(source: Source, table: PrivateTable | None) -> Truths:
     if isinstance(source, TableSource) and table is not None:
         return TableTruths(source, table)
     if isinstance(source, ValuesSource):
-        return FeedTruths(source)
+        return ValuesTruths(source)
     raise SimulationError(
         f"source '{source.source}': a source of records has no true answers to compare with; see 'sotto estimate' "
         "for estimates from its answers, and 'sotto plan' for their errors"

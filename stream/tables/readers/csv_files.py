@@ -70,7 +70,7 @@ class CsvFile:
         """Names that several columns have."""
         return [name for name in self.types if self.names.count(name) > 1]
 
-    def said_rows(self) -> int | None:
+    def row_count_from_metadata(self) -> int | None:
         """Return None: the number of rows is unknown before reading."""
         return None
 

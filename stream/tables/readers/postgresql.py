@@ -46,7 +46,7 @@ class PostgresqlSheet:
     name: str = ""
     repeated: Sequence[str] = ()
 
-    def said_rows(self) -> int | None:
+    def row_count_from_metadata(self) -> int | None:
         """Return None: counting rows takes as long as reading them."""
         return None
 

@@ -26,7 +26,7 @@ from stream.tables.encoding import Words, code_type
 from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
 from stream.tables.readers.sheets import sheets_of, stamp_of
 from stream.tables.readers.table_files import TableFile
-from stream.tables.rows import Coded, Gathered, RowEncoder, Rows, columns_of
+from stream.tables.rows import EncodedBatch, RowCollector, RowEncoder, Rows, columns_of
 from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
 
 _HEADER_BYTES: Final = 4 << 20
@@ -52,7 +52,7 @@ def header(answer: dict[str, object]) -> bytes:
     return len(text).to_bytes(4, "little") + text
 
 
-def write_batch(stream: IO[bytes], batch: Coded) -> None:
+def write_batch(stream: IO[bytes], batch: EncodedBatch) -> None:
     """Send a batch."""
     rows = len(next(iter(batch.private_codes.values())))
     stream.write(header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
@@ -123,7 +123,7 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
 
 def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
     """Read all batches; UnreadableError if they exceed ``most_bytes``."""
-    gathered, each, highest = Gathered(source), row_bytes(source), -1
+    gathered, each, highest = RowCollector(source), row_bytes(source), -1
     while "people" not in (answer := receive_header(stream, source)):
         rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
         if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MOST_BATCH_ROWS:
@@ -139,7 +139,7 @@ def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Row
         if source.person is not None:
             numbers = _exactly(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
             highest = max(highest, int(numbers.max(initial=0)) if rows else -1)
-        gathered.add(Coded(codes, numbers, file_rows, unnamed))
+        gathered.add(EncodedBatch(codes, numbers, file_rows, unnamed))
     people = int(answer["people"])
     if not highest < people <= gathered.file_row_count - gathered.private_unnamed:
         raise EOFError
@@ -194,12 +194,12 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
     write_end(output, None if people is None else people.names())
 
 
-def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[Coded]:
+def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
     """Yield the table's batches; a file with too many rows is refused before decompression."""
     parts = msgspec.convert(request["parts"], tuple[TableFile, ...] | None)
     most, rows = request["table_bytes"] // row_bytes(source), 0
     for sheet in sheets_of(source.path, parts, request["reading_bytes"]):
-        if rows + (sheet.said_rows() or 0) > most:
+        if rows + (sheet.row_count_from_metadata() or 0) > most:
             raise UnreadableError(TOO_LARGE)
         for batch in encoder.sheet(sheet):
             rows += len(next(iter(batch.private_codes.values())))

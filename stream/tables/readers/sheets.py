@@ -53,7 +53,7 @@ class Sheet(Protocol):
     def is_csv(self) -> bool:
         """Whether lines may have extra cells, the first of which is in ``csv_files.SURPLUS``."""
 
-    def said_rows(self) -> int | None:
+    def row_count_from_metadata(self) -> int | None:
         """Return the number of rows from metadata, or None."""
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -73,7 +73,7 @@ class ParquetFile:
         """The columns in order."""
         return dict(self._scanned().collect_schema())
 
-    def said_rows(self) -> int | None:
+    def row_count_from_metadata(self) -> int | None:
         """Return the number of rows from the footer."""
         return int(self._scanned().select(pl.len()).collect().item())
 
@@ -134,10 +134,10 @@ class FileSheet:
         """Whether lines may have extra cells."""
         return isinstance(self.file, CsvFile)
 
-    def said_rows(self) -> int | None:
+    def row_count_from_metadata(self) -> int | None:
         """Return the number of rows from a Parquet file's footer."""
         with readable(self.name):
-            return self.file.said_rows()
+            return self.file.row_count_from_metadata()
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in the file's order of rows."""

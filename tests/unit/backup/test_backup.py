@@ -151,8 +151,8 @@ async def test_a_trail_that_is_not_whole_is_not_backed_up(
         for record in found[kept] if name == "trail" else found:
             yield BackupRecord(name, number, record.key or b"", record.value)
 
-    monkeypatch.setattr(backup_transfer._Taking, "_read", read)
-    copy = backup_transfer._Taking(Settings(), driver.topics, None)
+    monkeypatch.setattr(backup_transfer._BackupReader, "_read", read)
+    copy = backup_transfer._BackupReader(Settings(), driver.topics, None)
     heading = Heading(prefix=driver.topics.prefix, partitions=2, began="now", sotto="0")
     writer = BackupWriter(io.BytesIO(), heading)
     head = await copy.ledger(writer)

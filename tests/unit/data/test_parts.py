@@ -20,7 +20,7 @@ from stream.tables.readers import sheets as sheets_module
 from stream.tables.readers import table_files as parts_module
 from stream.tables.readers.sheets import sheets_of, stamp_of_parts
 from stream.tables.readers.table_files import TableFile, local_parts
-from stream.tables.rows import Coded, GrowingColumn, RowEncoder
+from stream.tables.rows import EncodedBatch, GrowingColumn, RowEncoder
 from tests.unit.data.guarded import cause, rows_of
 from tests.unit.data.small import KEY, source
 
@@ -235,7 +235,7 @@ def test_no_more_than_a_batch_is_held_that_is_not_encoded(
     heights: list[int] = []
     encode = RowEncoder.encode
 
-    def seen(encoder: RowEncoder, cells: pl.DataFrame) -> Coded:
+    def seen(encoder: RowEncoder, cells: pl.DataFrame) -> EncodedBatch:
         heights.append(cells.height)
         return encode(encoder, cells)
 

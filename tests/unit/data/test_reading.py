@@ -112,7 +112,7 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
     assert path.stat().st_size < MIB
-    assert FileSheet.open(local_parts(str(path))[0]).said_rows() == 9 * MIB
+    assert FileSheet.open(local_parts(str(path))[0]).row_count_from_metadata() == 9 * MIB
     assert cause(lambda: reader(tmp_path)(source(AGE, path=str(path)))) == "larger than SOTTO_TABLE_BYTES"
 
 
