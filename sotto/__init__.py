@@ -1,6 +1,6 @@
 """Sotto: differentially private answers on a Kafka query stream.
 
-Programs import only this package. Its names are imported on first use, so that ``import sotto`` is fast.
+Programs import only this package. Each name is loaded on first use, so that ``import sotto`` is fast.
 """
 
 from __future__ import annotations

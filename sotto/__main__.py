@@ -1,4 +1,4 @@
-"""The ``sotto`` command, and ``python -m sotto``."""
+"""Starts the command line for ``sotto`` and ``python -m sotto``."""
 
 from __future__ import annotations
 

@@ -41,11 +41,11 @@ KAFKA_CREDENTIALS: Final = frozenset(
 )
 """Kafka credentials or their locations, for every service."""
 SECRETS: Final = NOISE_KEY | MONITOR_TOKEN | MONITOR_NAMES | KAFKA_CREDENTIALS
-"""All secrets; no foreign program may inherit them."""
+"""All secrets, which a program that Sotto starts must not inherit."""
 
 
 def without(names: frozenset[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return an environment (default: this process's) without these variables."""
+    """Return the environment (default: this process's) without the variables ``names``."""
     return {name: text for name, text in environment.items() if name not in names}
 
 
@@ -68,10 +68,10 @@ _OF_SERVICE: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT(_\d+_\w+)?")
 
 
 def warning(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return a warning about variables without effect, with similar names; None if there are none.
+    """Return a warning about ``SOTTO_…`` variables without effect; None if there are none.
 
-    The warning has no values, which may be secrets. It skips the variables that Kubernetes sets for
-    a service whose name begins with ``sotto``.
+    It names the most similar known variable, and no values, which may be secrets. It skips the
+    variables that Kubernetes sets for a service whose name begins with ``sotto``.
     """
     parts = []
     services = {name.removesuffix(_HOST_OF_SERVICE) for name in environment if name.endswith(_HOST_OF_SERVICE)}
@@ -104,6 +104,6 @@ def _with_nearest(name: str) -> str:
 
 
 def reduce_gc_frequency() -> None:
-    """Run garbage collection rarely, and exclude all present objects: imports stay for ever."""
+    """Collect garbage rarely, and never search the present objects: imported modules stay."""
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

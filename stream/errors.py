@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # keeps the import of errors fast
+if TYPE_CHECKING:  # so that errors are imported fast
     from collections.abc import Sequence
 
     from schemas import Amount, Answer, Query
@@ -73,7 +73,7 @@ class Rejected(NotAnswered):
 
 
 class Halted(NotAnswered):
-    """The stream is halted or closed, or its worker refuses; ``reason`` has the cause.
+    """The stream is halted or closed, or its worker cannot answer; ``reason`` has the cause.
 
     Examples:
         >>> receipt = client.halt("people", "counts", reason="wrong table")
@@ -133,8 +133,8 @@ class Unknown(SottoError, LookupError):
 class Invalid(_Unanswered, ValueError):
     """An argument does not fit the contract; the message names the field.
 
-    With many questions, ``results`` has the answers to the earlier ones, and ``unanswered`` those of
-    the earlier ones that have no answer.
+    With many questions, ``results`` has the answers to the earlier questions, and ``unanswered`` has
+    the earlier questions without an answer.
 
     Examples:
         >>> try:
@@ -146,7 +146,7 @@ class Invalid(_Unanswered, ValueError):
 
 
 class Unreachable(_Unanswered, ConnectionError):
-    """Kafka cannot be reached, or has no such installation.
+    """Kafka cannot be reached, or has no topics of this installation.
 
     ``unanswered`` has the pending questions, whose answers may still arrive and be charged;
     ``results`` has the answers to the others.

@@ -16,7 +16,7 @@ _DIGITS: Final = 6
 """Digits of a number without an error bound."""
 
 _WHOLE: Final = 2.0**53
-"""From this number on, doubles have no fraction and are not rounded."""
+"""Doubles of at least this size have no fraction and are not rounded."""
 
 
 def bound(alpha: float, *, grouped: bool = False) -> str:
@@ -50,11 +50,11 @@ def _written(number: float, place: int | None, rounding: str, *, grouped: bool) 
 
 
 MAX_COMPARED: Final = 1000
-"""Most names compared for similarity; among more, only names that differ in case match."""
+"""Most names compared for similarity; if there are more, only a name in other case matches."""
 
 
 def in_other_case(name: str, names: Collection[str]) -> str | None:
-    """Return the only one of ``names`` that differs from ``name`` in case only, or None."""
+    """Return the name that equals ``name`` except for case; None if none or several do."""
     folded = name.casefold()
     alike = [one for one in names if one.casefold() == folded]
     return alike[0] if len(alike) == 1 else None
@@ -96,14 +96,14 @@ def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[
 
 
 def of_each(person: str, most: int, what: str) -> str:
-    """Describe a contribution bound."""
+    """Format a contribution bound, as ``of each 'patient' at most 3 rows count``."""
     return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}"
 
 
 def rows_counted(source: Source) -> str:
     """Describe a table's contribution bound; empty for other sources and one row per person.
 
-    Rows above the bound are in no count, sum or mean, and no error bound includes them.
+    Rows above the bound are not counted, and no error bound covers the missing rows.
     """
     return counted_words(source) if isinstance(source, TableSource) else ""
 
@@ -123,11 +123,11 @@ def counts_people(query: Query) -> bool:
 
 
 def counted_words(source: Source) -> str:
-    """Describe a source's contribution bound; empty without one."""
+    """Describe a source's contribution bound in words; empty without one."""
     person = getattr(source, "person", None)
     return "" if person is None else bounded_words(source.kind, person, bound_of(source) or 1)
 
 
 def bounded_words(kind: str, person: str, most: int) -> str:
-    """Describe the contribution bound of a source of this kind."""
+    """Describe a contribution bound in words for a source of this kind."""
     return of_each(person, most, "event") + " in a window" if kind == "events" else of_each(person, most, "row")

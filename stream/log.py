@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 MAX_ASKERS = 10_000
-"""Most clients in memory; the longest silent one is dropped and starts with a full bucket."""
+"""Most clients in memory; if there are more, the one silent for longest is forgotten."""
 
 
 class RateLimiter:
@@ -52,11 +52,11 @@ class RateLimiter:
 
 
 BURST = 30
-"""Times that a repeated warning or error is logged without limit."""
+"""A repeated warning or error is logged this many times before lines are skipped."""
 EVERY = 10.0
-"""Seconds between two further lines of a repeated warning or error."""
+"""Seconds between two lines of a repeated warning or error after ``BURST`` lines."""
 MAX_TEXT = 500
-"""Most characters of a library's text."""
+"""Most characters that are logged of a library's report."""
 FRAMES = 4
 """Innermost frames of an exception that are logged."""
 MAX_PLACES = 1000
@@ -64,11 +64,11 @@ MAX_PLACES = 1000
 
 _PLACE = "_place"
 _APART = ("component", "event", "role", "source", "target", "topic")
-"""Lines with the same values of these fields are repeats; senders of events cannot set them."""
+"""Lines with equal values of these fields are repeats; no sender of events can set them."""
 
 
 class _LossyStream:
-    """Standard error without write errors: a full disk must not stop a service."""
+    """Standard error that ignores write errors, so that a full disk does not stop a service."""
 
     def write(self, text: str) -> None:
         with suppress(OSError):
@@ -80,7 +80,7 @@ class _LossyStream:
 
 
 class BoundedRepeats:
-    """Skips repeated warnings and errors, by the fields ``_APART`` or by place in a library."""
+    """Skips repeated warnings and errors: equal fields ``_APART``, or one place in a library."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         options = {} if clock is None else {"clock": clock}
@@ -150,7 +150,7 @@ def quiet_clients() -> None:
 
 
 class _Logger:
-    """A structlog logger; structlog is imported with the first line, which a client may never log."""
+    """A logger that imports structlog with its first line, because most clients log nothing."""
 
     def __init__(self, component: str) -> None:
         self._component = component

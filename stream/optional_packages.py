@@ -31,7 +31,7 @@ EXTRAS: Final = {
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Convert the import error of an optional package into ``Missing``."""
+    """Convert an import error in the ``with`` block into ``Missing`` if the package is optional."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -67,6 +67,8 @@ if TYPE_CHECKING:
 else:
 
     class _Later:
+        """Stands for a module, which is imported when one of its attributes is first used."""
+
         def __init__(self, module: str) -> None:
             self._module = module
 

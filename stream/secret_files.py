@@ -1,4 +1,4 @@
-"""Secret files: only the owner can read or replace them, and none is overwritten."""
+"""Reads and writes secret files, which only their owner can read or replace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHERS_WRITE: Final = 0o022
 
 
 def trusted_users() -> set[int]:
-    """Return this user, root, and the owner of ``/`` (root in a user namespace)."""
+    """Return the ids of this user, root, and the owner of ``/`` (root in a user namespace)."""
     return {0, os.geteuid(), Path("/").stat().st_uid}
 
 
@@ -77,7 +77,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_own(path: Path) -> bytes | None:
-    """Read an owner-only file of this user; None for any other file, which may be planted."""
+    """Read an owner-only file of this user; None for others, which an attacker may have written."""
     try:
         with _opened(path, os.O_NOFOLLOW) as file:
             status = os.fstat(file.fileno())
@@ -102,7 +102,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def replace_secret(path: Path, text: str) -> None:
-    """Replace an owner-only file atomically; of a symbolic link, replace the target."""
+    """Replace an owner-only file atomically; for a symbolic link, replace its target."""
     read_secret(path)
     path = path.resolve()
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -131,5 +131,5 @@ def _refuse_open_folders(path: Path) -> None:
 
 
 def _is_mounted_secret(path: Path) -> bool:
-    """Container engines mount secrets read-only, with any mode and owner."""
+    """Return True for a secret that a container engine mounts: read-only, with any mode or owner."""
     return path.is_relative_to(MOUNTED)

@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     crash, a process with the same name gets its partitions back at once. Empty: no static membership."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 4
-    """Partitions of queries, control, answers and state; used when topics are created."""
+    """Partitions of new topics; ``requests``, ``charges``, ``ledger`` and ``trail`` always have one."""
 
     replication: Annotated[int, Field(ge=1, le=10)] = 1
     """Replicas of each new topic. If unset: three, or the number of brokers if smaller."""
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     """Most events in one transaction."""
 
     work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)] = 20.0
-    """Seconds of queued work per partition above which questions are answered ``busy``; half of them if
+    """Seconds of queued work per partition above which questions are answered ``busy``; half of it if
     one stream asks alone. 0: no limit. Must be equal for all workers."""
 
     work_rate: Annotated[float, Field(gt=0.0, le=1024.0)] = 0.5
@@ -123,13 +123,13 @@ class Settings(BaseSettings):
     """Most standby partitions of a worker: copies of other workers' state, for a fast takeover. 0: none."""
 
     heartbeat_ms: Annotated[int, Field(ge=100, le=600_000)] = 1_000
-    """Milliseconds between heartbeats; at most a third of the session timeout: one may be lost."""
+    """Milliseconds between heartbeats; at most a third of the session timeout."""
 
     table_roots: str = ""
     """Allowed folders and addresses (s3://, postgresql://) of tables, separated by colons. Empty: none."""
 
     table_bytes: Annotated[int, Field(ge=1 << 20)] = 2 << 30
-    """Most bytes of one table in a service's memory: a few for each row and attribute."""
+    """Most bytes of one table in a service's memory; each row takes a few bytes per attribute."""
 
     table_reading_bytes: Annotated[int, Field(ge=256 << 20)] = 4 << 30
     """Most bytes of a table's files in total, and of the memory of the process that reads them."""
@@ -205,7 +205,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def of_local_broker(cls, bootstrap: str, **others: Any) -> Self:
-        """Return settings for a local broker without authentication, ignoring security settings."""
+        """Return the settings for a local broker: the environment's, without its security settings."""
         plain = {name: cls.model_fields[name].default for name in SECURITY_FIELDS}
         return cls.model_validate(
             {**cls().model_dump(exclude_unset=True), **plain, "bootstrap": bootstrap, **others}

@@ -24,7 +24,7 @@ MAX_LINKS = 128
 
 
 class TracingError(RuntimeError):
-    """An exporter is configured but not installed; the message has the remedy."""
+    """A trace exporter is configured but not installed; the message has the remedy."""
 
 
 class _WithHeaders(Protocol):
@@ -76,7 +76,7 @@ def context_headers() -> list[tuple[str, bytes]]:
 
 @contextmanager
 def span(name: str, attributes: dict[str, Any], links: Sequence[trace.Link] = ()) -> Iterator[None]:
-    """Open a span if this process traces; of an error it records only the type."""
+    """Open a span if this process traces; an error is recorded by its type only."""
     if _State.tracer is None:
         yield
         return

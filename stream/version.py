@@ -5,4 +5,4 @@ from typing import Final
 VERSION: Final = "0.1.0"
 
 SERVER_NAME: Final = "sotto"
-"""The ``Server`` header of HTTP answers, without versions, which attackers could use."""
+"""The ``Server`` header of HTTP responses; it has no version, which could help attackers."""

@@ -1,1 +1,1 @@
-"""Alert hooks: committed alerts, taken to webhooks and to Alertmanager."""
+"""Sends committed alerts to webhooks and to Alertmanager; start at ``alert_service``."""

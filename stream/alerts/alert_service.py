@@ -34,24 +34,24 @@ from stream.services.runner import force_exit_after, ignore_stop_signals, instal
 from stream.settings import Settings
 
 COMMIT_SECONDS: Final = 1.0
-"""Longest time between commits for a webhook: its deliveries may be repeated after a kill."""
+"""Seconds between commits for a webhook; a kill repeats deliveries since the last commit."""
 REBUILD_RECORDS: Final = 1_000_000
-"""Most answers per partition that are read again after a restart to restore firing alarms."""
+"""Most answers of a partition that are read again at a start to restore firing alarms."""
 STOP_SECONDS: Final = 75.0
-"""Time limit for stopping: a little longer than the longest request."""
+"""Time limit for stopping: a little longer than the longest request to a target."""
 
 log = get_logger("alerts")
 
 
 async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin: bool = False) -> None:
-    """Deliver alerts to all targets until SIGTERM, SIGINT or, if asked, the end of standard input."""
+    """Deliver alerts to all targets until a stop signal or, with ``stop_with_stdin``, end of input."""
     tracing.configure("alerts")
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
     all_metrics = [
         metrics.for_target(target.name) for target in file.targets
-    ]  # every series exists from the start
+    ]  # creates every metric of a target at the start
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
     beating = asyncio.create_task(probes.beat())
@@ -116,11 +116,11 @@ class TargetDelivery:
 
     @property
     def joined(self) -> bool:
-        """True if the consumer is in its group and all start offsets are known."""
+        """True if the consumer has joined its group and all start offsets are known."""
         return self._follower.joined
 
     async def run(self) -> None:
-        """Follow the answers until the service stops; restart after passing errors."""
+        """Follow the answers until the service stops; restart after temporary errors."""
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -188,14 +188,14 @@ class TargetDelivery:
                     read = {}
 
     async def _is_rebuilt(self) -> bool:
-        """Return True once all answers present at the start are read: a partial state would mislead."""
+        """Return True if all answers present at the start are read; before, alarms may be wrong."""
         for partition, end in list(self._ends.items()):
             if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
                 del self._ends[partition]
         return not self._ends and self._follower.joined
 
     async def _parse_alert(self, record: RecordLike) -> Alert | None:
-        """Return an answer as an alert or its end; None if it is unreadable or for other targets."""
+        """Parse an answer ``above`` or ``below`` of a wanted stream; None for any other record."""
         opening = await self._openings.of((record.key or b"").decode(errors="replace"))
         if opening is None:
             return None
@@ -215,7 +215,7 @@ class TargetDelivery:
     async def _start_offset(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
     ) -> int:
-        """Return the start offset: the committed one, or for Alertmanager that of ``look_back``."""
+        """Return the committed offset or the end; for Alertmanager, an earlier one (``look_back``)."""
         at = end if committed is None else committed
         if not isinstance(self._target, AlertmanagerTarget):
             return at

@@ -38,7 +38,7 @@ LONGEST: Final = 64
 
 
 class Secret(NamedTuple):
-    """A key of 24 to 64 bytes. It is never shown."""
+    """A key of 24 to 64 bytes that signs webhooks; ``repr`` does not show it."""
 
     key: bytes
 
@@ -61,7 +61,7 @@ class Secret(NamedTuple):
 
 
 def signed_headers(secrets: Sequence[Secret], key: str, sent: int, body: bytes) -> dict[str, str]:
-    """Return a request's headers: the alert's key, the Unix time and a signature per secret."""
+    """Return the headers of a webhook: alert key, Unix time, one signature for each secret."""
     content = f"{key}.{sent}.".encode() + body
     signatures = (
         base64.b64encode(hmac.digest(secret.key, content, hashlib.sha256)).decode() for secret in secrets
@@ -81,7 +81,7 @@ class AlertsError(RuntimeError):
 
 
 def _address(text: str) -> str:
-    # Checked first: urlsplit removes some of them silently.
+    # Check the characters first: urlsplit removes some of them silently.
     if unfit := next((sign for sign in text if sign.isspace() or not sign.isprintable()), None):
         raise ValueError(
             f"has U+{ord(unfit):04X}, which is not allowed in an address; remove it, or percent-encode it"
@@ -121,7 +121,7 @@ class _Strict(BaseModel):
 
 
 class _Target(_Strict):
-    """The common fields. ``streams`` and ``sources`` are names or patterns with ``*``; default: all."""
+    """Fields of all targets; ``streams`` and ``sources`` are names or patterns with ``*``."""
 
     name: TargetName
     streams: Patterns = ()
@@ -132,11 +132,12 @@ class _Target(_Strict):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of requests."""
+        """The addresses that requests are sent to."""
         raise NotImplementedError
 
     @model_validator(mode="after")
     def _shows_one_thing(self) -> Self:
+        """Refuses a target with both a bearer token and a password in an address."""
         if self.bearer_file and any((parts := urlsplit(one)).username or parts.password for one in self.addresses):
             raise ValueError("bearer_file: an address contains a user name or password; remove either")
         return self
@@ -179,10 +180,10 @@ class _Target(_Strict):
 
 
 class WebhookTarget(_Target):
-    """A program that receives each alert in order, at least once, signed with each secret.
+    """A receiver of webhooks, which gets each stream's alerts in order and at least once.
 
-    Two secrets allow a secret to be replaced: the receiver accepts either. An undelivered alert
-    is dropped once it is older than ``give_up``.
+    Each alert is signed with every secret; give two while the receiver changes from one to the
+    other. An alert that could not be delivered is dropped when it is older than ``give_up``.
     """
 
     kind: Literal["webhook"]
@@ -192,7 +193,7 @@ class WebhookTarget(_Target):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The single address."""
+        """The address ``url``, as a tuple."""
         return (self.url,)
 
     def secrets(self) -> list[Secret]:
@@ -207,10 +208,11 @@ class WebhookTarget(_Target):
 
 
 class AlertmanagerTarget(_Target):
-    """One Alertmanager or a cluster: receives firing alarms every ``resend``, and resolved ones.
+    """One Alertmanager or a cluster, which gets each firing alarm again after each ``resend``.
 
-    An alarm without new answers is resolved after its window's length and ``resolve_after``.
-    After a restart, firing alarms are restored from the answers of the last ``look_back``.
+    An alarm is a run of alerts of one stream and group. Without new answers, it is resolved after
+    its window's length and ``resolve_after``. After a restart, firing alarms are restored from the
+    answers of the last ``look_back``.
     """
 
     RESERVED: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})

@@ -1,4 +1,4 @@
-"""One request to a target and its outcome. Response bodies and addresses are never logged."""
+"""Sends one request to a target and classifies the response; defines the alert and metrics."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LONGEST_RETRY_AFTER: Final = 600.0
 Failure = Literal["refused", "throttled", "status", "redirect", "timeout", "connection"]
 
 _REFUSED: Final = frozenset({400, 413, 422})
-"""Statuses by which a target rejects the content of a request."""
+"""HTTP statuses with which a target rejects the content of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A request's result: delivered if ``failure`` is None. ``pause``: seconds of Retry-After."""
+    """The result of a request: delivered if ``failure`` is None; ``pause`` is its Retry-After."""
 
     failure: Failure | None = None
     status: int | None = None
@@ -83,7 +83,7 @@ class TargetSender:
             await self._session.close()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str], bearer: str | None = None) -> Outcome:
-        """Send a body once."""
+        """Send a body once; the response body and the address are never logged."""
         if self._session is None:
             raise RuntimeError("the sender is not open")
         given = {**headers, **({} if bearer is None else {"Authorization": f"Bearer {bearer}"})}
@@ -125,7 +125,7 @@ Reason = Literal["old", "refused", "room"]
 
 
 class AlertMetrics:
-    """Counters and gauges of one process, in base units."""
+    """All metrics of the alerts service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -157,7 +157,7 @@ class AlertMetrics:
 
 
 class TargetMetrics:
-    """The metrics of one target; all series exist from the start."""
+    """The metrics of one target, all of which exist from the start."""
 
     def __init__(self, metrics: AlertMetrics, target: str) -> None:
         self.delivered = metrics.delivered.labels(target)
@@ -165,7 +165,7 @@ class TargetMetrics:
         self.firing = metrics.firing.labels(target)
         self.unreadable = metrics.unreadable.labels(target)
         self.delay_seconds = metrics.delay_seconds.labels(target)
-        # Prometheus sees no increase in a series that begins at 1 and would miss the first event.
+        # Prometheus would miss the first event: it sees no increase in a counter that begins at 1.
         self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(Reason)}
         self._failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
 
@@ -191,7 +191,7 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """The idempotency key of this answer of this opening; the same after every restart."""
+        """The key by which the receiver drops repeats: it is the same after every restart."""
         return f"{self.opening.incarnation}-{self.answer.index}"
 
     @property

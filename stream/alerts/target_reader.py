@@ -1,4 +1,4 @@
-"""A target's own consumer group on the answers, so that a slow target delays no other."""
+"""Reads the answers in one consumer group per target, so that a slow target delays no other."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from stream.settings import Settings
 POLL_MS: Final = 250
 BATCH_RECORDS: Final = 2_000
 PARTITION_BYTES: Final = 512 * 1024
-"""Most bytes prefetched per partition and target: few answers are alerts; targets are many."""
+"""Most prefetched bytes per partition and target: small, because there may be many targets."""
 _LOST: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors of a commit after its partitions have moved to another process."""
+"""Errors of a commit if its partitions have moved to another process."""
 
 StartOffset = Callable[[AIOKafkaConsumer, TopicPartition, int | None, int], Awaitable[int]]
 """Returns a partition's start offset, given its committed offset and its end."""
@@ -38,7 +38,7 @@ log = get_logger("alerts")
 
 
 class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Reads this process's partitions of the group from the offsets that ``start_offset`` returns.
+    """Reads the partitions that the group assigns to this process, from ``start_offset`` on.
 
     ``round`` grows with every rebalance: records of an earlier round must not be used.
     """
@@ -57,14 +57,14 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Join the group, and leave it; RefusedTimeError if it rejects the session timeout."""
+        """Join the group, and leave it at the end; RefusedTimeError if the session timeout is refused."""
         settings = self._settings
         consumer = KafkaConsumer(
             **connection(settings),
             group_id=alerts_group(settings, self._target),
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="earliest",  # for deleted offsets; a new target's are set below
+            auto_offset_reset="earliest",  # if committed offsets are deleted; `_prepare` sets those of a new target
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=math.inf,  # a target may be away for hours
@@ -105,7 +105,7 @@ class Follower(ConsumerRebalanceListener):  # type: ignore[misc]
                 committed = await self._live.committed(partition)
                 end = (await self._live.end_offsets([partition]))[partition]
                 if committed is None:
-                    # Answers given while this process is down must count as newer than the target.
+                    # Commit now: answers that come while this process is down must be delivered later.
                     await self._live.commit({partition: end})
                 self._live.seek(partition, await self._start_offset(self._live, partition, committed, end))
                 self._live.resume(partition)

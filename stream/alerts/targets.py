@@ -1,7 +1,8 @@
-"""Deliveries to Alertmanager and webhooks. Firing alarms are sent repeatedly, as Prometheus does.
+"""Delivers alarms to Alertmanager, and alerts to webhooks.
 
-Each alarm is sent with an end a few sendings ahead. If this process dies, Alertmanager resolves
-the alarm at that end, which leaves a successor enough time to send it again.
+Firing alarms are sent repeatedly, as Prometheus does. Each alarm has an end time a few sendings
+ahead: if this process dies, the next process has until then to send the alarm again, or else
+Alertmanager resolves it.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from stream.questions.alert_states import (
 
 PATH: Final = "/api/v2/alerts"
 SENDINGS_AHEAD: Final = 4
-"""Sendings until an alarm ends unless it is sent again; as in Prometheus."""
+"""An alarm ends after this many ``resend`` intervals if it is not sent again; as in Prometheus."""
 RESOLVED_SECONDS: Final = 900.0
-"""How long a resolved alarm is sent, in case Alertmanager missed its end; as in Prometheus."""
+"""Seconds for which a resolved alarm is still sent, in case its end was lost; as in Prometheus."""
 BATCH: Final = 64
 """Alarms in one request; as in Prometheus."""
 
@@ -53,7 +54,7 @@ log = get_logger("alerts")
 
 @dataclass(slots=True)
 class _Sent:
-    """The time at which an alarm was last accepted; ``due`` if it has changed since."""
+    """When the target last accepted an alarm (``at``), and whether it has changed since (``due``)."""
 
     due: bool
     at: float = float("-inf")
@@ -75,7 +76,7 @@ class Alertmanager:
     _counted: dict[str, str] = field(default_factory=dict)
 
     def take(self, answer: Answer, source: str, stamp: float, *, known: bool, counted: str = "") -> None:
-        """Add an answer. ``known``: it was delivered before a restart, so its end is not due again."""
+        """Add an answer; if it is ``known`` from before a restart, it is not a change to deliver."""
         self._counted[source] = counted
         alarm = self.firing.take(answer, source, stamp)
         if alarm is None:
@@ -86,7 +87,7 @@ class Alertmanager:
             self._sent[alarm.place].due = True
 
     def forget(self, streams: Callable[[str], bool]) -> None:
-        """Drop the alarms of streams that another process has taken over."""
+        """Drop the alarms of the streams for which ``streams`` is True: another process has them."""
         for place in [place for place in self.firing.alarms if streams(place.stream)]:
             self.firing.drop(place)
 
@@ -96,7 +97,7 @@ class Alertmanager:
         return not any(sent.due for sent in self._sent.values())
 
     async def send(self) -> None:
-        """Send changed alarms and those due again, unless the target has just failed."""
+        """Send the alarms that have changed or must be sent again, except during a retry pause."""
         now = self.clock()
         self._tidy(now)
         due = [alarm for alarm in self.firing.alarms.values() if self._is_due(alarm, now)]
@@ -116,7 +117,7 @@ class Alertmanager:
                 sent.at, sent.due = now, False
 
     async def _post(self, alarms: Sequence[Alarm], now: float) -> bool:
-        """Post to every member, as members do not share alarms; True if at least one accepts."""
+        """Post to every member of the cluster (they do not share alarms); True if one accepts."""
         body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
         outcomes = []
         for url in self.target.addresses:
@@ -193,7 +194,7 @@ class Alertmanager:
 
 
 def group_labels(place: AlertKey) -> dict[str, str]:
-    """Return a group as labels ``group_ATTRIBUTE``, made valid with ``_`` and unique by a number."""
+    """Return a group as distinct labels ``group_ATTRIBUTE``, with ``_`` for forbidden characters."""
     labels: dict[str, str] = {}
     for name, value in place.group:
         label = wanted = "group_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -205,12 +206,12 @@ def group_labels(place: AlertKey) -> dict[str, str]:
 
 
 REFUSALS: Final = 3
-"""Refusals after which an alert is dropped: more tries would delay the alerts behind it."""
+"""Refusals after which an alert is dropped, so that it does not delay the next alerts."""
 
 
 @dataclass(eq=False)
 class Webhook:
-    """One target. Its only state is the current pause: undelivered alerts stay in Kafka."""
+    """One webhook target. Undelivered alerts stay in Kafka; only the retry pause is kept here."""
 
     target: WebhookTarget
     sender: TargetSender
@@ -223,8 +224,8 @@ class Webhook:
     async def deliver(self, alert: Alert, ours: Callable[[], bool]) -> bool:
         """Deliver or drop one alert; False if the partition's next owner must deliver it.
 
-        An alert is tried at least once, then until it is older than the target's ``give_up``. A
-        pause that the target requested for a dropped alert also delays the first try of the next.
+        An alert is sent at least once, then again until it is older than ``give_up``. If the target
+        asked for a pause and the alert is dropped, the next alert waits for the end of the pause.
         """
         refusals = 0
         body = alert.body

@@ -1,1 +1,1 @@
-"""The clients: register sources, open streams, ask questions, read answers and budgets."""
+"""The clients, which ask questions and send requests; start at ``client_calls``."""

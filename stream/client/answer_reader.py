@@ -1,4 +1,4 @@
-"""Delivers answers: one consumer reads all of them and resolves the pending questions."""
+"""Delivers answers: one consumer reads all answers and resolves the pending questions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read answers from the end of the topic on."""
+        """Start to read answers at the end of the topic, unless reading has started before."""
         async with self._starting:
             if self._consumer is None:
                 self._consumer = await self._connection.answers_reader(from_beginning=False)
@@ -128,12 +128,12 @@ class Listener:
             for future in [one for futures in self._waiting.values() for one in futures]:
                 if not future.done():
                     future.set_exception(translation(error))
-            self._consumer = None  # the next question starts another
+            self._consumer = None  # the next question starts another consumer
             await consumer.stop()
 
 
 IN_FLIGHT: Final = 1000
-"""Most questions of one ``ask_many`` that are published and not yet answered."""
+"""Most questions of one ``ask_many`` that wait for an answer at the same time."""
 
 Publish = Callable[[Question], Awaitable[Pending]]
 
@@ -142,9 +142,10 @@ class PendingResults:
     """Results of ``ask_many``: ``await`` it for all of them, or iterate with ``async for``.
 
     Results come in the order of the questions. At most 1,000 questions are pending at a time, so
-    ``async for`` needs no memory for all of them. A rejected or halted question does not raise;
-    call ``Result.checked`` for that. A collection of questions is validated before the first one is
-    published. An error in a later question is raised after the answers to the earlier ones.
+    ``async for`` needs little memory. A rejected or halted question raises no error; call
+    ``Result.checked`` to raise it. A collection of questions is validated before the first one is
+    published. If questions are not a collection, the answers to the questions before an invalid one
+    come first, and then its error is raised.
     """
 
     def __init__(self, publish: Publish, questions: Iterable[Question] | AsyncIterable[Question]) -> None:

@@ -67,7 +67,7 @@ class AsyncClient(AsyncCalls):
 
     Settings come from the environment (``SOTTO_BOOTSTRAP`` …). Arguments override them, by name
     (``AsyncClient(bootstrap="127.0.0.1:9092")``) or as a whole ``Settings`` object. The examples of
-    its methods are those of ``Client``; here each call is awaited, and each ``for`` is ``async for``.
+    the methods are written for ``Client``: here, await each call and use ``async for``.
 
     Examples:
         >>> async with AsyncClient("127.0.0.1:9092") as client:  # doctest: +SKIP
@@ -101,7 +101,7 @@ class AsyncClient(AsyncCalls):
     async def disconnect(self) -> None:
         """Send published records for up to 10 seconds, cancel pending questions, and disconnect.
 
-        Later records are lost without an error; call ``flush`` first to wait for all of them.
+        Records that are not delivered by then are lost without an error; call ``flush`` first.
 
         Examples:
             >>> client.flush()
@@ -146,7 +146,7 @@ class AsyncClient(AsyncCalls):
         headers: Headers = (),
         **fields: Any,
     ) -> None:
-        """Send one question, or events to a source's topic, without waiting; see ``flush``.
+        """Send one question, or events to a source's topic, without waiting for Kafka; see ``flush``.
 
         ``publish("ward-7", value=250)`` sends a question; read its answer with ``answers``. ``headers``
         may have CloudEvents attributes and W3C trace context, which the answer repeats.
@@ -172,8 +172,8 @@ class AsyncClient(AsyncCalls):
     async def advance(self, source: str, time: str | float | datetime) -> None:
         """Advance a source's clock to ``time``: send a watermark to each partition of its topic.
 
-        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds. The watermarks follow
-        all events that were published before.
+        ``time`` is ISO 8601, a datetime with a zone, or Unix time in seconds. The watermarks come
+        after all events that this client has published.
 
         Raises:
             Invalid: ``time`` is not from 1970 to 9999 (for example milliseconds), or the source's clock
@@ -226,7 +226,7 @@ class AsyncClient(AsyncCalls):
         """Yield alerts and ends of streams as they are committed, without end.
 
         A stream's name may contain ``*`` as a wildcard; without names, all streams of ``source``, or
-        of all sources, are watched. With ``quiet``, all other answers are yielded too.
+        of all sources, are watched. With ``quiet``, answers that are no alerts are yielded too.
 
         Raises:
             Unknown: the source, or a stream named without wildcard, does not exist.
@@ -277,7 +277,7 @@ class AsyncClient(AsyncCalls):
         return await self._connection.send(self.topics.queries, query.stream, value, headers)
 
     async def _topic_of(self, source: str) -> LiveTopic:
-        """Return a source's topic; read once, because a definition never changes."""
+        """Return a source's topic, cached because a source's definition never changes."""
         self._connection.require_open()
         if source not in self._live:
             declared = live_source((await self.budget(source)).source)

@@ -1,4 +1,4 @@
-"""The synchronous client: an ``AsyncClient`` and its event loop in a background thread."""
+"""The synchronous client: runs an ``AsyncClient`` in the event loop of a background thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Running:
         self._left = False
 
     def do(self, work: Coroutine[Any, Any, Done]) -> Done:
-        """Run a coroutine in that thread and return its result; Ctrl-C cancels it."""
+        """Run a coroutine in the thread of the event loop and return its result; Ctrl-C cancels it."""
         with self._beginning:
             if self._left:
                 work.close()
@@ -53,7 +53,7 @@ class Running:
             self.do(close())
 
     def stop(self) -> None:
-        """Disconnect and end the thread; calls of other threads raise a SottoError. Idempotent."""
+        """Disconnect and end the thread; waiting calls raise a SottoError. A second call does nothing."""
         with self._beginning:
             if self._left:
                 return
@@ -76,7 +76,7 @@ class Running:
         try:
             await self.client.disconnect()
         finally:
-            # A stopped loop resumes no task: cancel calls first, then close generators.
+            # No task resumes after the loop has stopped: cancel calls first, then close generators.
             await _cancel(self._under_way)
             await asyncio.get_running_loop().shutdown_asyncgens()
             await _cancel(asyncio.all_tasks())
@@ -102,9 +102,9 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 class Client(SyncCalls):
     """The synchronous form of ``AsyncClient``, with the same methods; threads may share one.
 
-    It connects at the first call or in a ``with`` block, and disconnects at the end of the block, of
-    ``disconnect`` or of the program. Calls of other threads that still wait then raise a
-    ``SottoError``.
+    It connects at the first call or at the start of a ``with`` block. It disconnects at the end of
+    the block, when ``disconnect`` is called, or when the program ends; calls of other threads that
+    still wait then raise a ``SottoError``.
 
     Examples:
         >>> with Client("127.0.0.1:9092") as client:  # doctest: +SKIP

@@ -1,7 +1,7 @@
-"""The calls of all clients: their definitions, and the synchronous calls that follow from them.
+"""The calls of all clients: defined once as asynchronous calls, and wrapped as synchronous ones.
 
-``AsyncClient`` and the in-memory installation of ``Driver`` implement the same asynchronous calls;
-``Client`` and ``Driver`` run them to their end.
+``AsyncClient`` and ``MemoryCalls`` (of ``Driver``) are ``AsyncCalls``. ``Client`` and ``Driver`` are
+``SyncCalls``, which run each asynchronous call to its end.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _statuses: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
 
 _SOURCE: Final = b"source|"
 _ACCOUNTS: Final = (_SOURCE, b"grant|", b"population|", b"allotment|")
-"""Prefixes of the ledger's keys."""
+"""Prefixes of the keys of all ledger records except receipts."""
 
 
 def new_id() -> str:
@@ -90,7 +90,7 @@ def new_id() -> str:
 
 @dataclass
 class LedgerView:
-    """The ledger's records by name; ``names`` are all sources, also those that were not read."""
+    """Ledger records by name; ``names`` has the names of all sources, even if only one was read."""
 
     names: set[str]
     sources: dict[str, SourceRecord] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class LedgerView:
     allotments: list[AllotmentRecord] = field(default_factory=list)
 
     def add(self, entry: LedgerRecord) -> None:
-        """Add a record of the ledger."""
+        """Add a record of the ledger under its name."""
         if isinstance(entry, SourceRecord):
             self.sources[entry.source.source] = entry
         elif isinstance(entry, GrantRecord):
@@ -118,7 +118,7 @@ class LedgerView:
 
 
 class AsyncCalls(ABC):
-    """The calls that do not depend on Kafka, over four ways to reach an installation."""
+    """The calls of all clients that need only ``topics`` and the four abstract methods below."""
 
     @property
     @abstractmethod
@@ -139,7 +139,7 @@ class AsyncCalls(ABC):
 
     @abstractmethod
     def _read(self, topic: str, partitions: Iterable[int] = (0,)) -> AsyncGenerator[Sequence[Any], None]:
-        """Yield the committed records of partitions in batches, up to their present ends."""
+        """Yield the committed records of partitions in batches, up to the ends at the time of the call."""
 
     def _new_id(self) -> str:
         return new_id()
@@ -165,7 +165,7 @@ class AsyncCalls(ABC):
         return await self._decide(RegisterPopulation, population=made)
 
     async def join(self, source: str, population: str) -> Receipt:
-        """Add a source to a population for good; ``Refused`` if its grants exceed that budget.
+        """Add a source to a population for good; ``Refused`` if the population cannot pay its grants.
 
         Examples:
             >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
@@ -186,8 +186,8 @@ class AsyncCalls(ABC):
     ) -> Receipt:
         """Create or change an allotment: the analysts' part of a source's or population's budget.
 
-        Without ``analysts``, the allotment is for the analyst of the same name. ``Refused`` if the
-        amount is below the analysts' present grants.
+        Without ``analysts``, the allotment is for the analyst with the allotment's name. ``Refused``
+        if the amount is below the analysts' present grants.
 
         Examples:
             >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])
@@ -198,7 +198,7 @@ class AsyncCalls(ABC):
         return await self._decide(Allot, allotment=allotment, **budget, analysts=tuple(analysts))
 
     async def open(self, stream: StreamSpec | Mapping[str, Any], *, analyst: str | None = None) -> Receipt:
-        """Open a stream and reserve its grant; it answers once this call returns.
+        """Open a stream and reserve its grant; the stream answers as soon as this call returns.
 
         With ``analyst``, the grant also counts against that analyst's allotments. ``Refused`` carries
         the requested amount (``asked``) and the rest of the budget (``left``).
@@ -217,8 +217,8 @@ class AsyncCalls(ABC):
         """Extend a stream's grant by as many charged answers as ``epsilon`` pays for.
 
         The stream keeps its estimates. The receipt has the number of answers and their cost.
-        ``Refused`` if ``epsilon`` pays for none, the budget does not suffice, or the stream is ending.
-        An ``analyst`` can only extend a stream that was opened under the same name.
+        ``Refused`` if ``epsilon`` pays for no answer, the budget cannot pay it, or the stream is
+        halted, closed or ending. An ``analyst`` must be the one for whom the stream was opened.
 
         Examples:
             >>> client.extend("people", "counts", epsilon=0.8).answers
@@ -228,7 +228,7 @@ class AsyncCalls(ABC):
         return await self._decide(ExtendStream, **fields)
 
     async def close(self, source: str, stream: str, reason: str = "closed on request") -> Receipt:
-        """Close a stream; its refund follows when the worker has reported its final charge.
+        """Close a stream; the refund follows when the worker has reported the final charge.
 
         Examples:
             >>> client.close("people", "counts").outcome
@@ -248,10 +248,10 @@ class AsyncCalls(ABC):
         return await self._decide(HaltStream, source=source, stream=stream, reason=reason)
 
     async def refresh(self, source: str, *, close: bool = False) -> Receipt:
-        """Make the current data of a table its next version; the receipt has the number.
+        """Make the current data of a table its next version; the receipt has the version's number.
 
-        Streams that hold estimates of the old version are closed; with ``close``, all streams are.
-        Other streams continue on the new version.
+        Streams with an estimate of the old data are closed, or with ``close`` all streams. Other
+        streams continue on the new version.
 
         Examples:
             >>> client.refresh("people").version  # doctest: +SKIP
@@ -262,7 +262,8 @@ class AsyncCalls(ABC):
     async def request(self, request: Request, timeout: float = REQUEST_TIMEOUT) -> Receipt:  # noqa: ASYNC109
         """Send a request and return its receipt within ``timeout`` seconds.
 
-        Sending the same request id again is safe and returns the same receipt.
+        If the same request is sent again with the same id, it has no further effect and the receipt
+        is the same.
 
         Raises:
             Refused: the budget service refuses the request.
@@ -283,9 +284,9 @@ class AsyncCalls(ABC):
         requests: Iterable[Request],
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109
     ) -> list[Receipt]:
-        """Send many requests and return their receipts, refusals included, in the same order.
+        """Send many requests and return their receipts in the same order; a refusal does not raise.
 
-        ``Timeout`` if a receipt is missing after ``timeout`` seconds; the requests may still be decided.
+        ``Timeout`` if a receipt is missing after ``timeout`` seconds; requests may be decided later.
 
         Examples:
             >>> from schemas import HaltSource, HaltStream
@@ -352,8 +353,9 @@ class AsyncCalls(ABC):
         """Answer a SELECT statement.
 
         FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes``,
-        rejected or halted numbers are null. A question that may cost more than ``max_price`` is
-        rejected without a charge; with 0, ``price`` of the table is the price of all questions.
+        numbers are null if their question was rejected or halted. A question that may cost more than
+        ``max_price`` is rejected without a charge; with 0, nothing is charged, and ``price`` of the
+        table is the price of all questions.
 
         Raises:
             Invalid: the statement is not supported; the message names the supported form.
@@ -421,7 +423,7 @@ class AsyncCalls(ABC):
         return [one for one in found if wanted in {(None, None), (one.source, one.population)}]
 
     async def list_streams(self, source: str | None = None) -> list[GrantRecord]:
-        """Return the grants of all streams ever opened, of one source or of all.
+        """Return the grants of all streams ever opened on one source, or on all sources.
 
         Raises:
             Unknown: the source is not registered.
@@ -460,9 +462,9 @@ class AsyncCalls(ABC):
     async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """Return the last status of each stream, with its Unix time in seconds.
 
-        A stream without a status is missing from the mapping. A worker that restores a partition
-        invalidates the refusals of the previous worker, which may have lacked a table or key that
-        this one has.
+        A stream without a status is missing from the mapping. ``refused`` of a status says why its
+        worker cannot answer; it is None if a worker has restored the partition since then, because
+        that worker may have the missing table or key.
 
         Examples:
             >>> for stream, (status, time) in client.digests(["counts"]).items():
@@ -498,8 +500,8 @@ class AsyncCalls(ABC):
     async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Yield the current dead letters, of all topics or of a live source's topic.
 
-        They come partition by partition. Dead letters are as private as the events and need an
-        operator's rights. A feed refuses an event when it reads it, possibly after ``flush`` returns.
+        They are ordered by partition. Dead letters are as private as the events, so an operator's
+        rights are needed. A feed may read and refuse an event after ``flush`` has returned.
 
         Examples:
             >>> rejected = client.ask("counts", where="height > 2", outcomes=True)
@@ -514,12 +516,12 @@ class AsyncCalls(ABC):
                     yield letter
 
     async def _decide(self, kind: type[Event], **fields: Any) -> Receipt:
-        """Send a new request of a kind; ``Invalid`` if a field is wrong."""
+        """Create and send a request of class ``kind``; ``Invalid`` if a field is wrong."""
         made: Any = valid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
         return await self.request(made)
 
     async def _ledger(self, source: str | None = None) -> LedgerView:
-        """Read all budgets and grants, or one source with its grants and the names of the others."""
+        """Read the whole ledger, or one source with its grants and the names of the other sources."""
         of_source = (_SOURCE, f"grant|{source}|".encode())
         latest: dict[bytes, bytes] = {}
         async for records in self._read(self.topics.ledger):
@@ -542,13 +544,13 @@ def _decode(codec: Codec[Decoded], value: bytes | None) -> Decoded:
 
 
 def require_taken(receipt: Receipt) -> None:
-    """Raise ``Refused`` for a refusal's receipt."""
+    """Raise ``Refused`` if a receipt says that the budget service refused the request."""
     if receipt.outcome == "refused":
         raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
 
 
 class Portal(Protocol):
-    """Runs the calls of an asynchronous client."""
+    """Runs asynchronous calls to their end: ``Running`` in a thread, ``MemoryCalls`` at once."""
 
     @property
     def client(self) -> Any: ...  # noqa: D102
@@ -559,7 +561,7 @@ class Portal(Protocol):
 def synchronous(
     call: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Done]],
 ) -> Callable[Concatenate[SyncCalls, Arguments], Done]:
-    """Return the synchronous form of a call."""
+    """Return a method that runs an asynchronous call through the portal and returns its result."""
 
     @wraps(call)
     def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Done:
@@ -572,7 +574,7 @@ def synchronous(
 def iterated(
     call: Callable[Concatenate[Any, Arguments], AsyncGenerator[Item, None]],
 ) -> Callable[Concatenate[SyncCalls, Arguments], Generator[Item, None, None]]:
-    """Return the synchronous form of a call that yields."""
+    """Return a generator method that runs an asynchronous generator through the portal."""
 
     @wraps(call)
     def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Generator[Item, None, None]:
@@ -600,7 +602,7 @@ class SyncCalls(ABC):
 
     @abstractmethod
     def _portal(self) -> Portal:
-        """Return the asynchronous client and what runs its calls; connects first."""
+        """Return the object that runs the asynchronous client's calls; connect it first if needed."""
 
     register = synchronous(AsyncCalls.register)
     register_population = synchronous(AsyncCalls.register_population)

@@ -1,4 +1,4 @@
-"""Kafka connection of a client: topics, a lazily started producer, and consumers."""
+"""A client's connection to Kafka: topics, a producer started at the first record, consumers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from stream.settings import Settings
 from stream.tracing import context_headers
 
 END_TIMEOUT: Final = 10.0
-"""Seconds in which a stopping producer may deliver its records."""
+"""Most seconds for which a stopping producer still delivers its records."""
 
 _CUT_OFF: Final = 1.0
-"""Seconds in which a stopping producer's requests may end after their connections are closed."""
+"""Seconds to wait for a stopping producer's requests after its connections are closed."""
 
 
 class KafkaSender:
     """An idempotent producer: Kafka stores each record once, or the record's future fails.
 
-    aiokafka increments sequence numbers past a failed batch, so Kafka refuses all later batches of
-    that partition: a sender that has ``failed`` must be ended and replaced.
+    A failed batch leaves a gap in aiokafka's sequence numbers, so Kafka refuses all later batches of
+    that partition. Therefore end and replace a sender if ``failed`` is True.
     """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
@@ -91,7 +91,7 @@ class KafkaSender:
         stopping = asyncio.create_task(self._producer.stop())
         await asyncio.wait([stopping], timeout=END_TIMEOUT)
         if not stopping.done():
-            # aiokafka's idempotent producer retries for ever and has no call to stop.
+            # aiokafka's idempotent producer retries for ever, and no call stops the retries.
             await fail_pending_batches(self._producer, _CUT_OFF)
         await asyncio.gather(stopping, return_exceptions=True)
 
@@ -110,7 +110,8 @@ class Connection:
     async def open(self) -> None:
         """Find the installation's topics, with retries while topics are being created.
 
-        Topics with the wrong number of partitions fail only when used: a halt needs ``requests`` alone.
+        A topic with the wrong number of partitions raises an error only when it is used, so that
+        streams can still be halted: a halt uses only the topic ``requests``.
         """
         self._found = await look_up(self.settings, attempts=25)
         self.topics = self._found.topics
@@ -122,7 +123,7 @@ class Connection:
             raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
 
     async def close(self) -> None:
-        """Deliver pending records for up to 10 seconds and close; new calls are refused."""
+        """Deliver pending records for up to 10 seconds and close; later calls raise a SottoError."""
         self.is_open = False
         sender, self._sender = self._sender, None
         if sender is not None:
@@ -143,7 +144,7 @@ class Connection:
         return await self._send(topic, key, value, headers, partition)
 
     async def partitions_of(self, topic: str) -> int:
-        """Return the number of a topic's partitions, of any topic.
+        """Return the number of partitions of any topic, not only of Sotto's topics.
 
         Raises:
             Unknown: the topic does not exist or is not visible to this principal.
@@ -184,7 +185,7 @@ class Connection:
             await seek(*partitions)
             for partition in partitions:
                 await consumer.position(partition)
-            self.require_open()  # it may have been closed meanwhile
+            self.require_open()  # the connection may have been closed meanwhile
         except BaseException:
             await consumer.stop()
             raise
@@ -211,14 +212,14 @@ class Connection:
             try:
                 return await sender.send(topic, key, value, headers, partition)
             except ProducerClosed:
-                # Another record failed while this one waited for room.
+                # Another record failed while this record waited for room in the producer's buffer.
                 if not sender.failed:
                     raise
 
     async def _sending(self) -> KafkaSender:
-        """Start the producer at the first record: a client that only reads needs no right to write.
+        """Return the producer, which starts at the first record: readers need no right to write.
 
-        A failed producer ends before the next one starts, which keeps the order of the records.
+        A failed producer ends before its successor starts, so records keep their order.
         """
         self.require_open()
         if self._sender is not None and not self._sender.failed:

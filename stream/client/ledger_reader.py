@@ -1,4 +1,4 @@
-"""Reads topics from their beginning, and the sources of streams from the ledger."""
+"""Reads whole topics, and looks up the source of a stream in the ledger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def read_topic(
 
 
 async def read_accounts(connection: Connection) -> list[LedgerRecord]:
-    """Read all records of the ledger except receipts."""
+    """Return the ledger's latest record for each key, without receipts."""
     latest: dict[bytes, bytes | None] = {}
     async for records in read_topic(connection, connection.topics.ledger):
         latest.update(
@@ -41,14 +41,14 @@ async def read_accounts(connection: Connection) -> list[LedgerRecord]:
 
 
 PATIENCE: Final = 5.0
-"""Seconds that questions wait for a read of the ledger; a longer read continues in the background."""
+"""Most seconds that a question waits for a read of the ledger; the read itself continues."""
 
 _ABSENT: Final = 1.0
 """Seconds until a stream that is not in the ledger is looked up again."""
 
 
 class KnownSources:
-    """Sources by stream; reads the ledger at the first lookup, and later only its new records."""
+    """Finds the source of a stream; reads the ledger at the first lookup, then only new records."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -84,7 +84,7 @@ class KnownSources:
         return False
 
     def _knows(self, stream: str) -> bool:
-        # Compaction can leave a grant before its source's record: one may be read without the other.
+        # After compaction, a grant may precede its source's record: the source may not be read yet.
         name = self._source_of.get(stream)
         return name in self._sources or name in self._values
 
@@ -100,7 +100,7 @@ class KnownSources:
         return self._sources[name]
 
     async def _read(self) -> None:
-        """Wait up to ``PATIENCE`` seconds for the current or a new read of the ledger."""
+        """Start a read of the ledger if none runs, and wait until it ends or is ``PATIENCE`` s old."""
         if self._reading is None:
             self._began = time.monotonic()
             self._reading = asyncio.create_task(self._read_on())
@@ -115,7 +115,7 @@ class KnownSources:
         except Forbidden:
             self._forbidden = True
         except (SottoError, TopicWentBackError, OSError):
-            # The source is optional for a question; calls that need the ledger report the error.
+            # A question needs no source; calls that need the ledger report the error themselves.
             self._read_to = None
         finally:
             self._reading = None

@@ -1,4 +1,4 @@
-"""Follows alerts and ends of streams on Kafka."""
+"""Yields the notices of ``watch`` from Kafka: reads the answers, and the ledger for ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stream.questions.stream_watch import StreamOpening, Watch, counted_of, is_n
 
 
 class Openings:
-    """The openings of ``wanted`` streams; the caller must call ``stop``."""
+    """Reads the openings of ``wanted`` streams from the ledger; call ``stop`` at the end."""
 
     def __init__(self, connection: Connection, wanted: Callable[[str, str], bool]) -> None:
         self.sources: dict[str, str] = {}
-        """Each source with its contribution bound in words, as of the last ``read``."""
+        """The contribution bound of each source in words, as of the last ``read``."""
         self._connection = connection
         self._wanted = wanted
         self._found: dict[str, StreamOpening] = {}
@@ -30,11 +30,11 @@ class Openings:
         self._consumer: Any = None
 
     async def of(self, stream: str) -> StreamOpening | None:
-        """Return the opening of a stream that has answered; None if it is not wanted."""
+        """Return the opening of a stream that has answered; None if the stream is not wanted."""
         if stream not in self._found and stream not in self._others:
             await self.read()
             if stream not in self._found:
-                # A stream that has answered is in the ledger; if it is not found, it is not wanted.
+                # Each stream that has answered is in the ledger; if it is not found, it is not wanted.
                 self._others.add(stream)
         return self._found.get(stream)
 
@@ -89,9 +89,9 @@ LEDGER_SECONDS: Final = 2.0
 
 
 async def notices(connection: Connection, watch: Watch, *, from_beginning: bool) -> AsyncGenerator[Notice, None]:
-    """Yield the notices of watched streams without end, each stream's in the order of its answers.
+    """Yield the notices of watched streams without end, for each stream in order of its answers.
 
-    With ``from_beginning``, ends that the ledger has follow all answers present at the start.
+    With ``from_beginning``, ends of streams come after all answers that are present at the start.
     """
     consumer = await connection.answers_reader(from_beginning=from_beginning)
     openings = Openings(connection, watch.wants)

@@ -1,1 +1,1 @@
-"""Kafka: the engine, its topics, the local broker."""
+"""Everything about Kafka: aiokafka's adapter, an installation's topics, a local broker."""

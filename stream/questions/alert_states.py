@@ -1,6 +1,7 @@
-"""Alert states of streams, derived from committed answers, and their texts.
+"""Derives firing and resolved alarms from committed answers, and formats them.
 
-An answer of outcome ``above`` is an alert; only streams of above_threshold and numeric_sparse give one.
+An alert is an answer ``above``, which only above_threshold and numeric_sparse give. An alarm is a
+run of consecutive alerts of one stream and group.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from schemas.windows import moment_ms
 from stream.formatting import bound, estimate
 
 ABOVE: Final = b'"above"'
-"""Bytes that every alert contains."""
+"""Bytes that every alert (answer ``above``) contains."""
 
 BELOW: Final = b'"below"'
-"""Bytes that every answer contains that resolves an alert."""
+"""Bytes that every answer ``below`` contains, which resolves an alarm."""
 
 
 class AlertKey(NamedTuple):
-    """A stream and one of its groups (empty for a stream without groups)."""
+    """Identifies an alarm: a stream and one of its groups (empty for a stream without groups)."""
 
     stream: str
     group: tuple[tuple[str, str | int], ...]
@@ -32,7 +33,7 @@ class AlertKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An answer of a watched stream, or its end: then ``ended`` is the reason.
+    """An answer of a watched stream, or the stream's end with the reason in ``ended``.
 
     ``time`` is Kafka's timestamp in Unix seconds: of the answer, or of the first record that reports
     the end. ``counted`` describes the source's contribution bound; it is empty without one.
@@ -64,7 +65,7 @@ def place_of(answer: Answer) -> AlertKey:
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
     """Check whether a name matches a pattern (``*`` is a wildcard); no patterns match every name.
 
-    A period's stream also matches by its model's name, so a stream is followed over periods.
+    The stream of a period also matches by the name of its model, so that all periods match.
     """
     names = {name, registered_as(name)}
     return not patterns or any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
@@ -131,7 +132,7 @@ def _moment(milliseconds: int) -> str:
 
 @dataclass(slots=True)
 class AlertRun:
-    """Consecutive alerts: since the first window's end, with the latest answer and its time."""
+    """Consecutive alerts of one key: end of the first window, latest answer, its time, number."""
 
     since: float
     answer: Answer
@@ -147,9 +148,9 @@ class _Period:
 
 @dataclass(slots=True)
 class _Periods:
-    """The latest periods of an alert key, in order; all but the first have only alerts.
+    """The latest periods of an alert key, in order; all except the first have only alerts.
 
-    ``whole`` is True if the first has only alerts too: an earlier period may then extend the run.
+    ``whole`` is True if the first also has only alerts, so that earlier periods may join the run.
     """
 
     held: list[_Period] = field(default_factory=list)
@@ -157,10 +158,10 @@ class _Periods:
 
 
 class Runs:
-    """The current run of alerts of each key whose stream has periods.
+    """The current run of alerts of each key, for streams with periods.
 
-    The answers of a period arrive in order, but periods in any order, because each has its own
-    partition. No window spans two periods, so the periods' order is the windows' order.
+    The answers of a period arrive in order. Periods arrive in any order, because each is a stream on
+    its own partition. No window spans two periods, so sorting the periods sorts the windows.
     """
 
     def __init__(self, limit: int) -> None:
@@ -169,7 +170,7 @@ class Runs:
         self._places: OrderedDict[AlertKey, _Periods] = OrderedDict()
 
     def take(self, place: AlertKey, answer: Answer, time: float) -> bool:
-        """Add an answer of outcome ``above`` or ``below``; return False if a later one supersedes it."""
+        """Add an answer ``above`` or ``below``; return False if a later answer has ended its run."""
         named = named_from(answer.stream)
         starts = "" if named is None else named[1].removesuffix("Z")
         periods = self._places.setdefault(place, _Periods())
@@ -216,12 +217,12 @@ class Runs:
 
 
 MAX_PLACES: Final = 20_000
-"""Most alert keys, and most of their periods, in memory; beyond it the oldest is dropped."""
+"""Most alert keys and most periods in memory; above it, the oldest are dropped."""
 
 
 @dataclass(slots=True)
 class Alarm:
-    """A run of ``alerts`` alerts of one key; the first other answer sets ``resolved``.
+    """A run of ``alerts`` alerts of one key; the next answer ``below`` sets ``resolved``.
 
     ``since`` is the end of the run's first window, and ``time`` Kafka's timestamp of its latest
     ``answer``; both are Unix seconds.
@@ -243,18 +244,18 @@ class Firing:
         """With ``over_periods``, an alarm continues from one period of a stream to the next."""
         self.alarms: dict[AlertKey, Alarm] = {}
         self.forgotten = 0
-        """Number of alarms dropped because of the limit."""
+        """Number of alarms dropped since the last reset, because of the limit."""
         self._limit = limit
         self._over_periods = over_periods
         self._runs = Runs(limit)
         self._streams: dict[str, int] = {}
 
     def concerns(self, stream: str) -> bool:
-        """Whether a stream has an alarm, which an answer without alert would resolve."""
+        """Whether a stream has an alarm, which an answer ``below`` may resolve."""
         return stream in self._streams
 
     def take(self, answer: Answer, source: str, time: float) -> Alarm | None:
-        """Add an answer; return the alarm that it starts, continues or resolves, or None.
+        """Add an answer; return the alarm that it starts, continues or resolves, else None.
 
         A stream's answers must come in order; its periods may come in any order with the same result.
         """

@@ -1,6 +1,7 @@
-"""Warns of questions that the declared domain decides.
+"""Warns about questions whose answer follows from the declared domain, such as ``age >= 0``.
 
-They are answered and charged as usual. Warnings depend only on the question and its source's public definition.
+Such questions are answered and charged as usual. Warnings use only public data: the question and
+the source's definition.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ def predicates_of(query: Query) -> tuple[str, ...]:
 
 
 def is_about_table(query: Query) -> bool:
-    """Whether a question is about a table, and not about values that it brings."""
+    """Whether a question is about a table, and not about values that the query carries."""
     return query.value is None and query.values is None and query.category is None
 
 
 def outside(source: Source, query: Query) -> tuple[str, ...]:
     """Return a warning for each comparison or predicate that holds for every row or for none.
 
-    A choice from one candidate has a warning too. Workers refuse unknown categories and invalid
-    predicates, so these have no warning here.
+    A choice from one candidate has a warning too. Unknown categories and invalid predicates have
+    none, because workers refuse them.
     """
     lines = [_ONE_CANDIDATE] if _has_one_candidate(query) else []
     texts = [text for text in predicates_of(query) if _may_be_decided(text)]
@@ -39,7 +40,7 @@ def outside(source: Source, query: Query) -> tuple[str, ...]:
 
 
 CHARGED: Final = "an answer is charged as any other"
-"""The end of each warning about a question whose answer is known."""
+"""The last words of a warning about a question whose answer is known before it is asked."""
 
 _ONE_CANDIDATE: Final = f"candidates: there is one, so that the choice is known; {CHARGED}"
 
@@ -51,5 +52,5 @@ def _has_one_candidate(query: Query) -> bool:
 
 
 def _may_be_decided(text: str) -> bool:
-    """Whether the domain may decide a predicate: a single comparison with a category never does."""
+    """Whether the domain may decide a predicate; it never decides one comparison with a category."""
     return _part_that_decides.search(text) is not None

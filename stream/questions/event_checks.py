@@ -1,4 +1,4 @@
-"""Checks a live topic's events before they are written, as feeds check them later."""
+"""Checks events before they are written to a live topic, with the rules of the feeds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stream.events.event_fields import before_all, time_flaw
 
 
 class EventCheck:
-    """Checks events against their source, the first windows of its streams, and a clock.
+    """Checks events against their source, the first windows of its streams, and the clock.
 
-    A feed may still refuse other events: its clock may differ, and streams may be opened meanwhile.
+    A feed may still refuse an event that passes: its clock may differ, or a stream may be new.
     """
 
     def __init__(self, source: EventsSource, grants: Iterable[GrantRecord]) -> None:
@@ -28,8 +28,8 @@ class EventCheck:
     ) -> tuple[list[int], dict[int, Flaw]]:
         """Return each event's time (``NO_MOMENT`` if refused), and the flaws by position.
 
-        ``now`` is the time of the broker's clock in Unix milliseconds; ``in_order`` means that marks
-        stand between the events at their own times.
+        ``now`` is the time of the broker's clock in Unix milliseconds. With ``in_order``, the clock
+        is at each event's own time, because marks will be written between the events.
         """
         read = self._reader.read(events)
         times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)

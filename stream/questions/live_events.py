@@ -1,4 +1,4 @@
-"""Records for live topics: events by person's partition, and watermarks."""
+"""Builds the records for a live topic: events, partitioned by person, and watermarks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LiveRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class LiveTopic:
-    """The topic of a source, for writers of events."""
+    """Builds the records that a writer sends to the topic of a source."""
 
     source: EventsSource
     partitions: int
@@ -59,7 +59,7 @@ class LiveTopic:
 
 
 def person_key(event: bytes, path: str) -> bytes | None:
-    """Return the person of an encoded event as a key, as feeds read it; None without a person."""
+    """Return the record key of an encoded event: its person as feeds read it, or None."""
     found = _field(event, path)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return None
@@ -74,7 +74,7 @@ def live_source(source: Source) -> EventsSource:
 
 
 def live_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> str:
-    """Return the source name of a ``publish`` of events; ``Invalid`` with fields of a question."""
+    """Return the source name for ``publish``; ``Invalid`` if it has a question's arguments."""
     if not isinstance(source, str):
         raise Invalid("publish: events go to the topic of a source; give its name")
     if headers or fields:
@@ -151,14 +151,14 @@ def milliseconds_of(time: str | float | datetime) -> int:
 
 
 MAX_MARKS: Final = 1_000_000
-"""Most marks of one replay, 30 years of 15 minutes; more come from a wrong date."""
+"""Most marks of one replay: 28 years at one mark per 15 minutes. More indicate a wrong date."""
 
 
 class Replay:
-    """Events of a source with a mark at each multiple of the span ``every``.
+    """Orders the events of a source for a replay, with a mark at each multiple of ``every``.
 
     Marks run from the first event to ``until``, or to the first multiple after the last event. An
-    event is ahead of the mark before it by less than ``every``, which must not exceed the source's
+    event is ahead of the last mark by less than ``every``, so ``every`` must not exceed the source's
     ``ahead``.
     """
 
@@ -180,8 +180,8 @@ class Replay:
     def steps(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
         """Yield each mark in Unix milliseconds with the events after it, in their order.
 
-        ``events`` are bytes and times; a refused event (``NO_MOMENT``) stays with the one before it. All
-        events are read before the first step.
+        ``events`` are bytes and times. An event that will be refused (time ``NO_MOMENT``) stays after
+        its predecessor. All events are read before the first step.
 
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.

@@ -1,4 +1,4 @@
-"""Finds predicates and comparisons that the declared domain decides."""
+"""Finds comparisons and predicates that hold for every row of the declared domain, or none."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
     exp.GT: (">", "<"),
     exp.GTE: (">=", "<="),
 }
-"""Each comparison, and the same comparison seen from its right side."""
+"""The sign of each comparison, and its sign if the two sides change places."""
 
 
 def lines_of(text: str, attributes: Mapping[str, Domain]) -> list[str]:
     """Return a warning for each comparison, or the whole predicate, that the domain decides.
 
-    The predicate's normal form (``stream.tables.expressions``) is checked, which finds comparisons
-    that exclude each other. ``TRUE`` alone is intended, and an unreadable text has no warning.
+    The check of the predicate's normal form (``stream.tables.expressions``) also finds comparisons
+    that exclude each other. ``TRUE`` alone and a text that cannot be parsed have no warning.
     """
     lines = list(_outside(text, attributes))
     rows = _decided(text, attributes)
@@ -71,7 +71,7 @@ def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
         tokens = [_as_name(token, text, find(token.text) is not None) for token in _DIALECT.tokenize(text)]
         [tree] = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         comparisons = [(*one, Decimal(one[-1])) for one in _comparisons(tree)] if tree is not None else []
-    except Exception:  # noqa: BLE001 - a text that cannot be read is the worker's to refuse
+    except Exception:  # noqa: BLE001 - the worker refuses a text that cannot be parsed
         return
     for attribute, sign, constant, number in comparisons:
         declared = find(attribute)
@@ -84,7 +84,7 @@ def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
 
 
 def _as_name(token: Token, text: str, declared: bool) -> Token:
-    """Make a declared attribute that is an SQL keyword, such as ``date``, a name."""
+    """Turn an SQL keyword, such as ``date``, into a name if an attribute has that name."""
     if not declared or token.token_type in _WORDS or not text[token.start : token.end + 1].isidentifier():
         return token
     return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)

@@ -32,7 +32,7 @@ Made = TypeVar("Made")
 
 
 def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[], str]) -> Query:
-    """Return the query, with a generated ``id`` if it has none; ``Invalid`` if it is none."""
+    """Convert a question to a query, with a new ``id`` if it has none; ``Invalid`` if it is no query."""
     if not isinstance(question, Query | Mapping | str):
         raise Invalid(
             f"question: is of type {type(question).__name__}; give a query, its fields, or its stream's name, and many of them to ask_many"
@@ -67,7 +67,7 @@ def require_many(questions: object) -> None:
 
 
 def require_headers(headers: object) -> None:
-    """Raise ``Invalid`` if these are not a record's headers."""
+    """Raise ``Invalid`` if ``headers`` are not pairs of a name and bytes."""
     if not isinstance(headers, Sequence) or not all(_is_header(one) for one in headers):
         raise Invalid("headers: give a list of pairs, each of a name and bytes, as [('traceparent', b'00-…')]")
 
@@ -77,7 +77,7 @@ def _is_header(one: object) -> bool:
 
 
 def require_seconds(field: str, seconds: object) -> None:
-    """Raise ``Invalid`` if this is neither a number of seconds nor None."""
+    """Raise ``Invalid`` if ``seconds`` is neither a number nor None; ``field`` names the argument."""
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
         raise Invalid(f"{field}: is of type {type(seconds).__name__}; give a number of seconds")
 
@@ -107,7 +107,7 @@ def _sources() -> TypeAdapter[Source]:
 
 
 def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any = None) -> Made:
-    """Return ``make()``; a validation error becomes ``Invalid`` and names the wrong fields."""
+    """Return ``make()``; convert a validation error into ``Invalid`` with the wrong fields."""
     try:
         return make()
     except ValidationError as error:
@@ -115,7 +115,7 @@ def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any
 
 
 def made_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> Settings:
-    """Return a client's settings: arguments, then environment, then a local broker's address.
+    """Return a client's settings: its arguments, else the environment, else the local broker.
 
     A string is the setting ``bootstrap``. ``Invalid`` if a keyword is not a setting.
     """

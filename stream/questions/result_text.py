@@ -21,7 +21,7 @@ from stream.privacy.composition.costs import (
 )
 
 ERROR = " ±"
-"""Suffix of the column that has the error bounds of another column."""
+"""Suffix of a column's name for the column with its error bounds."""
 
 MAX_LINES = 10
 """Most results listed in a terminal."""
@@ -71,7 +71,7 @@ def format_warnings(warnings: Sequence[str]) -> list[str]:
 
 
 def lines(answers: Sequence[Answer]) -> str:
-    """Format the number of answers and the first of them."""
+    """Format the number of answers, and the first ``MAX_LINES`` of them."""
     shown = [f"<{len(answers)} results>", *(f"  {answer}" for answer in answers[:MAX_LINES])]
     if len(answers) > MAX_LINES:
         shown.append(f"  … {len(answers) - MAX_LINES} more")
@@ -166,16 +166,16 @@ _EACH: Final = {"laplace", "noisy_max", "exponential"}
 
 
 def cost_of(grant: GrantRecord, source: Source, answer: Answer) -> Fraction:
-    """Return the ε of an answer by sequential composition; its ``price`` if it has an ``alpha``."""
+    """Return the ε of an answer: its ``price`` if it has one, else by sequential composition."""
     if answer.price is not None and _counts(answer):
         return Fraction(answer.price)
     return Fraction(_added(grant, source, answer).loss, EPSILON_UNITS)
 
 
 def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) -> Amount:
-    """Return the privacy loss that answers of a stream added, in all its units.
+    """Return the privacy loss (ε, δ, ρ) that the answers of one stream added.
 
-    A ρ or δ that is spent in full with the first answer adds nothing for the others.
+    If the first answer spends the whole ρ or δ of the stream, later answers add nothing to it.
     """
     found = list(answers)
     added = sum((_added(grant, source, one) for one in found if one.price is None), NOTHING)

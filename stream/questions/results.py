@@ -1,4 +1,4 @@
-"""Results: answers with their question and the group of each number."""
+"""``Result`` and ``Results``: answers with their questions and the group of each number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Group = Mapping[str, str | int]
 
 
 def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | None:
-    """Return the cells in an answer's order (row-major); None for undeclared attributes."""
+    """Return the cells in the order of an answer's numbers; None for undeclared attributes."""
     if not isinstance(source, TableSource) or not set(attributes) <= source.attributes.keys():
         return None
     return cells_of(source.attributes, attributes)
@@ -69,8 +69,8 @@ class Result(Framed, Answer):
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the question: its contribution bound, and parts that the domain decides.
 
-        For example, a predicate that holds for every row. Warnings depend only on the question and the
-        source's public definition, and change neither answer nor charge.
+        The domain decides a predicate that holds for every row, for example. Warnings depend only on
+        public data, and change neither answer nor charge.
         """
         if self._query is None or self._source is None:
             return ()
@@ -178,7 +178,7 @@ class Results(Framed, Sequence[Result]):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The distinct warnings of all results; after the first ten, their number."""
+        """The distinct warnings of all results: the first ten, and the number of the others."""
         lines = tuple(dict.fromkeys(line for result in self._results for line in result.warnings))
         more = len(lines) - result_text.MAX_LINES
         return lines if more <= 0 else (*lines[: result_text.MAX_LINES], f"and {more:,} more of such kinds")

@@ -1,4 +1,4 @@
-"""Selects the notices of a watch: alerts, other answers, and each end once."""
+"""Selects the notices of ``watch``: alerts, other answers if wanted, and each end once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream.questions.results import Result
 
 
 class StreamOpening(NamedTuple):
-    """One opening of a stream, with the reason of its end; ``time`` is in Unix seconds."""
+    """One opening of a stream, identified by ``incarnation``, and its end; ``time`` is Unix time."""
 
     stream: str
     source: str
@@ -55,7 +55,7 @@ def counted_of(value: bytes | None) -> str:
 def opening_of(
     key: bytes | None, value: bytes | None, stamp: int, wanted: Callable[[str, str], bool]
 ) -> StreamOpening | None:
-    """Return the opening of a ledger record; None if it has none that is ``wanted``."""
+    """Parse a stream's ledger record; None for other records and streams that are not wanted."""
     kind, _, rest = (key or b"").partition(b"|")
     if kind != b"grant" or value is None:
         return None
@@ -73,7 +73,7 @@ def opening_of(
 def is_news(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
     """Add an opening to ``known``; return False if only its time differs.
 
-    The ledger rewrites a stream's record for other reasons too; the first time must stay.
+    The ledger also rewrites a stream's record for other reasons; keep the time of the first.
     """
     before = known.get(opening.stream)
     if before is not None and before._replace(time=opening.time) == opening:
@@ -111,7 +111,7 @@ _HALTED: Final = b'"halted"'
 
 
 class AnswerRecord(Protocol):
-    """The attributes that are read from an answer's Kafka record."""
+    """The attributes of an answer's Kafka record that ``Watch`` reads."""
 
     @property
     def timestamp(self) -> int: ...  # noqa: D102
@@ -122,9 +122,9 @@ class AnswerRecord(Protocol):
 
 
 class Watch:
-    """Streams to watch, by name patterns and source; with ``quiet``, all their answers.
+    """Selects streams by name patterns and source; with ``quiet``, selects all their answers.
 
-    A stream with periods is followed through all of them by its model's name.
+    The name of a model selects the streams of all its periods.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Watch:
     ) -> list[Notice]:
         """Return the first notices: the ends of streams that are named without wildcard.
 
-        With ``from_beginning`` there are none, because ends follow the answers.
+        With ``from_beginning`` there are none, because the ends come after the answers.
 
         Raises:
             Unknown: a named stream or the source does not exist.
@@ -170,7 +170,7 @@ class Watch:
         return sorted((one for opening in openings for one in self._changed(opening)), key=lambda one: one.time)
 
     def _changed(self, opening: StreamOpening) -> list[Notice]:
-        """Return the notice of a changed opening; a period that is over needs none."""
+        """Return the notice of an ended opening; the regular close of a period gives no notice."""
         if opening.end is None:
             self._ended.discard(opening.stream)
             return []
@@ -179,7 +179,7 @@ class Watch:
         return self._end(opening, opening.end, opening.time)
 
     def may_matter(self, record: AnswerRecord) -> bool:
-        """Whether an answer may give a notice; checks bytes, since most answers need no parsing."""
+        """Whether an answer may give a notice; searches the bytes, because parsing is slow."""
         value = record.value or b""
         return (self._quiet or ABOVE in value or _HALTED in value) and matches(
             (record.key or b"").decode(errors="replace"), self._patterns
@@ -209,7 +209,7 @@ class Watch:
 
 
 def declared_topic(source: EventsSource) -> str:
-    """Describe a live topic: person, contribution bound, clock and period."""
+    """Describe a live topic in words: person, contribution bound, clock and period."""
     of_period = "" if source.period is None else " in one period"
     total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
     period = ""
@@ -225,7 +225,7 @@ def declared_topic(source: EventsSource) -> str:
 
 
 def standing_words(standing: StandingQuery) -> str:
-    """Describe a standing query: number, windows and time of the question."""
+    """Describe a standing query in words: its number, its windows, and when it asks."""
     counted = (
         f"how many {standing.count}" if isinstance(standing.count, str) else f"the sum of '{standing.count.sum}'"
     )
@@ -239,7 +239,7 @@ def standing_words(standing: StandingQuery) -> str:
 
 
 def windows_words(windows: int, period: str | None) -> str:
-    """Describe for how many windows an error bound holds."""
+    """Describe in words for how many windows an error bound holds."""
     each = "" if period is None else f", in each period of {period}"
     return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{each}"
 

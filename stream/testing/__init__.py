@@ -1,4 +1,4 @@
-"""An in-memory installation for tests, with the services' processors and without a broker."""
+"""``Driver``, an in-memory installation for tests: the services' processors without a broker."""
 
 from stream.testing.driver import Driver, NotReproducibleError
 

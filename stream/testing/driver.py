@@ -1,4 +1,4 @@
-"""The in-memory driver: a client and its installation in one object."""
+"""``Driver``: a client and its in-memory installation in one object."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 @dataclass(eq=False)
 class MemoryCalls(AsyncCalls):
-    """The asynchronous client of an installation in memory, whose calls never wait."""
+    """The asynchronous client of an in-memory installation; its calls never wait."""
 
     names: Topics
     send: Callable[[Sequence[Request]], list[Receipt]]
@@ -77,7 +77,7 @@ class MemoryCalls(AsyncCalls):
 
     @property
     def client(self) -> MemoryCalls:
-        """This client: it runs its own calls."""
+        """This object: it is both the client and the ``Portal`` that runs the client's calls."""
         return self
 
     def do(self, work: Coroutine[Any, Any, Done]) -> Done:
@@ -158,8 +158,8 @@ class Driver(MemoryInstallation, SyncCalls):
     ) -> None:
         """Create an installation; the key is a ``NoiseKey``, 32 bytes, or 64 hexadecimal digits.
 
-        ``work_outstanding`` and ``work_rate`` are the settings of that name, but without a limit by
-        default.
+        ``work_outstanding`` and ``work_rate`` are the settings of these names; by default, work is
+        not limited.
         """
         given = {"partitions": partitions, "work_outstanding": work_outstanding, "work_rate": work_rate}
         options = valid(lambda: _Options.model_validate(given))
@@ -203,7 +203,7 @@ class Driver(MemoryInstallation, SyncCalls):
         return super().register(source)
 
     def register_all(self, sources: Iterable[Source], table: Any = None) -> None:
-        """Register many sources with the same table; ``Refused`` for the first refusal.
+        """Register many sources with the same table; ``Refused`` if one of them is refused.
 
         Examples:
             >>> source = client.budget("people").source
@@ -236,7 +236,7 @@ class Driver(MemoryInstallation, SyncCalls):
     ) -> Results:
         """Ask many questions and return their results in the same order; see ``Client.ask_many``.
 
-        Bytes are published unchanged; without a readable id and stream they have no result.
+        Bytes are published unchanged; if they have no readable id and stream, they have no result.
 
         Examples:
             >>> question = {"stream": "counts", "where": "age < 10"}
@@ -261,7 +261,7 @@ class Driver(MemoryInstallation, SyncCalls):
         headers: Headers = (),
         **fields: Any,
     ) -> Results | None:
-        """Publish one question, or events to a source's topic, stamped with the driver's time.
+        """Publish one question, or events to a source's topic, with the driver's time as timestamp.
 
         For events, return the answers that standing streams gave. Each event is a mapping or encoded
         bytes, and goes to the partition of its person.
@@ -305,7 +305,7 @@ class Driver(MemoryInstallation, SyncCalls):
         """
 
     def answers(self, *, from_beginning: bool = False) -> Generator[Result, None, None]:
-        """Yield the answers of all streams until the last present one.
+        """Yield all present answers with ``from_beginning``; without it, yield nothing.
 
         Examples:
             >>> result = client.ask("counts", where="age >= 65")
@@ -319,7 +319,7 @@ class Driver(MemoryInstallation, SyncCalls):
     def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
     ) -> Generator[Notice, None, None]:
-        """Yield the present alerts of streams; with ``from_beginning``, all of them and the ends.
+        """Yield all present alerts and ends with ``from_beginning``; else only ends of named streams.
 
         Examples:
             >>> receipt = client.halt("people", "counts", reason="wrong table")
@@ -366,7 +366,7 @@ class Driver(MemoryInstallation, SyncCalls):
         """Deliver the last questions or events again, as after an aborted transaction.
 
         The outputs are removed, the state is restored, and the same input is processed again. With
-        ``compare``, ``NotReproducibleError`` if a byte of the outputs differs.
+        ``compare``, a different byte in the outputs raises ``NotReproducibleError``.
 
         Examples:
             >>> result = client.ask("counts", where="age >= 65")
@@ -386,7 +386,7 @@ class Driver(MemoryInstallation, SyncCalls):
         after = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
         for place, records in before.items():
             if place[0].startswith(self.topics.feed_states()):
-                continue  # the split of counts into records depends on restarts; the answers do not
+                continue  # a restart may split counts into other records; the answers stay the same
             again = after.get(place, [])
             if compare and [one[4:] for one in records] != [one[4:] for one in again]:
                 raise NotReproducibleError(

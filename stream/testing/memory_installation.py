@@ -1,4 +1,4 @@
-"""An in-memory installation: topics are lists, and all processors run in turn."""
+"""An in-memory installation: topics are lists, and the services' processors run in turn."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from stream.worker import QueryProcessor
 from stream.worker.fair_shares import Limits
 
 Place = tuple[str, int]
+"""A topic and one of its partitions."""
 
 BATCH_EVENTS = 5000
 
@@ -66,7 +67,7 @@ class Task:
         return any(moved)
 
     def idle(self, now: float) -> bool:
-        """Run the processor's timers; return whether they wrote anything."""
+        """Run the processor's work that is due at ``now``; return whether it wrote anything."""
         outputs = self._processor.idle(now)
         self._logs.write(outputs)
         return bool(outputs)
@@ -126,7 +127,7 @@ class Feeds:
                 self._control_positions[number] = at + len(news)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():
-            # All tasks share one clock, so no partition can be late: closing needs no idle time.
+            # All tasks share one clock, so no partition is slow: the wait for slow ones (``idle``) is 0.
             prompt = source.model_copy(update={"idle": "0s"})
             for number in range(self._topics.partitions):
                 if (name, number) not in self._tasks:
@@ -138,11 +139,11 @@ class Feeds:
 
 
 LONGEST_WAIT: Final = 100 * 366 * 86_400
-"""Most seconds of one ``wait``: a hundred years."""
+"""Most seconds of one call of ``wait``: a hundred years."""
 
 
 class MemoryInstallation:
-    """Runs the services' processors, codecs and restore path until no record is left."""
+    """Topics in memory; after each input, the services' processors run until no record is left."""
 
     def __init__(self, key: NoiseKey, topics: Topics, limits: Limits) -> None:
         self.topics = topics
@@ -166,7 +167,7 @@ class MemoryInstallation:
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Return every stream's state, to compare before and after a crash.
+        """Return the state of every stream, to compare it before and after a crash.
 
         Examples:
             >>> before = client.figures()
@@ -206,7 +207,7 @@ class MemoryInstallation:
         self._settle()
 
     def restart(self, noise_key: NoiseKey | bytes | str) -> None:
-        """Restart with another noise key, as after a rotation; in-memory tables stay.
+        """Restart with another noise key, as after a key rotation; keep the tables.
 
         Examples:
             >>> client.restart("11" * 32)
@@ -315,7 +316,7 @@ class MemoryInstallation:
 
 
 def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
-    """Convert 32 bytes or 64 hexadecimal digits to a key."""
+    """Convert 32 bytes or 64 hexadecimal digits to a noise key."""
     if isinstance(noise_key, NoiseKey):
         return noise_key
     return NoiseKey.from_text(noise_key) if isinstance(noise_key, str) else NoiseKey(noise_key)
@@ -323,9 +324,9 @@ def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The last input: ends of the logs before and after it, and the positions of its answers.
+    """The last input: the logs' ends before it (``marks``) and after it (``written``).
 
-    ``expected`` is None if the number of answers is unknown.
+    ``expected`` has the place of each answer, or is None if the number of answers is unknown.
     """
 
     marks: dict[Place, int]
@@ -339,7 +340,7 @@ class Delivery:
 
 
 def as_frame(table: Any) -> pl.DataFrame:
-    """Convert a polars frame or a mapping of columns; mixed columns are read as from a text file.
+    """Convert a mapping of columns to a polars frame; cells of a column of mixed types become text.
 
     Raises:
         Invalid: columns have different lengths, or mix types that a text file cannot hold.

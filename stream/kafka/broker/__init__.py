@@ -1,1 +1,1 @@
-"""A real Apache Kafka on this machine, for demos, tests and benchmarks."""
+"""Runs a real Apache Kafka on this machine for demos and tests; start at ``local_broker``."""

@@ -28,7 +28,7 @@ HEAP_MEGABYTES: Final = 384
 
 _START_SECONDS: Final = 180.0
 _SHUTDOWN_SECONDS: Final = 10.0
-"""Short, because the last nodes find no controller to ask and must be killed."""
+"""Short: the last nodes have no majority of controllers, cannot end cleanly, and are killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +36,26 @@ class ClusterInfo:
     """A cluster of which at least one node runs."""
 
     bootstrap: str
-    """The addresses of all nodes for clients, with commas between them."""
+    """The client addresses of all nodes, separated by commas."""
     nodes: tuple[BrokerInfo | None, ...]
     """Each node in order; None if it does not run."""
     folder: Path
-    """Where the nodes' folders are."""
+    """The folder that contains the nodes' folders."""
 
 
 class LocalCluster:
-    """The KRaft cluster of a folder; each node is broker and controller.
+    """Manages the KRaft cluster whose data is in a folder; each node is broker and controller.
 
-    By default, topics have three replicas, two of which must have a record. As with `LocalBroker`,
+    By default, topics have three replicas, two of which must store each record. As with `LocalBroker`,
     several objects may manage the same folder. Data, ids and (if they are free) ports are kept. As
     a context manager, it starts the cluster on entry and stops on exit the nodes that it started.
 
     Args:
         folder: The parent of the nodes' folders; created if it is missing.
-        nodes: Number of nodes; None keeps the folder's number, or takes three.
+        nodes: Number of nodes; None keeps the number of an existing cluster, else takes three.
         detached: If true, the nodes outlive this process.
         heap_megabytes: Largest Java heap of each node.
-        properties: Further Kafka server properties; they override the ones set here.
+        properties: Further Kafka server properties; they override the properties set here.
 
     Raises:
         BrokerError: If the folder holds another cluster or a single broker.
@@ -104,7 +104,7 @@ class LocalCluster:
 
         Args:
             port: The first node's client port; None takes its last port, 9092 or a free one.
-            timeout: Seconds until all nodes must answer, without the first download.
+            timeout: Seconds until all nodes must answer; the first download does not count.
             progress: Receives one line for each long step.
 
         Raises:
@@ -162,7 +162,7 @@ class LocalCluster:
     def _start_missing(self, state: ClusterState, timeout: float) -> None:
         brokers = enumerate(self._brokers(state), start=1)
         missing = {number: broker for number, broker in brokers if broker.status() is None}
-        # A node answers only after a majority elected a leader: start all, then wait.
+        # A node answers only after a majority has elected a leader: start all nodes, then wait.
         with ThreadPoolExecutor(self.size) as pool:
             starting = [pool.submit(broker.start, None, timeout) for broker in missing.values()]
         failed = [error for one in starting if (error := one.exception()) is not None]
@@ -173,7 +173,7 @@ class LocalCluster:
             raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
 
     def _laid_out(self, port: int | None) -> ClusterState:
-        """Keeps the ports if a node runs or all are free; else chooses new ones."""
+        """Returns the cluster with its old ports if a node runs or all are free, else with new ports."""
         known = read_own_cluster(self.folder)
         if known is not None:
             runs = any(broker.status() is not None for broker in self._brokers(known))

@@ -1,4 +1,4 @@
-"""Starts, recognizes, probes and ends a broker, and keeps its state in files."""
+"""Starts, identifies, probes and ends the process of a broker, and keeps its state in files."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class BrokerError(RuntimeError):
 
 
 class PortTakenError(BrokerError):
-    """Another process took a port between our check and the broker's start."""
+    """Another process took a port between Sotto's check and the broker's start."""
 
 
-# The shell is the parent, not Python, so that any process can see and end the broker.
+# The broker is a child of the shell, not of Python, so that any process can see and end it.
 _LAUNCH_DETACHED: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
 # The shell waits on a pipe that closes when Python ends, even by kill -9. It reaps its child last,
@@ -47,12 +47,12 @@ _KILL_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, identified by its number and its start."""
+    """A process, identified by its number (pid) and its start time."""
 
     pid: int
-    """The process number, which the system reuses after the process has ended."""
+    """The process number; the system may reuse it after the process has ended."""
     mark: str
-    """The start, as `start_mark` returns it."""
+    """The text by which `start_mark` identifies the start."""
 
 
 _pipes: dict[Process, int] = {}
@@ -60,7 +60,7 @@ _pipes: dict[Process, int] = {}
 
 @contextmanager
 def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
-    """Holds an exclusive lock between processes and threads; it ends with its holder.
+    """Holds an exclusive lock against processes and threads; it ends when its holder ends.
 
     Raises:
         BrokerError: If the lock is not free within the timeout, or the file cannot be written.
@@ -87,7 +87,7 @@ def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
 
 
 def java_environment() -> Mapping[str, str]:
-    """Returns the environment without Java options and Sotto's settings and secrets."""
+    """Returns this environment without Java options and without Sotto's settings and secrets."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -104,7 +104,7 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
         command: The program and its arguments.
         folder: The working folder.
         console: The file that the output is appended to.
-        detached: If true, the process outlives this one; if not, this one's end sends SIGTERM.
+        detached: If true, the process outlives this process; if not, it then gets SIGTERM.
     """
     script = _LAUNCH_DETACHED if detached else _LAUNCH_WATCHED
     reading, writing = os.pipe()
@@ -135,7 +135,7 @@ def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detach
 
 
 def start_mark(pid: int) -> str | None:
-    """Returns a text that identifies the start of a living process, or None."""
+    """Returns a text that identifies the start of a process; None if the process has ended."""
     if sys.platform == "linux":
         try:
             text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -147,7 +147,7 @@ def start_mark(pid: int) -> str | None:
         if state in "ZX" and threads <= 1:
             return None
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{ticks}"
-    listed = subprocess.run(  # noqa: S603 (a number is all it is given)
+    listed = subprocess.run(  # noqa: S603 (the only argument is a number)
         ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     state, _, started = listed.stdout.strip().partition(" ")
@@ -155,12 +155,12 @@ def start_mark(pid: int) -> str | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Returns whether this process, and not a later one of its number, runs."""
+    """Returns whether this process runs; a later process with its number does not count."""
     return start_mark(process.pid) == process.mark
 
 
 def end(process: Process, *, grace_seconds: float) -> None:
-    """Ends a process, but no later process of its number, and waits for its end.
+    """Ends a process and waits for its end; never ends a later process with its number.
 
     Args:
         process: The process to end.
@@ -180,6 +180,7 @@ def end(process: Process, *, grace_seconds: float) -> None:
 
 
 def _dismiss(pipe: int) -> None:
+    """Ends the shell that watches for the end of Python."""
     try:
         os.write(pipe, b"\n")
     except BrokenPipeError:
@@ -231,7 +232,7 @@ def node_folder(folder: Path, node: int) -> Path:
 
 
 class BrokerState(msgspec.Struct, frozen=True):
-    """The process and ports of a broker, and the parent process that it ends with."""
+    """A broker's process and client port, and its parent, whose end also ends the broker."""
 
     pid: int
     mark: str
@@ -251,7 +252,7 @@ class BrokerState(msgspec.Struct, frozen=True):
 
 
 def read_state(folder: Path) -> BrokerState | None:
-    """Reads the state of a folder's broker; None if it is missing or unreadable."""
+    """Reads the state of the broker in a folder; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=BrokerState)
     except (OSError, *UNREADABLE):
@@ -295,7 +296,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 def forget_state(folder: Path) -> None:
-    """Deletes the broker's state."""
+    """Deletes the broker's state file."""
     (folder / STATE_FILE).unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Provides Java from a Python package, and Kafka's jars from a cache folder."""
+"""Finds Java in a Python package, and downloads Kafka's jars into a cache folder."""
 
 import os
 import shutil
@@ -57,9 +57,9 @@ def java() -> Path:
 def prepare(progress: Callable[[str], None] | None = None) -> Path:
     """Fetches Kafka's jars (45 MB) if the cache has none; returns their folder.
 
-    `cache_folder` chooses the cache. The folder of jars appears only when it is complete, so that
-    several processes may call this. It is used only if each jar has its pinned SHA-256, there is no
-    other jar, and only this user and the administrator can write it or a folder above.
+    `cache_folder` chooses the cache. Several processes may call this, because the folder appears
+    only when it is complete. It is used only if each jar has its pinned SHA-256, there is no other
+    jar, and only this user and the administrator can write it or a folder above it.
 
     Args:
         progress: Receives one line for each step of the download.
@@ -115,7 +115,7 @@ def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
 
 
 def download(artifact: Artifact) -> Path:
-    """Fetches a file, with retries."""
+    """Downloads a file from Maven Central, with retries."""
     for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):
         try:
             return artifact.resolve()
@@ -130,14 +130,14 @@ def download(artifact: Artifact) -> Path:
 
 
 def maven_context(repository: Path) -> MavenContext:
-    """Returns access to Maven Central with a local folder."""
+    """Returns a context for downloads from Maven Central into a local folder."""
     return MavenContext(repo_cache=repository, timeout=_DOWNLOAD_TIMEOUT_SECONDS)
 
 
 @contextmanager
 def system_certificates() -> Iterator[None]:
     """Lets jgo trust the system's certificates."""
-    # jgo trusts only certificates of Python packages, and fails in networks with their own.
+    # jgo trusts only the certificates of Python packages, so it fails in a network with its own.
     paths = ssl.get_default_verify_paths()
     folder = paths.capath if paths.capath and any(Path(paths.capath).glob("*.0")) else None
     bundle = paths.cafile or folder

@@ -1,6 +1,6 @@
-"""Chooses the cache folder of Kafka's files, and verifies the files.
+"""Chooses the cache folder for Kafka's files, and verifies the files.
 
-Java runs every jar and startup cache in the folder, so others must not write in it.
+Java runs every jar and startup cache in the folder, so other users must not write there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stream.secret_files import OTHERS_WRITE, open_folder, trusted_users
 
 KAFKA_VERSION: Final = "4.3.1"
 
-# The dependencies of `org.apache.kafka:kafka_2.13`, and the bridge from SLF4J to Log4j. Pinned
-# because resolving takes twice as long as downloading, and because Maven offers only SHA-1.
+# The dependencies of `org.apache.kafka:kafka_2.13`, and the bridge from SLF4J to Log4j. They are
+# listed because resolving them takes twice as long as the download, and Maven offers only SHA-1.
 _PINS: Final = """
 at.yawk.lz4:lz4-java:1.10.2 252dabd586d22149a31661a8afc1a50747714eb1a298bd4a6e780c8c91a13866
 com.dynatrace.hash4j:hash4j:0.22.0 23028a3fd006e530bf495f551083208187cafd8f80624d048eba56442f16a50e
@@ -83,8 +83,8 @@ _FALLBACK: Final = Path(".sotto/cache")
 def cache_folder() -> Path:
     """Chooses `SOTTO_CACHE`, or else the user's cache folder, or else `.sotto/cache`.
 
-    `.sotto/cache` in the working folder is for users without a home, or whose cache folder holds no
-    Kafka and cannot be written. Missing folders are created for this user alone.
+    `.sotto/cache` in the working folder is used if the user has no home, or has a cache folder that
+    has no Kafka and cannot be written. Missing folders are created for this user alone.
 
     Raises:
         BrokerError: If no folder can be written, or others may write it or a folder above it.
@@ -98,7 +98,7 @@ def cache_folder() -> Path:
 
 
 def jars_folder(cache: Path) -> Path:
-    """Returns the cache's folder for the jars of this version and these digests."""
+    """Returns the folder in the cache for the jars of this Kafka version and these digests."""
     pins = hashlib.sha256("".join(PINNED_JARS.values()).encode()).hexdigest()[:12]
     return cache / f"kafka-{KAFKA_VERSION}-{pins}"
 
@@ -110,7 +110,7 @@ def jar_name(coordinate: str) -> str:
 
 
 def is_complete(folder: Path) -> bool:
-    """Returns whether every jar has a file."""
+    """Returns whether a folder has a file for every jar."""
     return all(os.path.isfile(folder / jar_name(coordinate)) for coordinate in PINNED_JARS)  # noqa: PTH113
 
 
@@ -124,7 +124,7 @@ def require_own(folder: Path) -> None:
     """Checks that only this user and the administrator can write or replace a folder.
 
     Raises:
-        BrokerError: If others can, with a remedy.
+        BrokerError: If others can write it; the message has a remedy.
     """
     elsewhere = f"set {CACHE_VARIABLE} to a folder of your own"
     try:
@@ -142,7 +142,7 @@ def require_pinned(folder: Path) -> None:
     The digests are checked once per process (40 ms), owners and modes on each call.
 
     Raises:
-        BrokerError: If a check fails, with a remedy.
+        BrokerError: If a check fails; the message has a remedy.
     """
     require_own(folder.parent)
     try:
@@ -173,7 +173,7 @@ def _candidates() -> list[Path]:
 
 
 def _home() -> Path | None:
-    # With HOME="", Python takes / as home, which the root user of a container can write.
+    # With HOME="", Python returns /, in which the root user of a container would create files.
     if os.environ.get("HOME") == "":
         return None
     try:
@@ -213,7 +213,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _open(path: Path) -> str | None:
-    """Explains how another user could have changed a path; None if impossible."""
+    """Returns why another user could have changed a path; None if no other user could."""
     status = path.lstat()
     if status.st_uid not in trusted_users():
         return f"{path} belongs to another user (uid {status.st_uid})"

@@ -1,6 +1,6 @@
 """Runs Apache Kafka on this machine for demos, tests and benchmarks.
 
-A node is broker and controller in one process (KRaft) and reachable from this machine only.
+Each node is broker and controller in one process (KRaft), and only this machine can reach it.
 `broker_cluster` combines several nodes. Needs Linux or macOS.
 """
 
@@ -64,7 +64,7 @@ __all__ = [
 
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 START_ATTEMPTS: Final = 3
-"""Attempts to start if other processes take the chosen ports first."""
+"""Attempts to start a broker if another process takes a chosen port first."""
 
 _START_SECONDS: Final = 120.0
 _SHUTDOWN_SECONDS: Final = 30.0
@@ -89,7 +89,7 @@ class BrokerInfo:
 
 
 class LocalBroker:
-    """The broker of a folder.
+    """Manages the broker whose data is in a folder.
 
     Several objects, in several processes, may manage the same folder and its broker. Data and
     cluster id are kept between starts, in owner-only folders. As a context manager, it starts the
@@ -98,9 +98,9 @@ class LocalBroker:
     Args:
         folder: The folder of data, configuration and logs; created if it is missing.
         detached: If true, the broker outlives this process; if not, it gets SIGTERM when this
-            process ends, even by kill -9. Ctrl-C never reaches it, so clients can finish first.
+            process ends, even by kill -9. Ctrl-C never reaches the broker, so clients can finish.
         heap_megabytes: Largest Java heap.
-        properties: Further Kafka server properties; they override the ones set here.
+        properties: Further Kafka server properties; they override the properties set here.
         member: The node's place in a cluster, with its ports.
         java_options: Further options for Java.
     """
@@ -146,7 +146,7 @@ class LocalBroker:
 
         Args:
             port: The port for clients; None takes 9092, or a free port if that is taken.
-            timeout: Seconds until the broker must answer, without the first download.
+            timeout: Seconds until the broker must answer; the first download does not count.
             progress: Receives one line for each long step.
 
         Raises:
@@ -175,7 +175,7 @@ class LocalBroker:
                 try:
                     return self._start(choose_ports(port), jars, deadline)
                 except PortTakenError:
-                    # `choose_ports` refuses a taken port; the controller may get another.
+                    # Retry: `choose_ports` checks the client port again and may choose another controller port.
                     if attempt == START_ATTEMPTS:
                         raise
         raise AssertionError
@@ -259,7 +259,7 @@ class LocalBroker:
         return self._info(state)
 
     def _await(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
-        # Compares the id because another broker may have taken the port.
+        # Compare the cluster id, because another broker may have taken the port.
         while cluster_at(HOST, ports.clients) != cluster:
             if not is_alive(process):
                 errors = error_lines([self._console, self.log])
@@ -271,7 +271,7 @@ class LocalBroker:
             time.sleep(0.05)
 
     def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
-        # Renamed only when complete: an interrupted format must not look like data.
+        # Rename the folder only when it is complete: an interrupted format must not look like data.
         fresh = self.folder / "formatting"
         shutil.rmtree(fresh, ignore_errors=True)
         kind: Kind = "single" if self._member is None else "member"
@@ -300,7 +300,7 @@ class LocalBroker:
         text = server_properties(ports, data_folder=data_folder, extra=self._properties, member=self._member)
         path = self.folder / name
         path.touch(mode=0o600)
-        path.chmod(0o600)  # the text names the files that secure the broker
+        path.chmod(0o600)  # the properties may name files with secrets
         path.write_text(text)
 
     def _forget(self) -> None:
@@ -315,7 +315,7 @@ class LocalBroker:
 
 
 def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
-    """Records Java's startup cache unless it exists, fetching Kafka first; returns its path.
+    """Records Java's startup cache unless it exists; returns its path. Downloads Kafka if needed.
 
     With the ahead-of-time cache (JEP 514, 75 MB) brokers start with less CPU time. Java ignores a
     cache that does not fit.

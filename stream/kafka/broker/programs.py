@@ -1,4 +1,4 @@
-"""Runs Kafka's programs: commands, data folders, errors in logs."""
+"""Builds the commands of Kafka's programs, formats data folders, and finds errors in logs."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _given() -> list[str]:
 
 
 def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = ()) -> list[str]:
-    """Returns the command of a broker with `server.properties` in its folder.
+    """Returns the command that starts a broker with `server.properties` in its folder.
 
-    Java options in `SOTTO_BROKER_JAVA_OPTIONS` are split like a shell does and come last.
+    The Java options in `SOTTO_BROKER_JAVA_OPTIONS` are split as by a shell, and come last.
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
@@ -75,9 +75,9 @@ def format_data(
     Args:
         jars: Kafka's jars.
         folder: The working folder.
-        properties: The name of the properties file in it.
+        properties: The name of the properties file in the working folder.
         console: The file that the output is appended to.
-        timeout_seconds: Longest time of the tool.
+        timeout_seconds: Longest time that the tool may take.
         cluster: The id of an existing cluster whose voters the properties list.
 
     Raises:
@@ -116,7 +116,7 @@ def cluster_id(data: Path) -> str:
     """Reads the cluster id of a data folder.
 
     Raises:
-        BrokerError: If the folder has none.
+        BrokerError: If the folder has no cluster id.
     """
     path = data / "meta.properties"
     try:
@@ -130,7 +130,7 @@ def cluster_id(data: Path) -> str:
 
 
 def error_lines(logs: Iterable[Path]) -> list[str]:
-    """Returns the errors at the end of the logs, oldest first, or else the last line."""
+    """Returns the errors at the end of the logs, oldest first; without errors, the last line."""
     errors: list[str] = []
     last = ["no error was logged"]
     for log in logs:
@@ -150,7 +150,7 @@ _IDENTITY: Final = "meta.properties"
 
 
 def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bool:
-    """Copies a kept data folder for a node; returns whether there was one.
+    """Copies the data folder that `keep` has stored, for a node; returns whether there was one.
 
     Args:
         jars: The folder of Kafka's jars, which holds the kept copy.
@@ -175,11 +175,11 @@ def copied(jars: Path, data: Path, kind: Kind, *, cluster: str, node: int) -> bo
 
 
 def keep(jars: Path, data: Path, kind: Kind) -> None:
-    """Keeps a copy of a fresh data folder if there is none yet; ignores failures."""
+    """Stores a copy of a newly formatted data folder, unless there is one; ignores failures."""
     kept = _kept(jars, kind)
     if kept.exists():
         return
-    # Renamed only when complete; another process may be faster.
+    # Rename the copy only when it is complete; another process may have stored one first.
     with suppress(OSError), tempfile.TemporaryDirectory(dir=jars, prefix=".formatted-") as folder:
         shutil.copytree(data, Path(folder) / "data").rename(kept)
 

@@ -1,4 +1,4 @@
-"""Builds the configuration of the local broker: ports, server properties, logging."""
+"""Chooses the ports of the local broker, and builds its server properties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream.kafka.broker.broker_process import HOST, BrokerError
 USUAL_PORT: Final = 9092
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
-# Below the range of ephemeral ports: in that range, a client that retries a stopped broker can
+# Below the ephemeral ports: with such a port, a client that retries to reach a stopped broker can
 # connect to itself and hold the port.
 _FREE_PORTS: Final = range(20_000, 32_000)
 
@@ -56,9 +56,10 @@ class Member:
         return self.nodes[self.node - 1]
 
     def properties(self) -> Mapping[str, str]:
-        """Returns the server properties that differ from those of a single node.
+        """Returns the server properties in which this node differs from a single node.
 
-        The voters are not in the metadata log, so that a node with an empty disk remains one.
+        The voters are listed here, not in the metadata log, so that a node with an empty disk
+        remains a voter.
         """
         replication = replicas_among(len(self.nodes))
         copies, majority = str(replication), str(replication // 2 + 1)
@@ -80,7 +81,7 @@ def replicas_among(brokers: int) -> int:
 
 
 def choose_ports_of(nodes: int, wanted: int | None) -> tuple[Ports, ...]:
-    """Chooses ports for all nodes: the first as for a single node, then free ones.
+    """Chooses ports for all nodes: for the first as for a single node, for others free ports.
 
     Raises:
         BrokerError: If the wanted port cannot be used.
@@ -100,7 +101,7 @@ def are_free(nodes: Iterable[Ports]) -> bool:
 
 
 def choose_ports(wanted: int | None) -> Ports:
-    """Chooses the wanted, usual or a free port, and one for the controller.
+    """Chooses the client port (the wanted one, else 9092 or a free one) and a controller port.
 
     Raises:
         BrokerError: If the wanted port cannot be used.
@@ -140,10 +141,10 @@ def server_properties(
         "controller.quorum.bootstrap.servers": f"{HOST}:{ports.controller}",
         "log.dirs": data_folder,
         "auto.create.topics.enable": "false",
-        # Delay of a transaction until the last one's markers are written (default: 20 ms).
+        # Pause between checks that the last transaction's markers are written (default: 20 ms).
         "add.partitions.to.txn.retry.backoff.ms": "2",
         "group.initial.rebalance.delay.ms": "0",
-        # A killed broker can only return after its session has expired (default: 9 s).
+        # A killed broker can return only after its session with the controller expires (default: 9 s).
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "offsets.topic.num.partitions": str(_PARTITIONS_OF_INTERNAL_TOPICS),
@@ -157,7 +158,7 @@ def server_properties(
         **extra,
     }
     if member is not None:
-        del properties["controller.quorum.bootstrap.servers"]  # only for voters in the log
+        del properties["controller.quorum.bootstrap.servers"]  # only for voters in the metadata log
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 

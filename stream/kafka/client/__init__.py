@@ -1,1 +1,1 @@
-"""Adapts aiokafka: connections, record batches, transactions, group membership."""
+"""Adapts aiokafka: connections, batches, transactions, groups; start at ``adapter``."""

@@ -1,4 +1,4 @@
-"""The Kafka client interface of the engine, and its aiokafka implementation."""
+"""Defines the Kafka clients that the engine needs, and implements them with aiokafka."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Clients:
-    """Factories of a process's clients, which take aiokafka's options by name."""
+    """Functions that create a process's clients; they take aiokafka's options by name."""
 
     consumer: Callable[..., Consumer]
     producer: Callable[..., Producer]
@@ -90,7 +90,7 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
 
     @property
     def member_id(self) -> str:
-        """The id in the group, empty without a group."""
+        """The consumer's id in its group; empty without a group."""
         return str(self._coordinator.member_id) if self._coordinator is not None else ""
 
     @property
@@ -106,7 +106,7 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
     async def topic_id(self, partition: TopicPartition) -> str:
         """Asks a partition's leader for the topic id; empty if the cluster has none.
 
-        Other brokers may learn later that the topic was deleted and created again.
+        The leader is asked because other brokers may still have the id of a deleted topic.
 
         Raises:
             KafkaError: Kafka does not answer or does not know the topic.

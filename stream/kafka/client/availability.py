@@ -1,4 +1,4 @@
-"""Retries a start until Kafka is available, and reports the waiting."""
+"""Retries requests until Kafka is available, and reports that a service waits."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from stream.log import get_logger
 BACKOFF: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts after consecutive failures."""
 ASKED: Final = 10
-"""Random choices of a broker before all of them count as unavailable."""
+"""Attempts, each at a random broker, until all brokers count as unavailable."""
 ASKED_AGAIN: Final = 0.2
-"""Seconds between these choices; aiokafka updates its list of brokers after each failure."""
+"""Seconds between these attempts; aiokafka updates its list of brokers after each failure."""
 
 Result = TypeVar("Result")
 
 log = get_logger("start")
 
 
-class Stopped(Exception):  # noqa: N818  (an order, not an error)
-    """A stop signal interrupted an attempt; the successor completes the work."""
+class Stopped(Exception):  # noqa: N818  (a stop is no error)
+    """A stop signal interrupted an attempt; the next process completes the work."""
 
 
 async def patiently(
     start: Callable[[], Awaitable[Result]], stopping: asyncio.Event, tell: Callable[[str], None] | None = None
 ) -> Result:
-    """Calls ``start`` with growing pauses, which it reports, until Kafka answers.
+    """Calls ``start`` until it succeeds, with growing pauses; reports each to the log and ``tell``.
 
     Raises:
         Stopped: ``stopping`` was set.
@@ -54,7 +54,7 @@ async def patiently(
 
 
 async def stopped_within(stopping: asyncio.Event, seconds: float) -> bool:
-    """Pauses, and returns early if ``stopping`` is set; returns whether it is."""
+    """Waits for ``stopping``, at most ``seconds``; returns whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stopping.wait()
@@ -62,7 +62,7 @@ async def stopped_within(stopping: asyncio.Event, seconds: float) -> bool:
 
 
 async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) -> Result:
-    """Returns the result of an attempt; a stop cancels it and waits for its cleanup.
+    """Returns the result of an attempt; a stop cancels the attempt and waits for its cleanup.
 
     Raises:
         Stopped: ``stopping`` was set before the attempt was done.
@@ -81,7 +81,7 @@ async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) ->
 
 
 async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
-    """Retries a request of an admin client, which may choose a dead broker.
+    """Retries a request of an admin client, because the client may choose a dead broker.
 
     Raises:
         NodeNotReadyError, KafkaConnectionError: none of ``ASKED`` chosen brokers has answered.
@@ -97,5 +97,5 @@ async def from_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
 
 
 def is_passing(error: Exception) -> bool:
-    """Returns whether an error may end when a broker starts or becomes leader."""
+    """Returns whether an error is temporary: it may end when a broker starts or becomes leader."""
     return not isinstance(error, KafkaError) or bool(error.retriable) or isinstance(error, ClosedError)

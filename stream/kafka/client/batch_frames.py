@@ -1,4 +1,4 @@
-"""Parses records of batches that the client library must not or cannot read."""
+"""Parses the records of a batch in Python if aiokafka cannot or must not parse them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stream.processing.dead_letters import (
 )
 
 HEADER_BYTES: Final = 61
-"""Length of the header of a batch."""
+"""Length of a batch's header."""
 ATTRIBUTES: Final = 22
-"""Offset of the byte that names the codec."""
+"""Offset of the byte with the compression codec and the timestamp type."""
 LAST_DELTA: Final = slice(23, 27)
 FIRST_TIMESTAMP: Final = slice(27, 35)
 MAX_TIMESTAMP: Final = slice(35, 43)
 COUNT: Final = slice(57, 61)
-"""Bytes of the number of records."""
+"""The bytes that have the number of records."""
 APPEND_TIME: Final = 0x08
 _LONGEST_VARINT: Final = 10
 
@@ -31,11 +31,11 @@ Bytes = bytes | memoryview
 
 
 class BrokenBatchError(ValueError):
-    """The rest of a batch has no valid record layout."""
+    """The next bytes of a batch are not a valid record."""
 
 
 class ReadRecord(NamedTuple):
-    """A record with the attributes of the client library's records."""
+    """A parsed record with the attributes of aiokafka's records."""
 
     offset: int
     timestamp: int
@@ -47,20 +47,20 @@ class ReadRecord(NamedTuple):
 
 
 class RecordPlace(NamedTuple):
-    """A position between records of a batch: the records and bytes before it."""
+    """A position between two records of a batch: the number of records and bytes before it."""
 
     records: int = 0
     size: int = 0
 
 
 def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
-    """Parses the records of an uncompressed batch from offset ``following`` on.
+    """Parses the records of an uncompressed batch, starting at offset ``following``.
 
-    A record has an `Unread` value if a header name is not UTF-8, or if it has more than
-    `MAX_HEADERS` headers; then only the first ones are kept.
+    The value of a record is an `Unread` if a header name is not UTF-8, or if there are more than
+    `MAX_HEADERS` headers, of which only the first ones are kept.
 
     Raises:
-        BrokenBatchError: the next bytes are no record.
+        BrokenBatchError: the next bytes are not a valid record.
     """
     return (record for record, _ in parse_from(RecordPlace(), batch, bytes(batch[HEADER_BYTES:]), following))
 
@@ -68,7 +68,7 @@ def parse(batch: memoryview, following: int) -> Iterator[ReadRecord]:
 def parse_from(
     start: RecordPlace, batch: memoryview, data: Bytes, following: int, largest: int = sys.maxsize
 ) -> Iterator[tuple[ReadRecord, RecordPlace]]:
-    """Parses like `parse`, but from a place in ``data``; yields places, too.
+    """Parses like `parse`, but from ``start`` in ``data``; yields each record and its end.
 
     A record of more than ``largest`` bytes has an empty `Unread` as its value.
     """

@@ -1,10 +1,10 @@
 """Reads record batches with bounded memory.
 
-A batch of a few kilobytes can hold gigabytes, which the client library decompresses unchecked.
-Here each batch is decompressed into a buffer of fixed size. If it does not fit, a larger buffer is
-used, several times, to return its records in turns: one record never affects the others. A batch
-that fits neither becomes one record that says so (`stream.processing.dead_letters`).
-Importing `stream.kafka.client.adapter` installs this in Sotto's consumers of the process.
+A compressed batch of a few kilobytes can have gigabytes of content, and aiokafka has no limit.
+Here each batch is decompressed into a buffer of fixed size. If it does not fit, it is decompressed
+into a larger buffer several times, and some of its records are returned each time (a turn). A batch
+that does not fit there either is replaced by one `Unread` (`stream.processing.dead_letters`).
+Importing `stream.kafka.client.adapter` installs this module in Sotto's consumers.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ from stream.processing.dead_letters import (
 )
 
 HANDED_BYTES: Final = UNFOLDED_BYTES
-"""Decompressed bytes of a partition's fetch, after which its other batches are fetched again."""
+"""A fetch of a partition ends after this many decompressed bytes; the rest is fetched again."""
 NATIVE_BYTES: Final = 1024 * 1024
-"""Largest batch for the client library, which creates all headers before we can count them."""
+"""Largest batch that aiokafka parses: it creates all headers before they can be counted."""
 COLUMN_RECORDS: Final = 100_000
-"""Most records of a batch that are read into columns; the writer's number is not verified."""
+"""Most records of a batch that is read into columns; the writer states this number."""
 TURN_RECORDS: Final = 50_000
 """Most records that a batch returns in one of several turns."""
 SHOWN_BYTES: Final = 4096
-"""First bytes of an unread batch that its dead letter contains."""
+"""Number of bytes of an unread batch, from its start, that its dead letter contains."""
 
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_MASK: Final = 0x07
 _FORMAT: Final = 16
-"""Offset of the byte with the format; producers since Kafka 0.11 write 2, and others are unread."""
+"""Offset of the byte with the format: 2 since Kafka 0.11; batches of older formats are unread."""
 _OLD_ATTRIBUTES: Final = 17
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _UNREADABLE: Final = (KafkaError, ValueError, IndexError, AssertionError, OverflowError, TypeError)
-"""Errors of the client library for a batch with an unexpected layout."""
+"""Errors of aiokafka for a batch with an unexpected layout."""
 
 _number = struct.Struct(">i").unpack_from
 _space = threading.local()
@@ -89,7 +89,7 @@ class BoundedRecords:
         return len(self._data)
 
     def has_next(self) -> bool:
-        """Returns whether a batch may be read now; others are fetched again."""
+        """Returns whether another batch may be read; the remaining ones are fetched again later."""
         return self._left > 0 and self._records.has_next()
 
     def next_batch(self) -> Any:
@@ -101,12 +101,12 @@ class BoundedRecords:
         return BoundedBatch(batch, self._view, slice(start, end), self)
 
     def unfolded(self, size: int) -> None:
-        """Counts the decompressed bytes of a batch."""
+        """Counts decompressed bytes against ``HANDED_BYTES``."""
         self._left -= size
 
 
 class BoundedBatch:
-    """A batch that yields its records; an `Unread` replaces unreadable ones."""
+    """A batch that yields its records, with an `Unread` in place of each unreadable part."""
 
     __slots__ = (
         "_batch",
@@ -124,7 +124,7 @@ class BoundedBatch:
     is_control_batch = False
 
     def __init__(self, batch: Any, data: memoryview, place: slice, fetched: BoundedRecords) -> None:
-        """Takes the client library's batch and its place in the fetched data."""
+        """Takes aiokafka's batch and its place in the fetched data."""
         self._batch = batch
         self._raw = data[place]
         self._unfolded: memoryview | None = None
@@ -146,7 +146,7 @@ class BoundedBatch:
 
     @property
     def count(self) -> int:
-        """The number of records that the header states."""
+        """The number of records that the batch header states."""
         return int(_number(self._raw, COUNT.start)[0])
 
     @property
@@ -155,7 +155,7 @@ class BoundedBatch:
         return 1 if self._raw[ATTRIBUTES] & APPEND_TIME else 0
 
     def unfolded(self) -> tuple[memoryview, slice] | None:
-        """Returns a buffer with the plain batch and its place; None if unfit for columns."""
+        """Returns the uncompressed batch as a buffer and a place in it; None if unfit for columns."""
         raw = self._raw
         if raw[_FORMAT] < 2 or not 0 < self.count <= COLUMN_RECORDS:
             return None
@@ -164,7 +164,7 @@ class BoundedBatch:
         return None if (plain := self._plain()) is None else (plain, slice(0, len(plain)))
 
     def _plain(self) -> memoryview | None:
-        """Returns the batch without compression; None if it does not fit or is broken."""
+        """Returns the uncompressed batch; None if it does not fit in the buffer or is invalid."""
         raw = self._raw
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return raw
@@ -179,6 +179,7 @@ class BoundedBatch:
         return self._unfolded
 
     def _current(self) -> Iterator[Any]:
+        """Yields the records of a batch in the current format."""
         if self.count > MAX_RECORDS:
             yield self._unread(TOO_MANY_RECORDS)
             return
@@ -191,7 +192,7 @@ class BoundedBatch:
             try:
                 for record in batch:
                     if not seen < record.offset < self.next_offset:
-                        break  # aiokafka checks no bounds, and reads attributes as a varint.
+                        break  # aiokafka checks no offsets, and reads a record's attributes as a varint.
                     seen = record.offset
                     yield record if len(record.headers) <= MAX_HEADERS else _with_few_headers(record)
                 else:
@@ -206,7 +207,7 @@ class BoundedBatch:
             yield self._unread(BROKEN, first=seen + 1)
 
     def _in_turns(self) -> Iterator[Any]:
-        """Yields records in turns, which decompress again to keep memory small."""
+        """Yields records in turns; each turn decompresses the batch again, to use little memory."""
         place, seen, is_over = RecordPlace(), self.base_offset - 1, False
         while not is_over:
             if (plain := self._plain_for_a_turn()) is None:
@@ -235,12 +236,12 @@ class BoundedBatch:
             yield from turn
 
     def _plain_for_a_turn(self) -> memoryview | None:
-        """Decompresses into a temporary larger buffer; None if that fails, too."""
+        """Decompresses into a larger, temporary buffer; None if the batch does not fit there either."""
         space = memoryview(bytearray(MOST_UNFOLDED_BYTES))
         return unfold(_CODEC_MASK & self._raw[ATTRIBUTES], self._raw[HEADER_BYTES:], space)
 
     def _unread(self, rejection: Rejection, first: int | None = None, last: int | None = None) -> ReadRecord:
-        """Builds the record that replaces those from ``first`` to ``last``."""
+        """Builds the record that replaces the records from offset ``first`` to ``last``."""
         raw = self._raw
         is_current = raw[_FORMAT] >= 2
         codec = raw[ATTRIBUTES if is_current else _OLD_ATTRIBUTES] & _CODEC_MASK
@@ -262,8 +263,8 @@ class BoundedBatch:
 def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> memoryview | None:
     """Decompresses into ``place``; None if the content does not fit or is invalid.
 
-    Without a ``place``, it uses one buffer of `UNFOLDED_BYTES` per thread, whatever size the bytes
-    claim. The result is valid until the next call in this thread.
+    Without a ``place``, it uses one buffer of `UNFOLDED_BYTES` per thread, whatever size the data
+    states. The result is valid until the next call in this thread.
     """
     if place is None:
         space = getattr(_space, "buffer", None)
@@ -288,7 +289,7 @@ def unfold(codec: int, data: memoryview, place: memoryview | None = None) -> mem
 
 
 def _unfold_snappy(data: memoryview, place: memoryview) -> int:
-    """Decompresses Snappy as length-prefixed blocks (Java's format) or one block."""
+    """Decompresses Snappy data: blocks with their lengths (Java's format), or one block."""
     if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return int(cramjam.snappy.decompress_raw_into(data, place))
     size, position = 0, _XERIAL_HEADER

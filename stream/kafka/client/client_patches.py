@@ -1,4 +1,4 @@
-"""Patches aiokafka: connections, fetch rate, static membership, group queries."""
+"""Extends aiokafka: safe connections, rate limits, static membership, lists of members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stream.settings import variable
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
-    """A connection that creates no topics, and closes if a request finds it broken."""
+    """A connection whose requests create no topics, and which closes itself if sending fails."""
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
         """Sends a request and returns the awaitable response.
@@ -29,7 +29,7 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
             KafkaConnectionError: the connection is closed, which uvloop reports as a RuntimeError.
         """
         if isinstance(request, MetadataRequest):
-            request._allow_auto_topic_creation = False  # noqa: SLF001  (aiokafka's clients do not pass it on)
+            request._allow_auto_topic_creation = False  # noqa: SLF001  (aiokafka's clients do not pass this option on)
         try:
             return super().send(request, expect_response)
         except RuntimeError as error:
@@ -38,7 +38,7 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
 
 
 _OPENED: ContextVar[list[BrokerConnection] | None] = ContextVar("_OPENED", default=None)
-"""The connections that the bootstrap in this context has opened."""
+"""The connections that ``bootstrap`` has opened in this context."""
 
 
 async def open_connection(host: str, port: int, **options: Any) -> BrokerConnection:
@@ -54,7 +54,7 @@ SECONDS: Final = 1.0
 METADATA_REQUESTS: Final = 10
 """Most metadata requests of a client per second."""
 FRUITLESS_FETCHES: Final = 20
-"""Most immediate empty fetches of a consumer from one broker per second."""
+"""Most fetches per second from one broker that return at once and empty."""
 
 
 class RateLimit:
@@ -78,9 +78,9 @@ class RateLimit:
 class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typed
     """aiokafka's client with paced metadata requests that create no topics.
 
-    Brokers with ``auto.create.topics.enable``, Kafka's default, create each topic that a metadata
-    request names, with the brokers' own configuration: a ledger would lose its beginning after a
-    week. aiokafka has no option against it.
+    By Kafka's default ``auto.create.topics.enable``, brokers create each topic that a metadata
+    request names, with their default configuration: such a ledger would lose its first records
+    after a week. aiokafka has no option that prevents this.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -89,7 +89,7 @@ class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is 
         self._is_closed = False
 
     async def bootstrap(self) -> None:
-        """Connects; closes the connection if this fails or is cancelled, which aiokafka does not."""
+        """Connects; on a failure or cancellation, closes the connections, which aiokafka leaves open."""
         opened: list[BrokerConnection] = []
         token = _OPENED.set(opened)
         try:
@@ -102,7 +102,7 @@ class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is 
             _OPENED.reset(token)
 
     async def close(self) -> None:
-        """Closes all connections, also one that is being opened."""
+        """Closes all connections, including a connection that is just being opened."""
         self._is_closed = True
         await super().close()
 
@@ -118,7 +118,7 @@ class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is 
 
 
 class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
-    """aiokafka's fetcher with a limited rate of empty fetches."""
+    """aiokafka's fetcher, with a limit on empty fetches per second."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._fruitless: dict[Any, RateLimit] = {}
@@ -128,7 +128,7 @@ class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
         loop = asyncio.get_running_loop()
         asked = loop.time()
         found = await super()._proc_fetch_request(assignment, node_id, request)
-        # A broker without records waits; an earlier empty answer is an error or outdated.
+        # A broker without records waits; an empty answer before that is an error or outdated.
         is_fruitless = not found and loop.time() - asked < self._fetch_max_wait_ms / 2000
         task = asyncio.current_task()
         # aiokafka treats a cancellation as an empty answer.
@@ -151,7 +151,7 @@ class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
 
 
 async def fail_pending_batches(producer: Any, seconds: float) -> None:
-    """Closes a producer's connections, and fails each batch that is not delivered within ``seconds``."""
+    """Closes a producer's connections, and fails all batches not delivered within ``seconds``."""
     await producer.client.close()
     retrying = producer._sender.sender_task  # noqa: SLF001
     retrying.cancel()
@@ -168,7 +168,7 @@ async def fail_pending_batches(producer: Any, seconds: float) -> None:
 
 
 def read_committed_only(consumer: Any) -> None:
-    """Sets the isolation level of a consumer that another program made and has not started."""
+    """Makes a consumer of another library read committed records only; call it before its start."""
     consumer._isolation_level = "read_committed"  # noqa: SLF001
 
 
@@ -183,7 +183,7 @@ class GroupMember(NamedTuple):
 
 
 async def group_members(kafka: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
-    """Lists the members of a group, during a rebalance, too.
+    """Lists the members of a group, even during a rebalance.
 
     Raises:
         KafkaError: the coordinator does not answer, or refuses access.
@@ -199,7 +199,7 @@ async def group_members(kafka: AIOKafkaAdminClient, group: str) -> list[GroupMem
 
 
 class GroupObserver:
-    """Lists group members over a connection, which it reopens after a failure."""
+    """Lists group members over one connection; reopens the connection after a failure."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -228,11 +228,11 @@ class GroupObserver:
 
 
 INVALID_SESSION_TIMEOUT: Final[int] = InvalidSessionTimeoutError.errno
-"""Kafka's error code for a refused session timeout."""
+"""Kafka's error code if the group coordinator refuses a session timeout."""
 
 
 class RefusedTimeError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
-    """A broker permanently refuses a timeout; the message names both settings."""
+    """A broker refuses a timeout permanently; the message names Sotto's and Kafka's setting."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -255,7 +255,7 @@ def refused_transaction(milliseconds: int) -> RefusedTimeError:
 
 
 FENCED_INSTANCE_ID: Final = 82
-"""Kafka's error code if another member took over the instance id; aiokafka does not know it."""
+"""Kafka's error code if another member has the instance id now; aiokafka lacks this code."""
 
 
 class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is not typed
@@ -264,13 +264,13 @@ class NamedCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is n
     displaced = False
     """Whether another process has joined under the same instance id; this is permanent."""
     session_refused = False
-    """Whether the group refuses the session timeout. aiokafka raises this error only on a fetch."""
+    """Whether the group refuses the session timeout; aiokafka raises it only at the next fetch."""
 
     _former = ""
     _group_instance_id: str | None
 
     def reset_generation(self) -> None:
-        """Resets the membership, but keeps the member id for Kafka's fencing."""
+        """Resets the membership; keeps the member id, by which Kafka detects a displaced member."""
         if self._group_instance_id is not None and self.generation > 0:
             self._former = self.member_id
         super().reset_generation()
@@ -301,7 +301,7 @@ _REPLACED: Final = (
     (fetcher.Fetcher, ("_proc_fetch_request", "close")),
     (GroupCoordinator, ("reset_generation", "_do_rejoin_group", "_send_req", "_maybe_leave_group")),
 )
-"""aiokafka methods that this module overrides."""
+"""The functions and methods of aiokafka that this module replaces."""
 
 
 def require_known_client() -> None:
@@ -322,7 +322,7 @@ def _replace_parts(consumer_module: Any, producer_module: Any) -> None:
 
 
 def patch_process() -> None:
-    """Patches aiokafka itself for the monitor, whose consumers Faust creates."""
+    """Patches aiokafka itself, not the copy; only the monitor needs this, as it uses Faust."""
     _replace_parts(import_module("aiokafka.consumer.consumer"), import_module("aiokafka.producer.producer"))
 
 

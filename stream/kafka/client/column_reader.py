@@ -1,4 +1,4 @@
-"""Reads fetched records into columns, without an object per record."""
+"""Reads fetched records into columns (arrays), without a Python object for each record."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _FetchResult: Final[Any] = fetcher.FetchResult
 
 
 class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not typed
-    """A partition's fetched records, in columns if possible."""
+    """The fetched records of a partition, which are returned in columns if possible."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        # The client's iterator would keep the fetched data until a garbage collection.
+        # aiokafka's own iterator would keep the fetched data in memory until a garbage collection.
         self._records_iterator = iter(())
         self._batches = self._readable_batches()
         self._ahead: Any = None
         self._rest: RecordColumns | Iterator[ConsumerRecord] | None = None
         self._following = self.next_fetch_offset
-        """The next offset to fetch after the rest."""
+        """The next offset to fetch after ``_rest``, the records that are read but not yet taken."""
 
     def take(self, most: int) -> list[ConsumerRecord] | RecordColumns:
-        """Returns up to ``most`` next records, all in columns or all as client records."""
+        """Returns the next records, at most ``most``: all in columns, or all as aiokafka's records."""
         found: list[ConsumerRecord] = []
         while len(found) < most and self._has_rest(most):
             if isinstance(rest := self._rest, RecordColumns):
@@ -81,7 +81,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return self._rest is not None
 
     def _next(self) -> Any:
-        """Returns the next readable batch, or None."""
+        """Returns the next readable batch; None if there is none."""
         if self._ahead is not None:
             batch, self._ahead = self._ahead, None
             return batch
@@ -94,7 +94,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return None
 
     def _readable_batches(self) -> Iterator[tuple[Any, bool]]:
-        """Yields each batch and whether it is readable: no control batch, not aborted."""
+        """Yields each batch, and whether it has committed records (not aborted, no control batch)."""
         while self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not batch.validate_crc():
@@ -115,14 +115,14 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                 yield self._consumer_record(self._tp, record)
 
     def _in_columns(self, first: Any, most: int) -> RecordColumns | None:
-        """Reads a batch and more of its buffer into columns; None if it is unfit."""
+        """Reads a batch and the next ones in its buffer into columns; None if that is impossible."""
         if not isinstance(first, BoundedBatch) or (found := first.unfolded()) is None:
             return None
         buffer, place = found
         reader = RecordReader(buffer, max(most, first.count))
         if not _read(reader, first, buffer, place):
             return None
-        self._rest = iter(())  # batches skipped below follow records that have not been taken yet
+        self._rest = iter(())  # so that `_next` skips no offset: this batch is not taken yet
         while reader.rows < most and (batch := self._next()) is not None:
             fits = (
                 isinstance(batch, BoundedBatch)
@@ -165,7 +165,7 @@ def _read(reader: RecordReader, batch: BoundedBatch, buffer: memoryview, place: 
 
 
 class ColumnResult(_FetchResult):  # type: ignore[misc]  # aiokafka is not typed
-    """A fetch of one partition that returns columns."""
+    """The result of a fetch from one partition, which returns columns."""
 
     _partition_records: Any
 

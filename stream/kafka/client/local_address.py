@@ -1,4 +1,4 @@
-"""Finds the local broker of the working folder or the nearest parent."""
+"""Finds a running local broker in the working folder or the nearest parent folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LocalAddress:
 
 
 def folders_above(start: Path | None = None) -> Iterator[Path]:
-    """Yields ``.sotto`` in a folder (default: working folder) and its parents."""
+    """Yields the path ``.sotto`` in a folder (default: working folder) and in each parent."""
     try:
         first = (start or Path.cwd()).absolute()
     except OSError:  # the working folder is gone
@@ -36,7 +36,7 @@ def folders_above(start: Path | None = None) -> Iterator[Path]:
 def local_address(start: Path | None = None) -> LocalAddress | None:
     """Finds the running broker or cluster of the nearest ``.sotto`` folder.
 
-    It trusts only owner-only files of this user.
+    Only owner-only files of this user are trusted.
     """
     for folder in folders_above(start):
         state = read_own_state(folder / "broker")
@@ -54,7 +54,7 @@ def _any_runs(folder: Path, nodes: int) -> bool:
 
 
 def settings_here(**fields: Any) -> Settings:
-    """Returns the settings, with the local broker's address if they have none."""
+    """Returns the settings; without a set address or security, the local broker's address."""
     settings = Settings(**fields)
     if settings.model_fields_set.isdisjoint({"bootstrap", *SECURITY_FIELDS}) and (found := local_address()):
         return settings.model_copy(update={"bootstrap": found.bootstrap})
@@ -62,7 +62,7 @@ def settings_here(**fields: Any) -> Settings:
 
 
 def whence(settings: Settings) -> str:
-    """Returns the origin of the address in the settings, for messages."""
+    """Returns, for messages, which variable or folder the address in the settings comes from."""
     name = variable("bootstrap")
     if os.environ.get(name) == settings.bootstrap:
         return f"as {name} says"

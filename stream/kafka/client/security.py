@@ -1,4 +1,4 @@
-"""Provides address, TLS and credentials for every connection to Kafka.
+"""Builds the connection options for Kafka: address, TLS and credentials.
 
 Secrets never occur in an error, a log line, a ``repr`` or on a command line. Passwords and
 certificates are read for each client, tokens for each connection.
@@ -36,9 +36,9 @@ from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
 TOKEN_SECONDS = 10.0
-"""Longest run of the command for a bearer token."""
+"""Most seconds that the command for a bearer token may run."""
 PROBE_SECONDS = 5.0
-"""Longest wait for a broker that is probed for its reason to refuse."""
+"""Most seconds to wait for a broker that is asked why it refuses connections."""
 
 _CLEAR_SECRETS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _REFUSALS: Final = (
@@ -50,7 +50,7 @@ _REFUSALS: Final = (
 
 
 class SecurityError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
-    """Kafka cannot be reached with a setting, which the message names."""
+    """A setting prevents the connection to Kafka; the message names the setting."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -64,7 +64,7 @@ class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka i
 
 
 class ClosedError(SecurityError):
-    """A broker closes the connection: another protocol, or a start or stop."""
+    """A broker closes the connection: it expects another protocol, or starts or stops."""
 
 
 def connection(settings: Settings) -> dict[str, Any]:
@@ -113,7 +113,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
             ) from None
         yield admin
     except NodeNotReadyError:
-        # aiokafka treats a refused token as accepted, and then finds no broker.
+        # aiokafka does not notice that a token is refused, and then finds no broker.
         if settings.sasl_mechanism == "OAUTHBEARER":
             raise SecurityError(_unauthenticated(settings, settings.bootstrap)) from None
         raise
@@ -163,7 +163,7 @@ def is_refusal(error: KafkaError) -> bool:
 
 
 def advice(error: KafkaError) -> str:
-    """Returns one line that describes a Kafka error with a remedy."""
+    """Describes a Kafka error in one line with a remedy."""
     if isinstance(error, SecurityError | UnansweredError | RefusedTimeError):
         return str(error)
     if isinstance(error, _REFUSALS):
@@ -218,7 +218,7 @@ def _reason(error: OSError) -> str:
 
 
 def _no_password() -> str:
-    """Refuses an encrypted key, for which OpenSSL would prompt at the terminal."""
+    """Raises a SecurityError for an encrypted key: OpenSSL would ask for a password."""
     _refuse("tls_key_file", "is encrypted; decrypt it into an owner-only file")
 
 
@@ -270,7 +270,7 @@ class BearerToken(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka is n
     """Reads the bearer token of each new connection from a file or a command."""
 
     def __init__(self, settings: Settings) -> None:
-        """Takes the settings; ``connection`` has checked that they name one source."""
+        """Takes the settings; ``connection`` has checked that they name a file or a command."""
         self._file = settings.sasl_token_file
         self._command = settings.sasl_token_command
 

@@ -1,7 +1,8 @@
-"""The requests of Kafka's two transaction protocols, and their error codes.
+"""Builds the requests of Kafka's two transaction protocols, and reads their error codes.
 
-In the first, partitions and groups are added to a transaction before any write. In the second
-(KIP-890), a write adds them, and an epoch per transaction rejects late writes of an earlier one.
+In the first protocol, partitions and groups are added to a transaction before any write. In the
+second (KIP-890), a write adds them, and each transaction has its own epoch, so that Kafka rejects
+late writes of an earlier transaction.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aiokafka.protocol.transaction import (
 from stream.kafka.client import wire_requests
 
 SECOND_FROM: Final = 2
-"""First version of the cluster's feature ``transaction.version`` with the second protocol."""
+"""The second protocol needs at least this ``transaction.version`` of the cluster."""
 
 _ALL_IN_SYNC: Final = -1
 
@@ -37,71 +38,71 @@ class Identity(NamedTuple):
 
 
 class ProtocolRequest(NamedTuple):
-    """A request, and a function that returns the error codes in its answer."""
+    """A request, and a function that returns the error codes in its response."""
 
     request: Any
     codes: Callable[[Any], Codes]
 
 
 class First:
-    """The first protocol, in aiokafka's requests."""
+    """Builds the requests of the first protocol with aiokafka's classes."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> ProtocolRequest | None:
-        """Adds partitions to the transaction, sent to its coordinator; None if nothing must be sent."""
+        """Returns the request that adds partitions to the transaction; None if there are none."""
         topics = _by_topic((place, place.partition) for place in places)
         return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *who, topics), _errors) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Writes a batch to each partition, sent to their leader."""
+        """Returns the request that writes a batch to each partition, for the partitions' leader."""
         topics = _by_topic((place, (place.partition, batch)) for place, batch in batches.items())
         return ProtocolRequest(ProduceRequest(self._id, _ALL_IN_SYNC, self._timeout_ms, topics), _written)
 
     def join_group(self, who: Identity, group: str) -> ProtocolRequest | None:
-        """Adds a group to the transaction, sent to its coordinator; None if nothing must be sent."""
+        """Returns the request that adds a consumer group to the transaction."""
         return ProtocolRequest(AddOffsetsToTxnRequest(self._id, *who, group), code_of)
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Commits a group's offsets in the transaction, sent to the group's coordinator."""
+        """Returns the request that commits offsets in the transaction, for the group's coordinator."""
         topics = _by_topic((place, (place.partition, offset, "")) for place, offset in offsets.items())
         return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *who, topics), _errors)
 
     def end(self, who: Identity) -> ProtocolRequest:
-        """Commits the transaction, sent to its coordinator."""
+        """Returns the request that commits the transaction, for its coordinator."""
         return ProtocolRequest(EndTxnRequest(self._id, *who, True), code_of)
 
     def following(self, who: Identity, ended: Any) -> Identity:
-        """Returns the producer's identity after the answer to ``end``."""
+        """Returns the identity for the next transaction, given the response to ``end``."""
         del ended
         return who
 
 
 class Second(First):
-    """The second protocol, in requests of ``wire_requests``."""
+    """Builds the requests of the second protocol with ``wire_requests``."""
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> None:
-        """Returns None: a write adds its partition."""
+        """Returns None, because a write adds its partition to the transaction."""
 
     def produce(self, batches: Batches) -> ProtocolRequest:
-        """Writes a batch to each partition."""
+        """Returns the request that writes a batch to each partition."""
         return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), _as_read)
 
     def join_group(self, who: Identity, group: str) -> None:
-        """Returns None: committing offsets adds the group."""
+        """Returns None, because a commit of offsets adds the group to the transaction."""
 
     def commit_offsets(self, who: Identity, group: str, offsets: Mapping[TopicPartition, int]) -> ProtocolRequest:
-        """Commits a group's offsets."""
+        """Returns the request that commits offsets in the transaction."""
         return ProtocolRequest(wire_requests.commit_offsets(self._id, group, who, offsets), _as_read)
 
     def end(self, who: Identity) -> ProtocolRequest:
-        """Commits the transaction."""
+        """Returns the request that commits the transaction."""
         return ProtocolRequest(wire_requests.end(self._id, who), lambda ended: [(None, ended.error)])
 
     def following(self, who: Identity, ended: Any) -> Identity:
-        """Returns the coordinator's new identity."""
+        """Returns the identity that the coordinator has assigned in its response."""
         del who
         return Identity(ended.producer_id, ended.epoch)
 
@@ -114,7 +115,7 @@ def follows_second(told: wire_requests.Features) -> bool:
 
 
 def code_of(answer: Any) -> Codes:
-    """Returns the only error code of an answer."""
+    """Returns the only error code of a response."""
     return [(None, answer.error_code)]
 
 

@@ -1,7 +1,7 @@
 """A producer of consecutive transactions over aiokafka's connections.
 
 aiokafka's producer collects single records in queues and tasks, which cost more than a small
-transaction itself. A partition session has all records of a transaction and waits for it.
+transaction. A partition session has all records of a transaction at once, and needs no queues.
 This producer also supports Kafka's second transaction protocol, which aiokafka does not.
 """
 
@@ -31,9 +31,9 @@ from stream.kafka.client.transaction_protocols import (
 from stream.kafka.client.wire_requests import ask_features
 
 ENDING_SECONDS: Final = 0.002
-"""First pause before a retry while the markers of the last transaction are written."""
+"""First pause before a retry while Kafka writes the markers of the last transaction."""
 PAUSE_SECONDS: Final = 0.1
-"""Pause before any other retry, and the longest pause."""
+"""Pause before a retry for another reason; also the longest pause."""
 
 REFRESH_SECONDS: Final = 2.0
 """Longest wait for new metadata; after it, the last known leaders are used."""
@@ -62,7 +62,7 @@ _NOBODY: Final = -1
 
 
 class TransactionalProducer:
-    """Writes for one transactional id; after an error, only ``stop`` may be called."""
+    """Writes transactions under one transactional id; after an error, call only ``stop``."""
 
     def __init__(
         self, *, transactional_id: str, transaction_timeout_ms: int, max_batch_size: int, **connection: Any
@@ -77,7 +77,7 @@ class TransactionalProducer:
         self._protocol = First(transactional_id, transaction_timeout_ms)
         self._sequences: dict[TopicPartition, int] = {}
         self._joined: set[TopicPartition | str] = set()
-        """Partitions and groups in the open transaction."""
+        """The partitions and groups that have been added to the open transaction."""
 
     async def start(self) -> None:
         """Fences earlier producers of this id and waits for the end of their transactions.
@@ -93,7 +93,7 @@ class TransactionalProducer:
             self._protocol = Second(self._id, self._timeout_ms)
 
     async def stop(self) -> None:
-        """Closes the connections; the next producer of this id aborts an open transaction."""
+        """Closes the connections; the next producer of this id will abort an open transaction."""
         await self._client.close()
 
     def create_batch(self) -> BatchBuilder:
@@ -101,7 +101,7 @@ class TransactionalProducer:
         return BatchBuilder(self._batch_bytes, 0, is_transactional=1)
 
     async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
-        """Writes batches in order and in the transaction, and waits for Kafka.
+        """Writes each partition's batches in order in the transaction; waits until they are stored.
 
         Raises:
             KafkaError: a batch is refused, or has not arrived within the transaction's timeout.
@@ -146,7 +146,7 @@ class TransactionalProducer:
         self._joined.clear()
 
     def _built(self, place: TopicPartition, batch: Any) -> bytes | bytearray:
-        """Encodes a batch with its sequence number, by which Kafka drops duplicates."""
+        """Encodes a batch with its sequence number, by which Kafka detects duplicates."""
         first = self._sequences.get(place, 0)
         batch._set_producer_state(*self._identity, first)  # noqa: SLF001
         following = first + batch.record_count()
@@ -155,7 +155,7 @@ class TransactionalProducer:
         return built
 
     async def _deliver(self, batches: dict[TopicPartition, bytes | bytearray]) -> None:
-        """Sends a batch to each partition, with retries."""
+        """Sends a batch to each partition; retries until all have arrived or time is over."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._timeout_ms / 1000
         while True:
@@ -219,7 +219,7 @@ class TransactionalProducer:
             await asyncio.sleep(wait)
 
     async def _ask(self, kind: int, key: str, question: ProtocolRequest) -> tuple[Any, int, str]:
-        """Returns a coordinator's answer, its first error code (0: none) and the subject."""
+        """Returns a coordinator's response, its first error code (0: none) and what that is about."""
         try:
             node = await self._coordinator(kind, key)
             answer = await self._client.send(node, question.request, group=ConnectionGroup.COORDINATION)
@@ -244,12 +244,13 @@ class TransactionalProducer:
         return node
 
     async def _refresh(self) -> None:
-        """Updates the metadata within ``REFRESH_SECONDS``, or gives up."""
+        """Updates the cluster's metadata; gives up after ``REFRESH_SECONDS``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REFRESH_SECONDS):
                 await self._client.force_metadata_update()
 
     async def _second(self) -> bool:
+        """Returns whether the cluster uses the second transaction protocol."""
         node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
         try:
             return follows_second(await self._client.send(node, ask_features(), group=group))
@@ -258,7 +259,7 @@ class TransactionalProducer:
 
 
 def _pause_after(code: int, subject: str) -> float:
-    """Returns the seconds before a retry.
+    """Returns the seconds to wait before a retry after an error.
 
     Raises:
         KafkaError: the error is permanent.
@@ -272,7 +273,7 @@ def _pause_after(code: int, subject: str) -> float:
 
 
 def _error(code: int, subject: str) -> errors.KafkaError:
-    """Returns the client library's error of a code; a refusal names its subject."""
+    """Returns aiokafka's error for a code; a denied access names the ``subject``."""
     if code in _FENCED:
         return errors.ProducerFenced()
     kind = errors.for_code(code)

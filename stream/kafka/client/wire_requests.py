@@ -16,15 +16,15 @@ from aiokafka.errors import UnsupportedVersionError
 
 API_VERSIONS: Final = (18, 3)
 METADATA: Final = (3, 10)
-"""The first metadata version with topic ids, from Kafka 2.8 on."""
+"""Key and version of the metadata request; topic ids need version 10 (Kafka 2.8)."""
 PRODUCE: Final = (0, 12)
 END: Final = (26, 5)
 COMMIT_OFFSETS: Final = (28, 5)
 SECOND: Final = (PRODUCE, END, COMMIT_OFFSETS)
-"""The APIs of the second protocol, each with its version."""
+"""Key and version of each request of the second protocol."""
 
 TRANSACTION_VERSION: Final = "transaction.version"
-"""The cluster feature that determines the protocol."""
+"""The cluster feature that determines the transaction protocol."""
 
 _ALL_IN_SYNC: Final = -1
 _NO_TAGS: Final = b"\0"
@@ -59,14 +59,14 @@ class TopicId(NamedTuple):
 
 
 class Features(NamedTuple):
-    """The versions of a broker's requests by API, and those of the cluster's features by name."""
+    """A broker's range of versions for each request, and the version of each cluster feature."""
 
     versions: Mapping[int, tuple[int, int]]
     features: Mapping[str, int]
 
 
 def knows(versions: Mapping[int, tuple[int, int]], api: tuple[int, int]) -> bool:
-    """Returns whether a broker's versions include that of an API."""
+    """Returns whether a broker supports a request: ``api`` is its key and version."""
     least, most = versions.get(api[0], (0, -1))
     return least <= api[1] <= most
 
@@ -83,12 +83,12 @@ class Header(NamedTuple):
 
 
 class Request:
-    """A request for aiokafka's connections: its bytes and a decoder of the response."""
+    """A request that aiokafka's connections can send: its bytes, and the response's decoder."""
 
     def __init__(
         self, api: tuple[int, int], body: bytes, read: Callable[[bytes], Any], *, tagged: bool = True
     ) -> None:
-        """Takes the request; only ``API_VERSIONS`` has no ``tagged`` response header."""
+        """Takes the request; only for ``API_VERSIONS``, the response header has no tagged fields."""
         self._api = api
         self._body = body
         self._read = read
@@ -96,11 +96,11 @@ class Request:
 
     @property
     def RESPONSE_TYPE(self) -> Request:  # noqa: N802  (aiokafka's name for what decodes)
-        """The decoder of the response."""
+        """The object that decodes the response: this one."""
         return self
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Request:
-        """Returns itself, because it has one version.
+        """Returns the request itself, because it has only one version.
 
         Raises:
             UnsupportedVersionError: the broker does not know this version.
@@ -131,14 +131,14 @@ class Request:
 
 
 def ask_features() -> Request:
-    """Requests the broker's versions and the cluster's ``Features``."""
+    """Returns the request for the broker's and cluster's ``Features``."""
     return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _features, tagged=False)
 
 
 def produce(
     transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, bytes | bytearray]
 ) -> Request:
-    """Writes batches in the transaction; the response has each partition's error code."""
+    """Returns the request that writes batches; the response has an error code per partition."""
     topics: dict[str, list[bytes | bytearray]] = {}
     for (topic, partition), batch in batches.items():
         topics.setdefault(topic, []).extend((_packed32(partition), _varint(len(batch) + 1), batch, _NO_TAGS))
@@ -155,7 +155,7 @@ def produce(
 def commit_offsets(
     transactional_id: str, group: str, identity: tuple[int, int], offsets: Mapping[TopicPartition, int]
 ) -> Request:
-    """Commits a group's offsets; the response has each partition's error code."""
+    """Returns the request that commits offsets; the response has an error code per partition."""
     topics: dict[str, list[bytes]] = {}
     for (topic, partition), offset in offsets.items():
         topics.setdefault(topic, []).append(_offset(partition, offset, -1) + _text("") + _NO_TAGS)
@@ -167,12 +167,12 @@ def commit_offsets(
 
 
 def end(transactional_id: str, identity: tuple[int, int]) -> Request:
-    """Commits a transaction; the response is an ``Ended``."""
+    """Returns the request that commits a transaction; the response is an ``Ended``."""
     return Request(END, _text(transactional_id) + _ending(*identity, True) + _NO_TAGS, _read_end)
 
 
 def ask_topic_ids(topics: Collection[str]) -> Request:
-    """Requests a ``TopicId`` for each topic, without creating topics."""
+    """Returns the request for the ``TopicId`` of each topic; it creates no topics."""
     asked = b"".join(_NO_ID + _text(topic) + _NO_TAGS for topic in topics)
     no_creation_no_authorizations = bytes(3)
     return Request(
@@ -181,7 +181,7 @@ def ask_topic_ids(topics: Collection[str]) -> Request:
 
 
 class Cursor:
-    """Reads consecutive fields."""
+    """Reads consecutive fields of a response."""
 
     __slots__ = ("_at", "_data")
 
@@ -222,7 +222,7 @@ class Cursor:
         """Reads ``size`` bytes.
 
         Raises:
-            ValueError: the response has fewer.
+            ValueError: the response has fewer bytes.
         """
         self._at += size
         if self._at > len(self._data):
@@ -230,7 +230,7 @@ class Cursor:
         return self._data[self._at - size : self._at]
 
     def partition(self) -> tuple[int, int]:
-        """Reads a written partition's number and error code."""
+        """Reads the number and error code of a partition from a response to ``produce``."""
         number, error, *_ = _unpack_produced(self._data, self._at)
         self._at += 30
         for _ in range(self.count()):

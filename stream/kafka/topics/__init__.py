@@ -1,1 +1,1 @@
-"""Defines, creates, checks and protects the topics of an installation."""
+"""Defines, creates, checks and protects an installation's topics; start at ``layouts``."""

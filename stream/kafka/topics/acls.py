@@ -1,7 +1,7 @@
-"""Defines and applies the access control lists of each role.
+"""Defines and creates Kafka's access control lists (ACLs) for each role.
 
-Read or Write on a topic implies Describe, and Write on any topic implies IdempotentWrite (from
-Kafka 3.0 on), so that neither is granted separately.
+In Kafka, Read or Write on a topic implies Describe, and (from 3.0 on) Write on any topic implies
+IdempotentWrite. Therefore neither is granted separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALLOW: Final = 3
 
 
 class AclRole(StrEnum):
-    """The role of a principal, which may have several."""
+    """A role in an installation; a principal may have several roles."""
 
     PRODUCER = "producer"
     ANALYST = "analyst"
@@ -77,38 +77,38 @@ _PATTERN_CODES: Final = {"literal": 3, "prefixed": 4}
 
 @dataclass(frozen=True)
 class AclEntry:
-    """An operation on a resource, or on all resources with a prefix."""
+    """Allows an operation on a resource, or on all resources whose name begins with ``name``."""
 
     operation: Operation
     resource: Resource
     name: str
     prefixed: bool = False
     optional: bool = False
-    """Whether a service works without it, with fewer checks."""
+    """Whether a service also works without this access, but checks less."""
 
     @property
     def pattern(self) -> str:
-        """The pattern type of the name, in the words of ``kafka-acls.sh``."""
+        """Kafka's pattern type for ``name``, in the words of ``kafka-acls.sh``."""
         return "prefixed" if self.prefixed else "literal"
 
     @classmethod
     def read(cls, *topics: str) -> tuple[Self, ...]:
-        """Returns Read on these topics."""
+        """Returns the entries that allow Read on these topics."""
         return tuple(cls(Operation.READ, Resource.TOPIC, topic) for topic in topics)
 
     @classmethod
     def write(cls, *topics: str) -> tuple[Self, ...]:
-        """Returns Write on these topics."""
+        """Returns the entries that allow Write on these topics."""
         return tuple(cls(Operation.WRITE, Resource.TOPIC, topic) for topic in topics)
 
     @classmethod
     def check(cls, *topics: str) -> tuple[Self, ...]:
-        """Returns DescribeConfigs on these topics."""
+        """Returns the optional entries that allow DescribeConfigs on these topics."""
         return tuple(cls(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic, optional=True) for topic in topics)
 
     @classmethod
     def own_groups(cls, beginning: str) -> Self:
-        """Returns Read on consumer groups with a prefix."""
+        """Returns the entry that allows Read on all consumer groups with a prefix."""
         return cls(Operation.READ, Resource.GROUP, f"{beginning}-", prefixed=True)
 
 
@@ -187,7 +187,7 @@ def grants(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole, tup
 
 
 def usual_principal(role: AclRole, settings: Settings) -> str:
-    """Returns the default principal of a role."""
+    """Returns the default name of the principal that has a role."""
     return f"User:{settings.prefix}-{role}"
 
 
@@ -210,7 +210,7 @@ def command(principal: str, granted: Iterable[AclEntry], bootstrap: str) -> list
 
 
 async def apply(settings: Settings, principal: str, granted: Iterable[AclEntry]) -> None:
-    """Creates ACLs and keeps existing ones; the principal needs Alter on the cluster.
+    """Creates the ACLs and keeps existing ones; the caller needs Alter on the cluster.
 
     Raises:
         SecurityError: Kafka refuses; the message says why.
@@ -243,7 +243,7 @@ def _request(principal: str, granted: AclEntry) -> CreateAclsRequest:
 
 
 def _service(group: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> tuple[AclEntry, ...]:
-    """Returns access to a service's topics, consumer group and transactional ids."""
+    """Returns the access of a service to its topics, consumer group and transactional ids."""
     return (
         *AclEntry.read(*reads),
         *AclEntry.write(*writes),

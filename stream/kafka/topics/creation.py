@@ -49,17 +49,18 @@ class Created:
     replication: int
     brokers: int
     otherwise: list[Difference]
-    """Settings of existing topics that differ from the wanted ones."""
+    """Settings of existing topics that differ from their layout."""
 
 
 async def create_topics(settings: Settings) -> Created:
-    """Creates the missing topics, and checks the existing ones without a change.
+    """Creates the missing topics; checks the existing topics but does not change them.
 
     Without settings, a topic gets three replicas (or one per broker, if fewer) and as many
     partitions as existing topics.
 
     Raises:
-        TopicsError: the settings want other partitions (nothing is created), or as `look_up`.
+        TopicsError: the settings ask for another number of partitions than existing topics have
+            (then nothing is created), or as for `look_up`.
     """
     async with admin_client(settings) as admin:
         brokers, replication = await replication_of(admin, settings)
@@ -80,7 +81,8 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
     """Refuses a prefix that shares names with another installation.
 
     Raises:
-        TopicsError: the other one exists, or this one is new and a later one could share its names.
+        TopicsError: such an installation exists, or this one is new and a later one could share
+            its names.
     """
     _require_apart(prefix, listed)
     if (others := outer_prefixes(prefix)) and not is_there(prefix, listed):
@@ -94,7 +96,7 @@ def _require_apart(prefix: str, listed: Collection[str]) -> None:
     """Refuses a prefix if an installation exists that may share its names.
 
     Raises:
-        TopicsError: one exists.
+        TopicsError: such an installation exists.
     """
     for other in outer_prefixes(prefix):
         if is_there(other, listed):
@@ -107,7 +109,7 @@ def _require_apart(prefix: str, listed: Collection[str]) -> None:
 async def _otherwise(
     admin: AIOKafkaAdminClient, settings: Settings, topics: Topics, existing: Mapping[str, Sequence[int]]
 ) -> list[Difference]:
-    """Returns the differences of existing topics."""
+    """Returns the differences between existing topics and their layout."""
     wanted = [one for one in layout(topics) if one.name in existing]
     actual = await configurations(admin, existing) if existing else {}
     require_read(existing, actual)
@@ -123,7 +125,7 @@ async def _otherwise(
 
 
 def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
-    """Returns the partitions of existing co-partitioned topics, or else the settings'."""
+    """Returns the number of partitions of existing topics; without them, that of the settings."""
     counts = {name: len(replicas) for name, replicas in existing.items()}
     shared = shared_partitions(settings.prefix, counts)
     if shared is None:
@@ -138,14 +140,14 @@ def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> in
 
 
 async def replication_of(admin: AIOKafkaAdminClient, settings: Settings) -> tuple[int, int]:
-    """Returns the number of brokers, and of replicas of a new topic."""
+    """Returns the number of brokers, and the number of replicas for a new topic."""
     brokers = len((await from_any_broker(admin.describe_cluster))["brokers"])
     told = "replication" in settings.model_fields_set
     return brokers, settings.replication if told else replicas_among(brokers)
 
 
 async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout], replication: int) -> None:
-    """Creates topics that do not exist; raises a TopicsError if Kafka fails to."""
+    """Creates topics; raises a TopicsError if Kafka refuses one that does not exist."""
     if not missing:
         return
     response = await admin.create_topics(
@@ -163,13 +165,13 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
 
 @dataclass(frozen=True)
 class FoundTopics:
-    """The visible topics; ``topics`` has the most frequent number of partitions."""
+    """The topics that this principal may see; ``topics`` has the usual number of partitions."""
 
     topics: Topics
     replicas: Mapping[str, Sequence[int]]
     """The number of replicas of each partition, by topic."""
     uneven: Sequence[Difference] = ()
-    """Topics with another number of partitions."""
+    """Topics whose number of partitions differs from their layout."""
 
     def require_even(self, names: Iterable[str]) -> None:
         """Raises a TopicsError if one of these topics has a wrong number of partitions."""
@@ -179,10 +181,10 @@ class FoundTopics:
 
 
 async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:
-    """Finds the topics, and checks the partitions of all or of those of a role.
+    """Finds the topics; checks the number of partitions of all topics, or of a role's topics.
 
     Raises:
-        TopicsError: as `look_up`, or if a topic has a wrong number of partitions.
+        TopicsError: as for `look_up`, or if a topic has a wrong number of partitions.
     """
     found = await look_up(settings, attempts=attempts, role=role)
     found.require_even(found.replicas if role is None else _touched(settings, role))
@@ -193,7 +195,8 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None
     """Reads the partitions and replicas of the topics that this principal may see.
 
     Raises:
-        TopicsError: topics are missing or, for a role, hidden or shared with an installation.
+        TopicsError: topics are missing; or, for a role, topics are hidden or may belong to another
+            installation too.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
     touched = _touched(settings, role) if role is not None else set(names)
@@ -225,7 +228,7 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None
 
 
 def _touched(settings: Settings, role: AclRole) -> set[str]:
-    """Returns the existing topics that a role reads or writes."""
+    """Returns the names of the topics that a role must read or write."""
     return {
         one.name
         for one in grants(settings)[role]
@@ -235,20 +238,20 @@ def _touched(settings: Settings, role: AclRole) -> set[str]:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A comparison of topics with their layout."""
+    """The result of a comparison of topics with their layout."""
 
     differences: list[Difference]
     losses: list[Difference]
-    """Differences by which Kafka deletes records that must be kept."""
+    """The differences that let Kafka delete records that must be kept."""
     hidden: list[str]
     """Topics whose configuration this principal may not read."""
 
 
 async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
-    """Compares the topics (of a role) with their layout.
+    """Compares the topics, or those of a role, with their layout.
 
     Raises:
-        TopicsError: as `look_up`.
+        TopicsError: as for `look_up`.
     """
     found = await look_up(settings, attempts=attempts, role=role)
     names = None if role is None else _touched(settings, role)
@@ -269,7 +272,7 @@ async def check_topics(settings: Settings) -> list[Difference]:
     """Compares all topics with their layout; the principal needs DescribeConfigs.
 
     Raises:
-        TopicsError: as `look_up`, or if a configuration may not be read.
+        TopicsError: as for `look_up`, or if a configuration may not be read.
     """
     inspected = await inspect_topics(settings)
     require_read(inspected.hidden, {})
@@ -296,7 +299,7 @@ async def delete_topics(settings: Settings) -> None:
 
 
 async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
-    """Returns each topic's replicas per partition: [] if missing, no entry if hidden."""
+    """Returns the replicas of each partition by topic: [] if it is missing, no entry if hidden."""
     described = await from_any_broker(lambda: admin.describe_topics(names))
     return {
         one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]

@@ -16,10 +16,10 @@ from stream.settings import Settings, variable
 
 _MEGABYTE = 1024 * 1024
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
-"""The broker stamps records, so that no writer's clock can be wrong or gain an advantage."""
+"""The broker sets timestamps, so that they do not depend on writers' clocks."""
 _AS_SENT = {"compression.type": "producer"}
 """Brokers keep the producers' compression. With any other setting they decompress batches without a
-bound: a batch of 38 KB with 900 MB of content ends a broker with a heap of a gigabyte."""
+limit: a batch of 38 KB with 900 MB of content ends a broker that has 1 GB of heap."""
 _COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.2", "segment.ms": "3600000"}
 _FOR_EVER = {
     "cleanup.policy": "delete",
@@ -27,7 +27,7 @@ _FOR_EVER = {
     "retention.bytes": "-1",
     "max.message.bytes": str(4 * _MEGABYTE),
 }
-"""By default, Kafka deletes records after a week; a trail without its beginning proves little."""
+"""For the trail, which proves little without its beginning: Kafka's default is one week."""
 _OUTLASTING = {"cleanup.policy": "delete", "retention.ms": str(28 * 24 * 3_600_000), "retention.bytes": "-1"}
 """Requests and charges are kept for four weeks, so that an outage of a week loses none."""
 _CHANGELOG = {**_COMPACTED, "max.message.bytes": str(4 * _MEGABYTE)}
@@ -45,7 +45,7 @@ class TopicLayout:
     """Whether the broker stamps the records."""
 
     kept: bool = False
-    """Whether records must stay: a loss repeats grants or answers, or breaks the trail's proof."""
+    """Whether Kafka must keep all records: a loss would repeat grants or answers, or break the trail."""
 
     def configuration_with(self, replication: int) -> dict[str, str]:
         """Returns the full configuration for a number of replicas."""
@@ -53,7 +53,7 @@ class TopicLayout:
 
 
 def durability(replication: int) -> dict[str, str]:
-    """Requires a majority of replicas for a commit, and an in-sync leader."""
+    """Returns the settings for writes to a majority of replicas and for leaders in sync."""
     return {"min.insync.replicas": str(replication // 2 + 1), "unclean.leader.election.enable": "false"}
 
 
@@ -82,13 +82,13 @@ def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
 
 
 def is_there(prefix: str, listed: Collection[str]) -> bool:
-    """Returns whether most topics exist; a single name may be a live topic's."""
+    """Returns whether an installation exists: most of its topics are listed, not only some."""
     names = [one.name for one in layout(Topics(prefix))]
     return 2 * len(set(names).intersection(listed)) > len(names)
 
 
 def prefixes_of(topic: str) -> list[str]:
-    """Lists the prefixes of installations that a topic could belong to."""
+    """Lists the prefixes of all installations that a topic's name could belong to."""
     beginnings = [topic[:place] for place, character in enumerate(topic) if character == "."]
     return [
         prefix
@@ -98,9 +98,9 @@ def prefixes_of(topic: str) -> list[str]:
 
 
 def shared_partitions(prefix: str, counts: Mapping[str, int]) -> int | None:
-    """Returns the most frequent partition count of co-partitioned topics, or None.
+    """Returns the most frequent number of partitions of topics like ``queries``, or None.
 
-    Of equally frequent counts, it takes the smallest: partitions cannot be removed.
+    If several numbers are equally frequent, it is the smallest: partitions cannot be removed.
     """
     serial = {
         one.name for one in layout(Topics(prefix, LEDGER_PARTITIONS + 1)) if one.partitions == LEDGER_PARTITIONS
@@ -135,12 +135,12 @@ def monitor_group(settings: Settings) -> str:
 
 
 def alerts_group(settings: Settings, target: str = "") -> str:
-    """Returns the consumer group of an alert target, one per target."""
+    """Returns the consumer group of an alert target; without a target, the groups' prefix."""
     return f"{settings.prefix}-alerts-{target}"
 
 
 PARTITIONS, REPLICATION = "partitions", "replication"
-"""Names of differences outside a topic's configuration."""
+"""Settings of a ``Difference`` that are not in a topic's configuration."""
 PARTITIONS_REMEDY = (
     "partitions cannot be taken back and none of these may be recreated: halt the streams, which needs requests alone, and go on "
     "under another prefix, or bring a backup back (docs/operations.md, 'Topics that differ')"
@@ -154,7 +154,7 @@ class TopicsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Difference:
-    """A wrong setting of a topic; ``losing`` if it makes Kafka lose needed records."""
+    """A wrong setting of a topic; ``losing`` if it lets Kafka delete records that must be kept."""
 
     topic: str
     setting: str
@@ -178,7 +178,7 @@ def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Dif
 
 
 def unlike(one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]) -> list[Difference]:
-    """Returns the differences in a topic's configuration."""
+    """Returns the differences between a topic's configuration and its layout."""
     lost = {different.setting for different in losses(one, actual)}
     return [
         Difference(one.name, setting, value, actual.get(setting, ""), losing=setting in lost)
@@ -188,7 +188,7 @@ def unlike(one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str])
 
 
 def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
-    """Returns the settings by which Kafka deletes records that must be kept."""
+    """Returns the wrong settings that let Kafka delete records that must be kept."""
     if not one.kept:
         return []
     policies = {policy.strip() for policy in actual.get("cleanup.policy", "").split(",")}
@@ -204,7 +204,7 @@ def losses(one: TopicLayout, actual: Mapping[str, str]) -> list[Difference]:
 
 
 def format_differences(differences: Iterable[Difference]) -> str:
-    """Formats the differences, with a remedy for each kind."""
+    """Formats the differences, with a remedy for each kind of setting."""
     listed = list(differences)
     settings = {one.setting for one in listed}
     remedies = []
@@ -246,7 +246,7 @@ async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]
 
     Raises:
         TopicsError: this principal may not read it.
-        KafkaError: as ``configurations``.
+        KafkaError: as for ``configurations``.
     """
     found = await configurations(admin, [name])
     require_read({name}, found)

@@ -28,11 +28,11 @@ from stream.settings import Settings
 
 _ATTEMPTS: Final = 20
 _PAUSE: Final = 0.2
-"""Attempts, and seconds between them, to see a created topic."""
+"""Number of attempts to see a created topic, and seconds between them."""
 
 
 async def create_live_topic(settings: Settings, source: EventsSource, partitions: int) -> tuple[int, bool]:
-    """Creates a live topic if it is missing; returns its partitions, and if it is new.
+    """Creates a missing live topic; returns its number of partitions, and whether it is new.
 
     If the source has the broker's clock, the broker stamps the records.
 
@@ -63,7 +63,7 @@ def another_source(source: str) -> str:
 
 
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
-    """Returns the partitions of a live topic; creates a missing changelog.
+    """Returns the number of partitions of a live topic; creates its changelog if it is missing.
 
     Raises:
         TopicsError: the topic is missing or hidden, or the changelog has another number of
@@ -94,12 +94,13 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
 
 
 async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
-    """Refuses a changelog that is another installation's topic.
+    """Refuses a changelog if its name is a topic of another installation.
 
-    For example, the changelog of source `ledger` in `sotto` is named like `sotto.feed`'s ledger.
+    For example, source `ledger` in installation `sotto` has the changelog `sotto.feed.ledger`, which
+    is also the ledger of the installation `sotto.feed`.
 
     Raises:
-        TopicsError: there is such an installation.
+        TopicsError: such an installation exists.
     """
     for prefix in prefixes_of(changelog):
         if prefix == topics.prefix:
@@ -113,7 +114,7 @@ async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, 
 
 
 async def _made(admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout) -> tuple[list[int], bool]:
-    """Creates a missing topic; returns its replicas per partition, and if it is new."""
+    """Creates a missing topic; returns the replicas of each partition, and whether it is new."""
     for attempt in range(_ATTEMPTS):
         if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):
             return found, attempt > 0
