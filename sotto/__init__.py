@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
     require_own_packages()
     if name == "__version__":
         return import_module("stream.version").VERSION
-    with import_module("stream.optional_packages").explained():
+    with import_module("stream.optional_packages").explain_missing_packages():
         value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
     return value
 

@@ -95,7 +95,7 @@ def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[
     return tuple(dict(zip(by, cell, strict=True)) for cell in product(*values))
 
 
-def of_each(person: str, most: int, what: str) -> str:
+def format_bound(person: str, most: int, what: str) -> str:
     """Format a contribution bound, as ``of each 'patient' at most 3 rows count``."""
     return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}"
 
@@ -105,7 +105,7 @@ def rows_counted(source: Source) -> str:
 
     Rows above the bound are not counted, and no error bound covers the missing rows.
     """
-    return counted_words(source) if isinstance(source, TableSource) else ""
+    return describe_source_bound(source) if isinstance(source, TableSource) else ""
 
 
 def bound_of(source: Source) -> int | None:
@@ -122,12 +122,16 @@ def counts_people(query: Query) -> bool:
     return query.people
 
 
-def counted_words(source: Source) -> str:
+def describe_source_bound(source: Source) -> str:
     """Describe a source's contribution bound in words; empty without one."""
     person = getattr(source, "person", None)
-    return "" if person is None else bounded_words(source.kind, person, bound_of(source) or 1)
+    return "" if person is None else describe_bound(source.kind, person, bound_of(source) or 1)
 
 
-def bounded_words(kind: str, person: str, most: int) -> str:
+def describe_bound(kind: str, person: str, most: int) -> str:
     """Describe a contribution bound in words for a source of this kind."""
-    return of_each(person, most, "event") + " in a window" if kind == "events" else of_each(person, most, "row")
+    return (
+        format_bound(person, most, "event") + " in a window"
+        if kind == "events"
+        else format_bound(person, most, "row")
+    )

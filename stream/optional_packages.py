@@ -30,7 +30,7 @@ EXTRAS: Final = {
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_missing_packages() -> Iterator[None]:
     """Convert an import error in the ``with`` block into ``Missing`` if the package is optional."""
     try:
         yield

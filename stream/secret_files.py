@@ -20,7 +20,7 @@ def trusted_users() -> set[int]:
     return {0, os.geteuid(), Path("/").stat().st_uid}
 
 
-def open_folder(path: Path) -> Path | None:
+def find_writable_folder(path: Path) -> Path | None:
     """Return a folder on the path through which other users could replace the file, or None.
 
     In a sticky folder such as /tmp, other users cannot replace files of this user or root.
@@ -123,7 +123,7 @@ def _opened(path: Path, flags: int = 0) -> BinaryIO:
 
 def _refuse_open_folders(path: Path) -> None:
     """Refuse a file that other users could replace through a folder on its path."""
-    if (folder := open_folder(path)) is not None:
+    if (folder := find_writable_folder(path)) is not None:
         raise SecretFileError(
             f"folder {folder} is writable by others, who could replace {path}; run "
             f"'chmod go-w {folder}', or use a folder of your own"

@@ -136,7 +136,7 @@ class _Target(_Strict):
         raise NotImplementedError
 
     @model_validator(mode="after")
-    def _shows_one_thing(self) -> Self:
+    def _require_one_credential(self) -> Self:
         """Refuses a target with both a bearer token and a password in an address."""
         if self.bearer_file and any((parts := urlsplit(one)).username or parts.password for one in self.addresses):
             raise ValueError("bearer_file: an address contains a user name or password; remove either")
@@ -231,7 +231,7 @@ class AlertmanagerTarget(_Target):
         return self.urls
 
     @model_validator(mode="after")
-    def _fitting(self) -> AlertmanagerTarget:
+    def _check_labels_and_resend(self) -> AlertmanagerTarget:
         if taken := sorted(name for name in self.labels if name in self.RESERVED or name.startswith("group_")):
             raise ValueError(f"labels: {taken[0]} is reserved for the alert; use another name")
         if span_ms(self.resend) < 1000:

@@ -68,7 +68,7 @@ _ITS_OWN: Final = {"source", "epsilon", "delta", "population", "renews"}
 _QUICK: Final = ("close", "halt")
 
 
-class _Peeked(msgspec.Struct):
+class _RequestHead(msgspec.Struct):
     """The fields of a request that determine its processing time."""
 
     kind: str = ""
@@ -76,7 +76,7 @@ class _Peeked(msgspec.Struct):
     source: Any = None
 
 
-_peek = msgspec.json.Decoder(_Peeked).decode
+_decode_head = msgspec.json.Decoder(_RequestHead).decode
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -101,7 +101,7 @@ def _plan_of(record: RecordLike, place: int, ledger: Ledger) -> bytes | None:
     if not isinstance(record.value, bytes):
         return None
     try:
-        request = _peek(record.value)
+        request = _decode_head(record.value)
     except UNREADABLE:
         return None  # refused unread
     if request.kind == "open" and isinstance(request.stream, dict):
@@ -170,7 +170,7 @@ class BudgetProcessor:
 
     def restored(self) -> Mapping[str, int]:
         """Rebuild the accounts in any order of records and return the inputs' next offsets."""
-        with _uncollected():
+        with _gc_disabled():
             beside: list[LedgerRecord] = []
             restore(self.ledger, self._entries(beside))
         self.desk.receipts.restore(record for record in beside if isinstance(record, Receipt))
@@ -305,7 +305,7 @@ class BudgetProcessor:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _gc_disabled() -> Iterator[None]:
     """Disable garbage collection: a restore makes hundreds of thousands of lasting objects."""
     was_enabled = gc.isenabled()
     gc.disable()

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from stream import log
-from stream.optional_packages import explained, missing_of
+from stream.optional_packages import explain_missing_packages, missing_of
 from stream.version import VERSION
 
 _WIDTH: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
@@ -126,7 +126,7 @@ def _load_command(name: str, where: str) -> Any:
     # Imported objects stay alive: garbage collection would take a fifth of the import time.
     gc.disable()
     try:
-        with explained():
+        with explain_missing_packages():
             found = getattr(import_module(module), attribute)
     finally:
         gc.enable()

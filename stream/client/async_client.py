@@ -48,7 +48,7 @@ from stream.questions.live_events import (
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     as_query,
-    made_settings,
+    as_settings,
     require_headers,
     require_many,
     require_seconds,
@@ -76,7 +76,7 @@ class AsyncClient(AsyncCalls):
     """
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
-        self._connection = Connection(made_settings(settings, fields))
+        self._connection = Connection(as_settings(settings, fields))
         self._listener = Listener(self._connection)
         self._definitions = KnownSources(self._connection)
         self._live: dict[str, LiveTopic] = {}

@@ -14,7 +14,7 @@ from stream.client.client_calls import SyncCalls, iterated, synchronous
 from stream.errors import SottoError
 from stream.processing.topic_names import Topics
 from stream.questions import Question, Results
-from stream.questions.question_forms import ANSWER_TIMEOUT, made_settings
+from stream.questions.question_forms import ANSWER_TIMEOUT, as_settings
 from stream.settings import Settings
 
 Done = TypeVar("Done")
@@ -113,7 +113,7 @@ class Client(SyncCalls):
     """
 
     def __init__(self, settings: Settings | str | None = None, /, **fields: Any) -> None:
-        self._settings = made_settings(settings, fields)
+        self._settings = as_settings(settings, fields)
         self._connecting = threading.Lock()
         self._running: Running | None = None
 

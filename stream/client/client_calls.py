@@ -276,7 +276,7 @@ class AsyncCalls(ABC):
             True
         """
         [receipt] = await self.requests([request], timeout)
-        require_taken(receipt)
+        require_accepted(receipt)
         return receipt
 
     async def requests(
@@ -543,7 +543,7 @@ def _decode(codec: Codec[Decoded], value: bytes | None) -> Decoded:
         raise Invalid(str(error)) from error
 
 
-def require_taken(receipt: Receipt) -> None:
+def require_accepted(receipt: Receipt) -> None:
     """Raise ``Refused`` if a receipt says that the budget service refused the request."""
     if receipt.outcome == "refused":
         raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)

@@ -114,7 +114,7 @@ def valid(make: Callable[[], Made], name: Callable[[str], str] = str, given: Any
         raise Invalid(describe(error, name, given)) from None
 
 
-def made_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> Settings:
+def as_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> Settings:
     """Return a client's settings: its arguments, else the environment, else the local broker.
 
     A string is the setting ``bootstrap``. ``Invalid`` if a keyword is not a setting.

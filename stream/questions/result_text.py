@@ -211,7 +211,7 @@ def _added(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
     return after - before
 
 
-class Framed(ABC):
+class DataFrames(ABC):
     """Converts rows to data frames, without columns that are all null."""
 
     @abstractmethod

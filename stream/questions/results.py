@@ -10,11 +10,11 @@ from pydantic import PrivateAttr
 from schemas import MAX_ANSWER_BYTES, Answer, Query, Source, TableSource
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, Rejected
-from stream.formatting import bound_of, cells_of, counted_words, counts_people
+from stream.formatting import bound_of, cells_of, counts_people, describe_source_bound
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
 from stream.questions.domain_limits import outside
-from stream.questions.result_text import Framed
+from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int]
 """One cell: the value of each attribute; a bin is written ``[0, 10)``."""
@@ -27,7 +27,7 @@ def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | 
     return cells_of(source.attributes, attributes)
 
 
-class Result(Framed, Answer):
+class Result(DataFrames, Answer):
     """An ``Answer`` with its question, groups and warnings, which JSON and ``==`` ignore.
 
     ``estimate`` is the number, ``alpha`` its error bound in the same unit. Properties that need the
@@ -74,7 +74,7 @@ class Result(Framed, Answer):
         """
         if self._query is None or self._source is None:
             return ()
-        bounded = (counted_words(self._source),) if self.rows_per_person is not None else ()
+        bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
         return (*bounded, *outside(self._source, self._query))
 
     @property
@@ -142,7 +142,7 @@ class Result(Framed, Answer):
     __hash__ = Answer.__hash__
 
 
-class Results(Framed, Sequence[Result]):
+class Results(DataFrames, Sequence[Result]):
     """An immutable sequence of ``Result`` in the order of the questions.
 
     Examples:

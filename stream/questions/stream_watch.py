@@ -11,7 +11,7 @@ import msgspec
 from schemas import EventsSource, Source, StandingQuery, StreamState, registered_as
 from schemas.wire import UNREADABLE
 from stream.errors import Unknown
-from stream.formatting import bounded_words, counted_words, did_you_mean
+from stream.formatting import describe_bound, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE, Notice, matches
 from stream.questions.question_forms import as_names
 from stream.questions.results import Result
@@ -49,7 +49,7 @@ def counted_of(value: bytes | None) -> str:
         source = _source_decoder.decode(value or b"").source
     except UNREADABLE:
         return ""
-    return "" if source.person is None else bounded_words(source.kind, source.person, source.contribution)
+    return "" if source.person is None else describe_bound(source.kind, source.person, source.contribution)
 
 
 def opening_of(
@@ -219,7 +219,7 @@ def declared_topic(source: EventsSource) -> str:
     if source.clock == "broker":
         clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
     return (
-        f"topic {source.topic}: {counted_words(source)} of a stream{total}; windows close by {clock}; "
+        f"topic {source.topic}: {describe_source_bound(source)} of a stream{total}; windows close by {clock}; "
         f"events more than {source.ahead} ahead are refused{period}"
     )
 

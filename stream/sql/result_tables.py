@@ -14,7 +14,7 @@ from stream.errors import Unknown
 from stream.formatting import did_you_mean
 from stream.questions import Results, result_text
 from stream.questions.question_forms import valid
-from stream.questions.result_text import ERROR, Framed, cost_of
+from stream.questions.result_text import ERROR, DataFrames, cost_of
 from stream.sql.aggregates import StatementError
 from stream.sql.statement_questions import StatementPlan, plan
 from stream.sql.statements import Column, Grouped, SelectStatement
@@ -83,7 +83,7 @@ def _on_source(
     return found[0]
 
 
-class Table(Framed, Sequence[dict[str, Any]]):
+class Table(DataFrames, Sequence[dict[str, Any]]):
     """The result of a statement: a sequence of rows, each a mapping by column name.
 
     A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none.

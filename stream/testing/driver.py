@@ -23,7 +23,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_PREFIX, request_digest
-from stream.client.client_calls import AsyncCalls, SyncCalls, require_taken
+from stream.client.client_calls import AsyncCalls, SyncCalls, require_accepted
 from stream.errors import Invalid, SottoError
 from stream.privacy.noise import NoiseKey
 from stream.processing.dead_letters import address_of
@@ -216,7 +216,7 @@ class Driver(MemoryInstallation, SyncCalls):
             self._put(source.source, frame)
             requests.append(RegisterSource(request=self._new_id(), source=source))
         for receipt in self.requests(requests):
-            require_taken(receipt)
+            require_accepted(receipt)
 
     def refresh(self, source: str, table: Any = None, *, close: bool = False) -> Receipt:
         """Make ``table`` the next version of a source's data; see ``Client.refresh``.

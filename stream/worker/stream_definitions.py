@@ -142,7 +142,7 @@ class DefinitionReader:
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
             # A repeated field has more quotation marks than the validated text.
-            or value.count(b'"') != quotes + _quotes_of_reason(wire)
+            or value.count(b'"') != quotes + _count_quotes_of_reason(wire)
         ):
             return self._validated(value)
         return _definition(wire, terms)
@@ -162,11 +162,11 @@ class DefinitionReader:
             return _definition(wire, terms, definition.extensions)
         if isinstance(definition.source, EventsSource) and definition.source.period_of is not None:
             return _definition(wire, terms)  # its shared part ends with the period
-        self._known[_shared(wire)] = (terms, value.count(b'"') - _quotes_of_reason(wire))
+        self._known[_shared(wire)] = (terms, value.count(b'"') - _count_quotes_of_reason(wire))
         return _definition(wire, terms)
 
 
-def _quotes_of_reason(wire: Any) -> int:
+def _count_quotes_of_reason(wire: Any) -> int:
     return 0 if wire.reason is msgspec.UNSET else 4 + wire.reason.count('"')
 
 

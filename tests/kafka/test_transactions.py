@@ -13,7 +13,7 @@ from stream.engine.restore import read_to_end, reader
 from stream.kafka.client import transactional_producer
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.security import connection
-from stream.kafka.client.transaction_protocols import First, Second
+from stream.kafka.client.transaction_protocols import FirstProtocol, SecondProtocol
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.settings import Settings
 
@@ -71,7 +71,7 @@ async def test_all_of_a_transaction_is_there_at_its_end_and_nothing_before(
     group, source = f"{settings.prefix}-group", TopicPartition(f"{settings.prefix}.queries", 0)
     producer = producer_of(settings)
     await producer.start()
-    assert isinstance(producer._protocol, Second if second else First)
+    assert isinstance(producer._protocol, SecondProtocol if second else FirstProtocol)
     for turn in range(3):
         before = [b"%d" % number for number in range(3 * turn)]
         values = [b"%d" % number for number in range(3 * turn, 3 * turn + 3)]

@@ -28,7 +28,7 @@ from sotto import (
 )
 from stream.processing.protocol import Record
 from stream.questions.live_events import milliseconds_of
-from stream.questions.question_forms import as_source, made_settings
+from stream.questions.question_forms import as_settings, as_source
 from stream.secret_files import SecretFileError
 from stream.tables.rows import Rows
 from stream.testing import memory_installation as testing
@@ -363,7 +363,7 @@ def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
         with pytest.raises(Invalid) as refused:
             kind(given, **fields)
         assert words in str(refused.value)
-    assert made_settings("127.0.0.1:9999", {}).bootstrap == "127.0.0.1:9999"
+    assert as_settings("127.0.0.1:9999", {}).bootstrap == "127.0.0.1:9999"
 
 
 def test_errors_of_keys_and_secret_files_belong_to_the_family() -> None:

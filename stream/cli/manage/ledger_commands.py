@@ -21,7 +21,7 @@ from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import Connection, translated
 from stream.client.ledger_reader import read_accounts, read_topic
 from stream.kafka.client.local_address import settings_here
-from stream.optional_packages import explained
+from stream.optional_packages import explain_missing_packages
 
 app = typer.Typer(
     help="The ledger's audit trail, whether the ledger follows from it, and backups.", no_args_is_help=True
@@ -86,7 +86,7 @@ def verify(
     administrator can. Keep the head elsewhere and pass it next time to detect that too.
     """
     noted = [_head(one) for one in head or ()]
-    with explained():
+    with explain_missing_packages():
         end, findings, looked_at = _verified_file(file, noted) if file is not None else _verified(noted)
     if as_json:
         show_json({"head": f"{end.entries}:{end.digest}", "entries": end.entries, "findings": findings})
@@ -133,7 +133,7 @@ def import_ledger(
 
     Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
     """
-    with explained():
+    with explain_missing_packages():
         from stream.dev.backup.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
         from stream.dev.backup.backup_transfer import restore_backup  # noqa: PLC0415
     noted = [_head(one) for one in head or ()]

@@ -21,7 +21,7 @@ from stream.cli.output import AsJson, amount, read_as, requested_amount, say, sh
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
 from stream.formatting import rows_counted
-from stream.optional_packages import explained
+from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.stream_watch import period_of, standing_words, windows_words
 
@@ -153,7 +153,7 @@ def show(source: SourceName, stream: StreamName, as_json: AsJson = False) -> Non
 
 def _print_promises(grant: GrantRecord, source: Source) -> None:
     try:
-        with explained():
+        with explain_missing_packages():
             from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
         say(f"error bounds cannot be computed here: {missing}", soft_wrap=True)

@@ -11,7 +11,7 @@ import msgspec
 from blake3 import blake3
 
 from schemas import Answer, OpenStream, Source
-from stream.client.client_calls import require_taken
+from stream.client.client_calls import require_accepted
 from stream.dev.audit.audit_cases import HALTED, Case, SeenAnswer, Transcript
 from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, named, search
 from stream.questions.question_forms import as_source, as_spec
@@ -117,7 +117,7 @@ class _Installation:
             for name in run.streams
         ]
         for receipt in self._driver.requests(requests):
-            require_taken(receipt)
+            require_accepted(receipt)
 
     def _send(self, runs: list[_AuditRun]) -> None:
         """Send each side's events to its sources; all streams of a source count the same events."""

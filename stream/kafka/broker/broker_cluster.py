@@ -114,7 +114,7 @@ class LocalCluster:
         with file_lock(self.folder / "cluster.lock", timeout):
             for attempt in range(1, START_ATTEMPTS + 1):
                 try:
-                    self._start_missing(self._laid_out(port), timeout)
+                    self._start_missing(self._choose_state(port), timeout)
                     break
                 except PortTakenError:
                     # While a node runs, the ports cannot change.
@@ -172,7 +172,7 @@ class LocalCluster:
                 list(pool.map(LocalBroker.kill, missing.values()))
             raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
 
-    def _laid_out(self, port: int | None) -> ClusterState:
+    def _choose_state(self, port: int | None) -> ClusterState:
         """Returns the cluster with its old ports if a node runs or all are free, else with new ports."""
         known = read_own_cluster(self.folder)
         if known is not None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from stream.environment import CACHE_VARIABLE
 from stream.kafka.broker.broker_process import BrokerError
-from stream.secret_files import OTHERS_WRITE, open_folder, trusted_users
+from stream.secret_files import OTHERS_WRITE, find_writable_folder, trusted_users
 
 KAFKA_VERSION: Final = "4.3.1"
 
@@ -130,7 +130,7 @@ def require_own(folder: Path) -> None:
     try:
         if (reason := _open(folder.resolve())) is not None:
             raise _untrusted(folder, reason, f"{elsewhere}, or run 'chmod go-w {folder}' if it is yours")
-        if (above := open_folder(folder)) is not None:
+        if (above := find_writable_folder(folder)) is not None:
             raise _untrusted(folder, f"others may write {above}", f"{elsewhere}, or run 'chmod go-w {above}'")
     except OSError as error:
         raise _untrusted(folder, str(error), elsewhere) from error

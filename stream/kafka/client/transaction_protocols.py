@@ -44,7 +44,7 @@ class ProtocolRequest(NamedTuple):
     codes: Callable[[Any], Codes]
 
 
-class First:
+class FirstProtocol:
     """Builds the requests of the first protocol with aiokafka's classes."""
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
@@ -80,7 +80,7 @@ class First:
         return who
 
 
-class Second(First):
+class SecondProtocol(FirstProtocol):
     """Builds the requests of the second protocol with ``wire_requests``."""
 
     def join(self, who: Identity, places: Sequence[TopicPartition]) -> None:

@@ -21,10 +21,10 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 from stream.kafka.client.client_patches import BrokerClient
 from stream.kafka.client.transaction_protocols import (
     Batches,
-    First,
+    FirstProtocol,
     Identity,
     ProtocolRequest,
-    Second,
+    SecondProtocol,
     code_of,
     follows_second,
 )
@@ -74,7 +74,7 @@ class TransactionalProducer:
         self._client = BrokerClient(**connection)
         self._coordinators: dict[int, int] = {}
         self._identity = Identity(-1, -1)
-        self._protocol = First(transactional_id, transaction_timeout_ms)
+        self._protocol = FirstProtocol(transactional_id, transaction_timeout_ms)
         self._sequences: dict[TopicPartition, int] = {}
         self._joined: set[TopicPartition | str] = set()
         """The partitions and groups that have been added to the open transaction."""
@@ -90,7 +90,7 @@ class TransactionalProducer:
         told = await self._coordinate(ProtocolRequest(request, code_of))
         self._identity = Identity(told.producer_id, told.producer_epoch)
         if await self._second():
-            self._protocol = Second(self._id, self._timeout_ms)
+            self._protocol = SecondProtocol(self._id, self._timeout_ms)
 
     async def stop(self) -> None:
         """Closes the connections; the next producer of this id will abort an open transaction."""

@@ -24,15 +24,15 @@ from stream.kafka.topics.layouts import (
     Difference,
     TopicLayout,
     TopicsError,
+    configuration_differences,
     configurations,
     format_differences,
-    is_there,
+    installation_exists,
     layout,
     losses,
+    partition_differences,
     require_read,
     shared_partitions,
-    uneven,
-    unlike,
 )
 from stream.processing.topic_names import Topics, outer_prefixes
 from stream.settings import Settings, variable
@@ -72,7 +72,7 @@ async def create_topics(settings: Settings) -> Created:
         missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
         _require_own_names(settings.prefix, listed)
         await create_missing(admin, missing, replication)
-        otherwise = await _otherwise(admin, settings, topics, existing)
+        otherwise = await _find_differences(admin, settings, topics, existing)
     await look_up(settings, attempts=20)
     return Created([wanted.name for wanted in missing], replication, brokers, otherwise)
 
@@ -85,7 +85,7 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
             its names.
     """
     _require_apart(prefix, listed)
-    if (others := outer_prefixes(prefix)) and not is_there(prefix, listed):
+    if (others := outer_prefixes(prefix)) and not installation_exists(prefix, listed):
         raise TopicsError(
             f"{variable('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
             "without '.feed', '-feed' and '-alerts' behind its beginning"
@@ -99,14 +99,14 @@ def _require_apart(prefix: str, listed: Collection[str]) -> None:
         TopicsError: such an installation exists.
     """
     for other in outer_prefixes(prefix):
-        if is_there(other, listed):
+        if installation_exists(other, listed):
             raise TopicsError(
                 f"{variable('prefix')}: '{prefix}' may share names of topics or groups with the installation '{other}', which is there "
                 "too; end one of them: 'sotto ledger export' takes its backup, then delete its topics"
             )
 
 
-async def _otherwise(
+async def _find_differences(
     admin: AIOKafkaAdminClient, settings: Settings, topics: Topics, existing: Mapping[str, Sequence[int]]
 ) -> list[Difference]:
     """Returns the differences between existing topics and their layout."""
@@ -114,13 +114,17 @@ async def _otherwise(
     actual = await configurations(admin, existing) if existing else {}
     require_read(existing, actual)
     return [
-        *uneven(wanted, {name: len(replicas) for name, replicas in existing.items()}),
+        *partition_differences(wanted, {name: len(replicas) for name, replicas in existing.items()}),
         *(
             Difference(name, REPLICATION, str(settings.replication), str(min(replicas)))
             for name, replicas in existing.items()
             if "replication" in settings.model_fields_set and set(replicas) != {settings.replication}
         ),
-        *(different for one in wanted for different in unlike(one, existing[one.name], actual[one.name])),
+        *(
+            different
+            for one in wanted
+            for different in configuration_differences(one, existing[one.name], actual[one.name])
+        ),
     ]
 
 
@@ -170,13 +174,13 @@ class FoundTopics:
     topics: Topics
     replicas: Mapping[str, Sequence[int]]
     """The number of replicas of each partition, by topic."""
-    uneven: Sequence[Difference] = ()
+    partition_differences: Sequence[Difference] = ()
     """Topics whose number of partitions differs from their layout."""
 
     def require_even(self, names: Iterable[str]) -> None:
         """Raises a TopicsError if one of these topics has a wrong number of partitions."""
         named = set(names)
-        if differing := [one for one in self.uneven if one.topic in named]:
+        if differing := [one for one in self.partition_differences if one.topic in named]:
             raise TopicsError(format_differences(differing))
 
 
@@ -187,7 +191,7 @@ async def find_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
         TopicsError: as for `look_up`, or if a topic has a wrong number of partitions.
     """
     found = await look_up(settings, attempts=attempts, role=role)
-    found.require_even(found.replicas if role is None else _touched(settings, role))
+    found.require_even(found.replicas if role is None else _topics_of_role(settings, role))
     return found.topics
 
 
@@ -199,7 +203,7 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None
             installation too.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
-    touched = _touched(settings, role) if role is not None else set(names)
+    touched = _topics_of_role(settings, role) if role is not None else set(names)
     others = outer_prefixes(settings.prefix) if role is not None else []
     beside = [one.name for other in others for one in layout(Topics(other))]
     async with admin_client(settings) as admin:
@@ -224,10 +228,12 @@ async def look_up(settings: Settings, *, attempts: int = 1, role: AclRole | None
             f"Kafka shows this principal no topic of '{settings.prefix}'; give it a role, see 'sotto topics acl'"
         )
     topics = Topics(settings.prefix, shared)
-    return FoundTopics(topics, {name: found[name] for name in counts}, uneven(layout(topics), counts))
+    return FoundTopics(
+        topics, {name: found[name] for name in counts}, partition_differences(layout(topics), counts)
+    )
 
 
-def _touched(settings: Settings, role: AclRole) -> set[str]:
+def _topics_of_role(settings: Settings, role: AclRole) -> set[str]:
     """Returns the names of the topics that a role must read or write."""
     return {
         one.name
@@ -254,15 +260,19 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
         TopicsError: as for `look_up`.
     """
     found = await look_up(settings, attempts=attempts, role=role)
-    names = None if role is None else _touched(settings, role)
+    names = None if role is None else _topics_of_role(settings, role)
     wanted = [one for one in layout(found.topics) if names is None or one.name in names]
     seen = [one for one in wanted if one.name in found.replicas]
     async with admin_client(settings) as admin:
         actual = await configurations(admin, [one.name for one in seen])
     read = [one for one in seen if one.name in actual]
     differences = [
-        *(one for one in found.uneven if names is None or one.topic in names),
-        *(different for one in read for different in unlike(one, found.replicas[one.name], actual[one.name])),
+        *(one for one in found.partition_differences if names is None or one.topic in names),
+        *(
+            different
+            for one in read
+            for different in configuration_differences(one, found.replicas[one.name], actual[one.name])
+        ),
     ]
     losing = [lost for one in read for lost in losses(one, actual[one.name])]
     return Inspection(differences, losing, [one.name for one in wanted if one not in read])

@@ -81,7 +81,7 @@ def feed_layout(topics: Topics, source: str, partitions: int) -> TopicLayout:
     return TopicLayout(topics.feed_state(source), partitions, _CHANGELOG, kept=True)
 
 
-def is_there(prefix: str, listed: Collection[str]) -> bool:
+def installation_exists(prefix: str, listed: Collection[str]) -> bool:
     """Returns whether an installation exists: most of its topics are listed, not only some."""
     names = [one.name for one in layout(Topics(prefix))]
     return 2 * len(set(names).intersection(listed)) > len(names)
@@ -168,7 +168,7 @@ class Difference:
         return not self.losing and self.setting not in {PARTITIONS, REPLICATION}
 
 
-def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Difference]:
+def partition_differences(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Difference]:
     """Returns existing topics with a wrong number of partitions."""
     return [
         Difference(one.name, PARTITIONS, str(one.partitions), str(count))
@@ -177,7 +177,9 @@ def uneven(wanted: Iterable[TopicLayout], counts: Mapping[str, int]) -> list[Dif
     ]
 
 
-def unlike(one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]) -> list[Difference]:
+def configuration_differences(
+    one: TopicLayout, replicas: Sequence[int], actual: Mapping[str, str]
+) -> list[Difference]:
     """Returns the differences between a topic's configuration and its layout."""
     lost = {different.setting for different in losses(one, actual)}
     return [

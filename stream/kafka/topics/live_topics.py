@@ -18,7 +18,7 @@ from stream.kafka.topics.layouts import (
     configurations,
     feed_layout,
     format_differences,
-    is_there,
+    installation_exists,
     layout,
     losses,
     prefixes_of,
@@ -44,7 +44,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     async with admin_client(settings) as admin:
         if not await describe_topics(admin, [source.topic]):
             raise TopicsError(f"Kafka hides topic {source.topic} from this principal; make it as an administrator")
-        found, made = await _made(admin, settings, wanted)
+        found, made = await _ensure_topic(admin, settings, wanted)
         if not found:
             raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
         [(setting, stamped)] = STAMPED.items()
@@ -79,7 +79,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
             )
         wanted = feed_layout(topics, source, len(found[topic]))
         await _require_own(admin, topics, source, wanted.name)
-        kept, made = await _made(admin, settings, wanted)
+        kept, made = await _ensure_topic(admin, settings, wanted)
         if not kept:
             raise TopicsError(f"topic {wanted.name} is not there; see 'sotto topics acl --role feed'")
         actual = {} if made else await configurations(admin, [wanted.name])
@@ -106,14 +106,16 @@ async def _require_own(admin: AIOKafkaAdminClient, topics: Topics, source: str, 
         if prefix == topics.prefix:
             continue
         found = await describe_topics(admin, [one.name for one in layout(Topics(prefix))])
-        if is_there(prefix, [name for name, replicas in found.items() if replicas]):
+        if installation_exists(prefix, [name for name, replicas in found.items() if replicas]):
             raise TopicsError(
                 f"the changelog of source '{source}' would be topic {changelog}, which belongs to the installation '{prefix}'; close the "
                 "streams of this source, and register its topic under another name"
             )
 
 
-async def _made(admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout) -> tuple[list[int], bool]:
+async def _ensure_topic(
+    admin: AIOKafkaAdminClient, settings: Settings, wanted: TopicLayout
+) -> tuple[list[int], bool]:
     """Creates a missing topic; returns the replicas of each partition, and whether it is new."""
     for attempt in range(_ATTEMPTS):
         if found := (await describe_topics(admin, [wanted.name])).get(wanted.name):

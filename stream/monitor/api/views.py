@@ -23,7 +23,7 @@ from schemas import (
 )
 from schemas.wire import Codec, MalformedEventError
 from stream.budget.standing_streams import promised_windows
-from stream.formatting import bounded_words
+from stream.formatting import describe_bound
 from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.api.models import (
     Overview,
@@ -255,7 +255,7 @@ def contribution_text(tables: Tables, entry: StreamEntry) -> str:
     source = None if of is None else of.record.source
     if source is None or source.person is None:
         return ""
-    return bounded_words(source.kind, source.person, source.contribution)
+    return describe_bound(source.kind, source.person, source.contribution)
 
 
 def _promises(entry: StreamEntry, counted: str) -> list[PromiseParts]:

@@ -25,7 +25,7 @@ from sotto import (
     Timeout,
     Unknown,
 )
-from stream.questions.question_forms import made_settings
+from stream.questions.question_forms import as_settings
 from tests.builders import installation, source, stream
 from tests.unit.processors.installation import HIGH, LOW, spec
 
@@ -163,10 +163,10 @@ def test_a_setting_that_is_wrong_is_told_by_the_name_that_it_was_given_under(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(Invalid, match=r"^partitions: Input should be a valid integer"):
-        made_settings(None, {"partitions": "many"})
+        as_settings(None, {"partitions": "many"})
     monkeypatch.setenv("SOTTO_BATCH_EVENTS", "0")
     with pytest.raises(Invalid, match=r"^SOTTO_BATCH_EVENTS: Input should be greater than"):
-        made_settings(None, {"partitions": 3})
+        as_settings(None, {"partitions": 3})
 
 
 def test_sources_and_streams_are_listed() -> None:

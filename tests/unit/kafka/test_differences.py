@@ -10,8 +10,8 @@ from stream.kafka.topics.layouts import (
     format_differences,
     layout,
     losses,
+    partition_differences,
     shared_partitions,
-    uneven,
 )
 from stream.processing.topic_names import Topics
 
@@ -62,7 +62,7 @@ def test_the_partitions_of_most_topics_are_the_ones_that_the_others_should_have(
 
 def test_every_topic_with_other_partitions_is_named_with_its_numbers() -> None:
     counts = {one.name: one.partitions for one in layout(TOPICS)} | {"q.merges": 3, "q.ledger": 2}
-    assert uneven(layout(TOPICS), counts) == [
+    assert partition_differences(layout(TOPICS), counts) == [
         Difference("q.merges", "partitions", "2", "3"),
         Difference("q.ledger", "partitions", "1", "2"),
     ]

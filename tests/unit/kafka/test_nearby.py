@@ -12,7 +12,7 @@ from sotto import AsyncClient
 from stream.cli.run.monitor_process import LOCK, VIEWER_FILE, lock_folder, monitor_of
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
-from stream.kafka.client.local_address import local_address, settings_here, whence
+from stream.kafka.client.local_address import address_origin, local_address, settings_here
 from stream.monitor.api.tokens import TokenError
 from stream.secret_files import SecretFileError
 from stream.settings import Settings
@@ -44,7 +44,7 @@ def remember(folder: Path, port: int = 1, mark: str | None = None) -> Path:
 def test_the_broker_of_the_nearest_folder_above_is_found(project: Path) -> None:
     assert settings_here().bootstrap == "127.0.0.1:1"
     assert settings_here(prefix="other").bootstrap == "127.0.0.1:1"
-    assert whence(settings_here()) == f"as {project / '.sotto'} says"
+    assert address_origin(settings_here()) == f"as {project / '.sotto'} says"
     remember(project / "reports", port=2)
     assert settings_here().bootstrap == "127.0.0.1:2"
 
@@ -55,10 +55,10 @@ def test_what_is_set_or_given_goes_before(project: Path, monkeypatch: pytest.Mon
     # How a broker is secured is said of another one than the local one.
     secured = settings_here(security_protocol="SSL")
     assert secured.bootstrap == "127.0.0.1:9092"
-    assert whence(secured).startswith("the default: SOTTO_BOOTSTRAP is not set")
+    assert address_origin(secured).startswith("the default: SOTTO_BOOTSTRAP is not set")
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "kafka:8")
     assert settings_here().bootstrap == "kafka:8"
-    assert whence(settings_here()) == "as SOTTO_BOOTSTRAP says"
+    assert address_origin(settings_here()) == "as SOTTO_BOOTSTRAP says"
     assert project
 
 

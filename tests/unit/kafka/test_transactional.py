@@ -363,7 +363,7 @@ async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_i
     kafka.second = True
     kafka.told["features"] = deque([errors.UnsupportedVersionError()])
     await producer.start()
-    assert isinstance(producer._protocol, transaction_protocols.First)
+    assert isinstance(producer._protocol, transaction_protocols.FirstProtocol)
 
 
 def test_a_broker_without_a_request_of_the_second_protocol_is_spoken_to_in_the_first() -> None:

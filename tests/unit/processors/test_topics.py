@@ -8,7 +8,7 @@ from stream.kafka.topics.layouts import (
     alerts_group,
     budget_group,
     feed_groups,
-    is_there,
+    installation_exists,
     layout,
     prefixes_of,
     worker_group,
@@ -61,5 +61,5 @@ def test_outer_prefixes_find_every_shared_group() -> None:
 def test_an_installation_is_there_if_most_of_its_topics_are() -> None:
     """A live source that is called as one of the topics makes no installation."""
     names = [one.name for one in layout(Topics("sotto.feed"))]
-    assert is_there("sotto.feed", names)
-    assert not is_there("sotto.feed", [Topics("sotto").feed_state("ledger")])
+    assert installation_exists("sotto.feed", names)
+    assert not installation_exists("sotto.feed", [Topics("sotto").feed_state("ledger")])
