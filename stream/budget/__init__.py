@@ -1,6 +1,7 @@
 """The budget service: processes requests and charges, writes ledger and control events.
 
-The processor is imported lazily: client commands use the smaller modules without NumPy.
+Order of reading: ``budget_processor``, ``request_handler``, ``openings``, ``trail_writer``.
+Commands without NumPy use some modules, so the processor is imported lazily.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Periods of person-period sources, each with a separate account.
 
-Questions never go to a ``person-period`` source itself. Its streams are models: each is planned
-there and their costs together fit the budget. In each period, equal streams are opened on that
-period's account, which has the same budget.
+Questions never go to a ``person-period`` source itself. Its streams are models: they are planned
+there, and their costs together must fit its budget. In each period, equal streams are opened on
+that period's account, which has the same budget.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AccountPeriods:
         self._begun: list[Account] = []
 
     def drain_begun(self) -> list[Account]:
-        """Return the accounts begun since the last call."""
+        """Return the accounts of periods that began since the last call."""
         begun, self._begun = self._begun, []
         return begun
 
@@ -59,7 +59,7 @@ class AccountPeriods:
                 raise RefusedError(f"'{known}' is in the way of the periods of '{name}'; choose another name")
 
     def earliest(self, source: Source) -> int:
-        """Return the end of the last begun period: later streams are asked only after it."""
+        """Return the end of the last begun period; new streams are asked about later periods."""
         if not isinstance(source, EventsSource) or not source.has_periods:
             return 0
         ends = (_start_of(account) + source.period_ms for account in self.accounts_of(source.source))
@@ -77,8 +77,8 @@ class AccountPeriods:
     def begin_period(self, record: RecordLike, request: BeginPeriod, outputs: Outputs) -> None:
         """Begin a period's account with a copy of each open stream of its source.
 
-        Does nothing for a begun period. All checks come first: an account begins with all of its
-        streams, or not at all.
+        It does nothing if the period has begun. All checks come first, so that an account begins
+        with all of its streams or not at all.
         """
         parent = self._ledger.account(request.source)
         source, start = parent.source, moment_ms(request.start)
@@ -112,7 +112,7 @@ class AccountPeriods:
     def end_stream(
         self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs
     ) -> None:
-        """End a stream in all periods; ``ending`` returns True if it changed the stream."""
+        """End a model's stream in all periods; ``ending`` returns True if it has ended one."""
         if not isinstance(account.source, EventsSource) or not account.source.has_periods:
             return
         for one in self.accounts_of(account.name):
@@ -148,7 +148,7 @@ def require_whole_life(source: Source, what: str) -> None:
 
 
 def period_meaning(source: Source) -> str | None:
-    """Explain the budget of a source with periods; None for other sources."""
+    """Return a text about the budget of a source with periods; None for other sources."""
     if not isinstance(source, EventsSource) or not source.has_periods:
         return None
     return meaning_in_periods(source.epsilon, source.delta, source.period or "")

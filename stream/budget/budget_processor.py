@@ -59,7 +59,7 @@ class LedgerClock:
 
 
 PLANS_AT_ONCE: Final = 16
-"""Most plans or table reads in one step; each may take a second or two."""
+"""Most plans and table reads in one step; each of them may take a second or two."""
 REQUESTS_AT_ONCE: Final = 400
 """Most requests in one step and transaction: about 0.2 s of work."""
 
@@ -103,7 +103,7 @@ def _plan_of(record: RecordLike, place: int, ledger: Ledger) -> bytes | None:
     try:
         request = _decode_head(record.value)
     except UNREADABLE:
-        return None  # refused unread
+        return None  # it will be refused without a plan
     if request.kind == "open" and isinstance(request.stream, dict):
         mechanism = request.stream.get("mechanism")
         plain = {name: value for name, value in request.stream.items() if name != "stream"}
@@ -128,7 +128,7 @@ CHARGES_AT_ONCE = 1_000
 """Most charges in one step."""
 
 RENEWALS_AT_ONCE = 100
-"""Most budgets renewed in one step without events."""
+"""Most budgets renewed in one call of ``idle``."""
 
 _request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _charge_codec: Codec[Charge] = Codec(Charge, limit=MAX_DEFINITION_BYTES)
@@ -169,7 +169,7 @@ class BudgetProcessor:
         keep_latest(self._restoring, records)
 
     def restored(self) -> Mapping[str, int]:
-        """Rebuild the accounts in any order of records and return the inputs' next offsets."""
+        """Rebuild the accounts, in any order of the records; return the inputs' next offsets."""
         with _gc_disabled():
             beside: list[LedgerRecord] = []
             restore(self.ledger, self._entries(beside))
@@ -217,7 +217,7 @@ class BudgetProcessor:
         return outputs
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Return the records for one step of seconds at most."""
+        """Return the first records, within the limits of one step."""
         if records and records[0].topic == self._topics.charges:
             return Batch(records[:CHARGES_AT_ONCE])
         return Batch(records[: requests_at_once(records, self.ledger)])
@@ -237,7 +237,7 @@ class BudgetProcessor:
                     self._request(record, _request_codec.decode(record.value), outputs)
             except MalformedEventError as error:
                 self._reject(outputs, record, Rejection("malformed", str(error)))
-            except RefusedError as refused:
+            except RefusedError as refused:  # charges only: a refused request gets a receipt
                 self._reject(outputs, record, Rejection("refused", refused.reason))
             self._trail.write_renewals(outputs)
         self._trail.note_due(outputs)
@@ -282,7 +282,7 @@ class BudgetProcessor:
         )
         if not changed:
             return
-        # An ended stream must not answer, even if its worker reported the end.
+        # Publish also an end that a worker reported: the stream's next worker must not answer.
         reason = charge.reason or "halted by its worker"
         ended = grant.state == "halted" and self.ledger.end(charge.source, charge.stream, "halted", reason)
         if grant.state == "exhausted" and grant.ending is None:
@@ -306,7 +306,7 @@ class BudgetProcessor:
 
 @contextmanager
 def _gc_disabled() -> Iterator[None]:
-    """Disable garbage collection: a restore makes hundreds of thousands of lasting objects."""
+    """Disable garbage collection while a restore makes hundreds of thousands of lasting objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

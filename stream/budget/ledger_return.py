@@ -30,7 +30,7 @@ _ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
 
 class LedgerReturn:
-    """The records written behind a backup's records to continue from it safely."""
+    """Makes the records to write after a backup's records, so that its ledger continues safely."""
 
     def __init__(self, topics: Topics, records: Iterable[LedgerRecord]) -> None:
         """Take the latest records of each key, without receipts."""
@@ -56,9 +56,9 @@ class LedgerReturn:
     def outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
 
-        ``since`` is the operator's statement about the time after the backup: ``nothing`` was
-        granted, sources and populations must ``halt``, or they continue anyway (``accept_loss``).
-        ``backup`` is the digest of the file.
+        ``since`` says what the operator knows about the time after the backup: ``nothing`` was
+        granted; or it is unknown, and sources and populations must ``halt`` or continue anyway
+        (``accept_loss``). ``backup`` is the digest of the file.
         """
         lost = sum([self.ledger.lose(source, stream, LOST) for source, stream in self.streams()])
         if since == "halt":

@@ -1,4 +1,4 @@
-"""Plans and definitions of new streams, and control events for the workers."""
+"""Plans new streams, and makes and publishes their control events."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ log = get_logger("budget")
 def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
     """Compute a stream's calibration from public parameters only.
 
-    ``table_rows`` returns the number of rows or people of a table; it is called only if neighbors
-    agree in it.
+    ``table_rows`` returns the number of rows or people of a table; it is called only if neighboring
+    tables have the same number.
 
     Raises:
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
@@ -145,7 +145,7 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
 def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
-    # One person moves a stream of counts of people by 1, with any number of rows.
+    # One person changes a count of people by 1, however many rows this person has.
     widths = [1 if getattr(mechanism, "people", False) else count_sensitivity(source)]
     for place, name in enumerate(sums):
         domain = source.attributes.get(name)
@@ -193,7 +193,7 @@ def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable
 
 
 def definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:
-    """Return the digest to which a stream's noise is bound for good."""
+    """Return the digest of a stream's definition, from which its noise is derived for good."""
     parts = [
         spec.model_dump_json().encode(),
         account.source.model_dump_json().encode(),
@@ -204,7 +204,7 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
 
 
 def control_event(account: Account, grant: Grant) -> Control:
-    """Return a stream's definition with its current permission to answer."""
+    """Return a stream's control event: its definition, and whether it may answer."""
     opened = StreamOpened(
         spec=grant.spec,
         source=account.source,
@@ -231,7 +231,7 @@ class Workers:
         self._topics = topics
 
     def publish_control(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Publish the stream's control event to its worker."""
+        """Publish a stream's control event to the worker of its partition."""
         control = control_event(account, grant)
         key = grant.spec.stream.encode()
         message: Message = (key, _control_codec.encode(control), ())

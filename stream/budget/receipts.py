@@ -66,8 +66,8 @@ class Receipts:
     def find_repeat(self, request: Request, digest: str) -> list[Write] | None:
         """Return the writes for a request with a known id; None if the id is new.
 
-        An equal request gets its receipt again; another is refused, under a key that is deleted at
-        once.
+        An equal request gets its receipt again. Another request with the id is refused; the key of
+        this refusal is deleted at once.
         """
         known = self._known.get(request.request)
         if known is None:
@@ -88,7 +88,7 @@ class Receipts:
         return [(source, key, refused), (source, key, None)]
 
     def keep(self, receipt: Receipt) -> Iterator[Write]:
-        """Add a new request's receipt, and delete the oldest beyond the limit."""
+        """Add a new request's receipt, and delete the oldest one if there are too many."""
         self.sequence += 1
         self._known[receipt.request] = receipt
         yield receipt.source, receipt_key(receipt.request), receipt

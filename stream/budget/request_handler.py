@@ -78,8 +78,8 @@ class RequestHandler:
     ) -> tuple[Receipt, Iterable[Write], bool]:
         """Apply a request once; return receipt, ledger writes, and True unless it is a repeat.
 
-        The writes are the receipt, and the deletion of the oldest one beyond the limit. A request
-        with the id of another one is refused, and is no repeat.
+        The writes are the receipt and, if there are too many, the deletion of the oldest one. A
+        request with the id of another request is refused; it is no repeat.
         """
         digest = request_digest(request)
         if (written := self.receipts.find_repeat(request, digest)) is not None:
@@ -140,7 +140,7 @@ class RequestHandler:
         return {} if budget.terms.renews is None else {"meaning": meaning(budget.terms, budget.number)}
 
     def _join(self, request: JoinPopulation) -> dict[str, Any]:
-        """Add a source to a population; the receipt names the uncounted earlier periods."""
+        """Add a source to a population; the receipt tells if earlier periods omit its grants."""
         ledger = self._ledger
         is_member = ledger.account(request.source).people is not None
         account = ledger.join(request.source, request.population)
@@ -204,7 +204,7 @@ class RequestHandler:
     def _extend(self, request: ExtendStream, digest: str, outputs: Outputs) -> dict[str, Any]:
         """Grant further charged answers, notify the worker, and return fields of the receipt.
 
-        The grant keeps its requests' digests, because their receipts may be deleted.
+        The grant keeps the digests of the requests that extended it: their receipts may be deleted.
         """
         account, grant = self._ledger.find(request.source, request.stream)
         require_whole_life(account.source, "its streams are not extended; open another stream")

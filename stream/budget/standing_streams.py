@@ -45,26 +45,26 @@ _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
 PAST_BY_BROKER_MS: Final = _DAY_MS
-"""Most that a stream may start before its opening with a broker's clock.
+"""Longest time by which a stream with clock ``broker`` may start before its opening.
 
-A window with its lateness is always allowed. A day is longer than short windows need, so that
-several streams with one start can be opened one after the other.
+A window with its lateness is always allowed, even if it is longer. A day is longer than short
+windows need, so that several streams with one start can be opened one after the other.
 """
 PAST_QUESTIONS: Final = 100_000_000
-"""Most past windows times groups of a new stream, all of which are asked.
+"""Most questions about past windows of a new stream: windows times groups.
 
-This is three years of seconds: with marks, a replay may start long ago.
+This is three years of windows of a second: with marks, a replay may start long ago.
 """
 PAST_PERIODS: Final = 100_000
 """Most past periods of a new stream; each of them begins an account."""
 _QUESTION_BYTES: Final = 512
 """Bound on the bytes of a window's question besides numbers and group."""
 _NUMBER_BYTES: Final = 40
-"""Bound on the digits of a count or sum: 2⁶³ events of 10¹⁵ each."""
+"""Bound on the digits of a count or sum: the largest is of 2⁶³ events with 10¹⁵ each."""
 
 
 def require_declared(source: Source) -> None:
-    """Refuse a source with a period's name or fields, or one that cannot have its periods."""
+    """Refuse a source with a period's name or fields, or with periods that it cannot have."""
     if named_from(source.source) is not None:
         raise RefusedError(
             "source: ends as the name of a period does, and those begin by themselves; choose another name"
@@ -164,8 +164,8 @@ def groups_of(spec: StreamSpec, source: Source) -> int | None:
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
     """Return the number of windows for which a standing stream's α holds, else None.
 
-    α holds if the grant lasts. For a source with periods, it holds for this many windows in each
-    period.
+    α holds as long as the grant lasts. For a source with periods, it holds for this number of
+    windows in each period.
     """
     groups = groups_of(spec, source)
     if groups is None:
@@ -269,7 +269,7 @@ def _groups(standing: StandingQuery, source: EventsSource) -> int:
 
 
 def _require_askable(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
-    """Refuse questions that may exceed an event's size: a count must not decide if one fits."""
+    """Refuse questions that may exceed an event's size: the private count must not decide that."""
     group = sum(
         max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
         for name in standing.by

@@ -1,8 +1,8 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
-The chain reveals every change, except by someone who can rewrite the whole trail and the ledger's
-head, such as the broker's administrator. A head noted elsewhere also detects their changes up to
-that entry.
+The chain of digests reveals every change, except by someone who can rewrite the whole trail and the
+ledger's head, such as the broker's administrator. If a head was noted elsewhere, administrators'
+changes up to its entry show too.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class TrailCheck:
         return list(self._findings)
 
     def missing(self) -> list[str]:
-        """Return a finding for each noted head beyond the end of the trail."""
+        """Return a finding for each noted head that the trail is too short to have."""
         return [
             f"the trail has {self.head.entries} entries, but a head of entry {entries} was noted"
             for entries in self._noted
@@ -123,9 +123,9 @@ class TrailCheck:
         ]
 
     def compare_ledger(self, records: Iterable[LedgerRecord]) -> list[str]:
-        """Return the differences between a ledger and the trail up to the ledger's head.
+        """Compare a ledger with the trail, and return the differences.
 
-        The records are the latest of each key.
+        The trail must end at the ledger's head. The records are the latest of each key.
         """
         records = list(records)
         progress = next((one for one in records if isinstance(one, LedgerProgress)), None)
@@ -166,6 +166,7 @@ class TrailCheck:
         return findings
 
     def _population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
+        """Compare a population's totals with its grants, and its registration with the trail."""
         name = record.population.population
         summed = ledger.people(name).record()
         found = [
@@ -180,6 +181,7 @@ class TrailCheck:
         )
 
     def _source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
+        """Compare a source's totals and first streams with its grants and with the trail."""
         account = ledger.accounts[name]
         summed = account.record()
         found = [
@@ -206,6 +208,7 @@ class TrailCheck:
         return found
 
     def _grant(self, name: str, record: GrantRecord, ledger: Ledger) -> list[str]:
+        """Compare a stream's cost with its plan; its opening, extensions and end with the trail."""
         account, grant = ledger.find(record.spec.source, name)
         source = account.source
         found = []

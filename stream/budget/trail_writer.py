@@ -1,7 +1,7 @@
 """Writes the audit trail: requests, decisions, automatic events and spending.
 
-Entries are in the transaction of the ledger's changes, and the trail's head in the ledger's
-progress record: after a restart the trail continues where it was committed.
+An entry is written in the same transaction as the ledger's change, and the ledger's progress record
+has the trail's head: after a restart the trail continues where it was committed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from stream.processing.protocol import Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_MS: Final = 60_000
-"""Least milliseconds between two points of one account, by the ledger's clock."""
+"""Least ms between two points (entries with totals) of an account, by the ledger's clock."""
 QUIET_SECONDS: Final = 60.0
 """Seconds without input after which pending points are written."""
 
 
 class TrailWriter:
-    """The end of the trail, and the accounts with spending since their last entry."""
+    """Appends entries to the trail; knows which accounts have spent since their last entry."""
 
     def __init__(self, topics: Topics, ledger: Ledger) -> None:
         self.head: TrailHead | None = None
@@ -56,7 +56,7 @@ class TrailWriter:
         self._quiet: float | None = None
 
     def restore(self, head: TrailHead | None) -> None:
-        """Continue behind a head, with its time as the ledger's clock; None without a trail."""
+        """Continue after a head, and set the ledger's clock to its time; None without a trail."""
         self.head = head
         self._ledger.tell_time(head.time if head is not None else 0)
         self._unnoted = {name: account for name, account in self._ledger.accounts.items() if account.unnoted}
@@ -81,7 +81,7 @@ class TrailWriter:
             self._write(outputs, standing)
 
     def write_decision(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
-        """Write a request and its decision, with the account and the stream afterwards."""
+        """Write a request and its decision, with the resulting totals and the stream's digest."""
         self.write_renewals(outputs)
         is_of_population = isinstance(request, RegisterPopulation) or (
             isinstance(request, Allot) and request.source is None
@@ -115,7 +115,7 @@ class TrailWriter:
         self._write(outputs, entry)
 
     def write_period(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
-        """Write the account and the streams of a new period, with the request for it."""
+        """Write the account and the streams of a new period, with the request that began it."""
         asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
         terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
         totals = self._note(account)
@@ -167,7 +167,7 @@ class TrailWriter:
             self._write(outputs, event)
 
     def write_restored(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
-        """Write that the ledger was restored from a backup, with all accounts."""
+        """Write that the ledger was restored from a backup, and the totals of all accounts."""
         self._write(outputs, TrailRestored(**self._next(), since=since, lost=lost, backup=backup))
         self._points(list(self._ledger.accounts.values()), outputs)
 

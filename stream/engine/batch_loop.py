@@ -66,7 +66,7 @@ class BatchLoop:
         self._log = get_logger("engine").bind(role=self._role.name, partition=partition)
 
     async def fetch(self, session: PartitionSession, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
-        """Return fetched records of some topics, after a wait if there are none yet."""
+        """Return the fetched records of ``sources``; wait for about ``wait_ms`` if there are none."""
         self._step.enter("waiting")
         return await session.arrivals.take(sources, wait_ms)
 
@@ -78,13 +78,13 @@ class BatchLoop:
             processor, known = session.processor, readable(news, self._metrics.unread)
             await self.commit(session, await self.run_step(session, processor.follow, known, in_thread=True))
             session.positions[table] = news[-1].offset + 1
-            # One check of a million streams takes as long as a batch.
+            # In a thread: to check a million streams takes as long as a batch.
             await self.run_step(session, session.refusals.report, processor, in_thread=True)
 
     async def answer(
         self, session: PartitionSession, source: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Answer records in batches, one transaction each, and read control events between two.
+        """Answer records in batches, one transaction each, and read control events between batches.
 
         After an order to stop, the remaining records are left to the next owner or the next seek.
         """
@@ -136,7 +136,7 @@ class BatchLoop:
         await self.commit(session, outputs, idle=idle)
 
     async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
-        """Commit these outputs and the buffered ones as far as they are due."""
+        """Buffer these outputs, and commit the buffered ones if they are due."""
         if (due := session.gathering.due(outputs, time.monotonic(), idle=idle)) is not None:
             self._step.enter("writing")
             await session.writer.commit(*due)
@@ -147,7 +147,7 @@ class BatchLoop:
         source: TopicPartition,
         records: Sequence[ConsumerRecord],
     ) -> Sequence[ConsumerRecord]:
-        """Drop records before the position, which aiokafka may have fetched before the seek."""
+        """Return the records from the position on; aiokafka may have fetched earlier ones."""
         if not records:
             return records
         position = session.positions[source]
@@ -196,7 +196,7 @@ class BatchLoop:
         self._health.record_commit(source, following)
 
     async def _follow_to_end(self, session: PartitionSession) -> None:
-        """Read the tables up to their high watermarks before a stream counts as unknown.
+        """Read the tables up to their high watermarks before a query's stream counts as unknown.
 
         A client may ask right after its stream is granted, before the commit marker reaches the
         control topic.

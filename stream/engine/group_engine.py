@@ -31,11 +31,11 @@ from stream.settings import Settings
 
 
 class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is not typed
-    """Assigns ranges of the first ``known`` partitions, and of the others separately.
+    """Assigns the first ``known`` partitions in ranges, and added partitions in separate ranges.
 
-    With ranges over all partitions, a topic with added partitions would be separated from its
-    tables: their partitions of one number would go to different members. The assignor keeps the
-    name of Kafka's range assignor, because members of earlier versions support no other.
+    If a topic had added partitions and its tables did not, ranges over all partitions would assign
+    partition n of the topic and of a table to different members. The assignor keeps the name of
+    Kafka's range assignor, because members of earlier versions support no other.
     """
 
     def __init__(self, known: int) -> None:
@@ -68,14 +68,14 @@ class _View:
 
 
 POLL_INTERVAL_MS: Final = math.inf
-"""aiokafka's limit between two fetches of a group member: none.
+"""No limit on the time between two fetches of a group member.
 
-A spare member fetches nothing, and a batch may take any time. ``Supervision`` watches the tasks and
-the membership instead.
+A member without partitions fetches nothing, and a batch may take any time. ``Supervision`` watches
+the tasks and the membership instead.
 """
 
 METADATA_MS: Final = 5_000
-"""Age limit of a group's metadata; aiokafka's five minutes are too long.
+"""Longest age of topic metadata before a refresh; aiokafka's default of five minutes is too long.
 
 While a topic is missing, its partitions are assigned to no member. The limit bounds the delay until
 a group notices that the topic is back or has more partitions.
@@ -126,7 +126,7 @@ class Engine:
         self._stopping = asyncio.Event()
         self._parking = 0
         self.refused: set[int] = set()
-        """Assigned partitions beyond the count that all topics have in common."""
+        """Assigned partitions that not all topics had when this engine began."""
         self.refusal = ""
         """Reason and remedy for the refused partitions."""
         self.broken: Exception | None = None
@@ -243,8 +243,8 @@ class Engine:
     async def park(self, partitions: Iterable[int]) -> None:
         """Stop tasks at their next batch boundary and keep their state.
 
-        A task counts as running until all have stopped, so that a rebalance during shutdown neither
-        resumes it nor drops its state.
+        Each task stays in ``_tasks`` until all have stopped, so that a rebalance during shutdown
+        neither resumes it nor drops its state.
         """
         leaving = [partition for partition in partitions if partition in self._tasks]
         for partition in leaving:

@@ -36,7 +36,7 @@ class ListenError(RuntimeError):
 
 @contextmanager
 def explain_listen_errors(purpose: Purpose, host: str, port: int) -> Iterator[None]:
-    """Turn an OSError of an address into a ListenError."""
+    """Raise a ListenError instead of an OSError that concerns the address."""
     try:
         yield
     except OSError as error:
@@ -44,7 +44,7 @@ def explain_listen_errors(purpose: Purpose, host: str, port: int) -> Iterator[No
 
 
 def require_free(purpose: Purpose, host: str, port: int) -> None:
-    """Raise ListenError if the address is in use; libraries only log that."""
+    """Raise ListenError if a server cannot listen on the address; libraries only log that."""
     with explain_listen_errors(purpose, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -88,7 +88,7 @@ _COMBINED: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "failing": sum,
     "step_seconds": max,
 }
-"""How a gauge combines the values of several engines in one process."""
+"""How each gauge combines the values of several engines in one process."""
 
 
 class Metrics:
@@ -145,7 +145,7 @@ class Metrics:
             values.pop(name, None)
 
     def set_part(self, gauge: str, part: str, value: float) -> None:
-        """Set one engine's share of a gauge."""
+        """Set one engine's value of a gauge, and show the combined value."""
         values = self._parts[gauge]
         values[part] = value
         shown: Gauge = getattr(self, gauge)
@@ -154,19 +154,19 @@ class Metrics:
 
 @dataclass(frozen=True)
 class _GaugeShare:
-    """One engine's share of a gauge."""
+    """A gauge of one engine, whose value is combined with the other engines' values."""
 
     whole: Metrics
     gauge: str
     part: str
 
     def set(self, value: float) -> None:
-        """Set the share."""
+        """Set this engine's value."""
         self.whole.set_part(self.gauge, self.part, value)
 
 
 class Probes:
-    """Readiness and metrics, written by the event loop and read by the server's threads."""
+    """Serves readiness and metrics; the event loop sets them, and server threads read them."""
 
     def __init__(self, registry: CollectorRegistry, ready: Gauge) -> None:
         self._registry = registry
@@ -185,7 +185,7 @@ class Probes:
         self._ready.set(not lack)
 
     async def beat(self) -> NoReturn:
-        """Record until cancelled that the event loop runs."""
+        """Note once a second, until cancelled, that the event loop runs."""
         while True:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)
@@ -292,7 +292,7 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log a broken connection without its peer."""
+        """Log a broken connection without the peer's address."""
         del request, client_address
         log.info("probe cut short", error=type(sys.exc_info()[1]).__name__)
 

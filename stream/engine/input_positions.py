@@ -1,4 +1,4 @@
-"""Input positions, and ids of input topics."""
+"""Decides where reading an input continues, and detects recreated input topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OFFSETS_SECONDS = 0.2
 """Seconds between two commits of a partition's offsets, which a restore does not need."""
 BUSY_OFFSETS_SECONDS = 1.0
-"""The same for transactions that others wait for: offsets take up to two requests."""
+"""The same if others wait for the transaction: committing offsets takes up to two requests."""
 
 log = get_logger("engine")
 
@@ -40,7 +40,7 @@ class StateLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Extent:
-    """Offsets of an input: the range that Kafka holds, and the committed one, 0 if unknown."""
+    """The offsets of an input that Kafka holds, and the group's committed offset, 0 if unknown."""
 
     source: TopicPartition
     beginning: int
@@ -50,22 +50,22 @@ class Extent:
     def gone(self, reached: int) -> int:
         """Return an upper bound for the records deleted before they were read.
 
-        It is a bound because transaction markers take up offsets too. A state at 0 has read nothing
-        yet, so that nothing counts as deleted.
+        It is a bound because transaction markers take up offsets too. If the state is at offset 0,
+        it has read nothing yet, so nothing counts as deleted.
         """
         return self.beginning - reached if 0 < reached < self.beginning <= self.end else 0
 
 
 def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: bool) -> int:
-    """Return the next offset to read of an input.
+    """Return the offset at which reading an input continues.
 
-    ``reached`` comes from the changelog and takes precedence over the committed offset, which
-    expires and can be reset. If the committed offset is higher, the changelog was lost or set back,
-    and the state lacks answered events. If they are ``repeatable``, they are answered again with
-    the same bytes.
+    ``reached`` is the next offset in the changelog. It takes precedence over the committed offset,
+    which expires and can be reset. If the committed offset is higher, the changelog was lost or set
+    back, and the state lacks answered events. ``repeatable`` events are answered again with the
+    same bytes.
 
     Raises:
-        StateLostError: they are not repeatable, or some of them are not in the topic any more.
+        StateLostError: the lacking events are not repeatable, or the topic has lost some of them.
     """
     source, beginning, end, committed = extent.source, extent.beginning, extent.end, extent.committed
     if reached < committed:
@@ -90,10 +90,10 @@ def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: boo
 
 
 class GroupOffsets:
-    """Input positions that are due for the group's committed offsets.
+    """The input positions that are not yet committed as the group's offsets.
 
-    The changelog has the positions in the transaction of the outputs. Committed offsets only show
-    the lag, and let a restore detect a changelog that was set back. They are committed rarely,
+    The changelog has each position in the same transaction as the outputs. Committed offsets only
+    show the lag, and let a restore detect a changelog that was set back. They are committed rarely,
     because a transaction without offsets takes one request less, or two in Kafka's first protocol.
     """
 
@@ -102,13 +102,13 @@ class GroupOffsets:
         self._last = -math.inf
 
     def reach(self, source: TopicPartition, offset: int) -> None:
-        """Note that everything before an offset is answered."""
+        """Note that all records before an offset are answered."""
         self._reached[source] = offset
 
     def due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
-        """Return the offsets to commit in a transaction at ``now``; each is due once.
+        """Return the offsets to commit in a transaction at ``now``, each of them once.
 
-        ``waited_for`` marks a transaction whose outputs others read at once.
+        ``waited_for`` is true if clients or services wait for the outputs of this transaction.
         """
         if not self._reached or now < self._last + (BUSY_OFFSETS_SECONDS if waited_for else OFFSETS_SECONDS):
             return {}
@@ -131,12 +131,12 @@ class InputRecreatedError(RuntimeError):
 
 
 class TopicIds:
-    """The ids of a partition's input topics, compared with those that its state has read.
+    """Compares the ids of a partition's input topics with the ids that its state was read from.
 
-    Kafka is asked after each fetch, in parallel to the processing, and nothing is written before
-    the answer. So the fetched records come from the compared topics. ``seconds`` bounds the wait
-    for an answer; ``recreated`` counts recreated topics. The context cancels an outstanding request
-    when it is left.
+    The ids are requested after each fetch, in parallel to the processing, and nothing is written
+    before Kafka answers. So the fetched records come from the compared topics. ``seconds`` bounds
+    the wait for an answer; ``recreated`` counts recreated topics. The end of the context cancels an
+    outstanding request.
     """
 
     def __init__(self, consumer: Consumer, seconds: float, recreated: Counter) -> None:
@@ -158,13 +158,12 @@ class TopicIds:
             self._asking = None
 
     async def compare(self, processor: Processor, source: TopicPartition, reached: int) -> bool:
-        """Return whether a restored state has read another topic of this name.
+        """Return True if the input topic was recreated after the restored state had read it.
 
-        This is the first request about the input: later ones are about the same topic, or a change
-        is noticed.
+        This is the first request for the topic's id; ``confirm`` notices any later change.
 
         Raises:
-            InputRefusedError: another topic, which the processor cannot read from its beginning.
+            InputRefusedError: the processor cannot read the new topic from its beginning.
         """
         now = await self._ask(source)
         if not now:
@@ -181,7 +180,7 @@ class TopicIds:
         return is_another
 
     def ask(self, *, needed: bool) -> None:
-        """Request the topic ids; rarely, unless the next write ``needed`` them.
+        """Request the topic ids; if they are not ``needed``, once per ``TOPIC_ID_SECONDS``.
 
         Raises:
             InputRecreatedError: the last answer showed that a topic was deleted and created again.
@@ -189,14 +188,14 @@ class TopicIds:
         now = time.monotonic()
         if not needed and now - self._asked < TOPIC_ID_SECONDS:
             if self._asking is not None and self._asking.done():
-                self._drop()  # ``confirm`` asks for the writes of an idle round
+                self._drop()  # ``confirm`` requests the ids again before an idle partition writes
             return
         self._asked = now
         self._drop()
         self._start()
 
     async def confirm(self) -> None:
-        """Wait for the answer to the last request.
+        """Wait for the answer to the last request, or to a new one.
 
         Raises:
             InputRecreatedError: a topic was deleted and created again.

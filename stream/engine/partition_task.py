@@ -28,16 +28,16 @@ from stream.processing.protocol import InputRefusedError, LaterVersionError, Out
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""
 END_SECONDS = 0.5
-"""Least seconds between two requests of a partition for the end of its input."""
+"""Least seconds between two requests for the end offsets of a partition's input."""
 GATHERING_SECONDS = 0.05
-"""Pause of a timed processor after fewer than ``FEW_EVENTS``, to batch events."""
+"""Pause of a timed processor after fewer than ``FEW_EVENTS``, so that its batches get larger."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
-"""Seconds after a window's end without such a pause: its closing event may follow."""
+"""No such pause in these seconds after a window's end: the event that closes it may follow."""
 RETRY_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a retry, by the number of failures in a row."""
 KAFKA_RETRY_SECONDS = 5.0
-"""Longest pause after an error of Kafka, which ends as soon as the brokers are back."""
+"""Longest pause after an error of Kafka: such errors end as soon as the brokers are back."""
 CALM_SECONDS = 30.0
 """Seconds without failures after which a partition without input has recovered."""
 
@@ -59,7 +59,7 @@ _EXPLAINED = (
 
 
 class PartitionTask:
-    """Runs one partition until stopped; each failure drops its state."""
+    """Runs one partition until stopped; after each failure it drops the state and restores it."""
 
     def __init__(self, partition: int, equipment: Equipment) -> None:
         self.partition = partition
@@ -97,7 +97,7 @@ class PartitionTask:
             return 0
 
     def resume(self) -> asyncio.Task[None]:
-        """Start, or resume the open session; its writer fails if another owner came between."""
+        """Start, or resume the open session; its writer fails if another owner has fenced it."""
         self._stopping.clear()
         self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
@@ -224,10 +224,10 @@ class PartitionTask:
     async def _keep_time(
         self, session: PartitionSession, processor: Timed, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
-        """Do timed work; without input, advance the processor's clock to now.
+        """Do timed work; if all input is read, advance the processor's clock to now.
 
-        The time is read before the end is requested, and the end includes open transactions,
-        because their events may have earlier timestamps.
+        The time is read before the end offsets are requested. The end offsets include open
+        transactions, because their events may have earlier timestamps.
         """
         moment = self._clock()
         if idle and (
@@ -244,7 +244,7 @@ class PartitionTask:
                 return
 
     async def _let_gather(self, processor: Timed, fetched: Fetched) -> None:
-        """Pause after a few events, because a step costs as much for one as for hundreds."""
+        """Pause after a few events: a step costs as much for one event as for hundreds."""
         if not 0 < sum(map(len, fetched.values())) < FEW_EVENTS:
             return
         pause = GATHERING_SECONDS

@@ -21,7 +21,7 @@ FETCH_WAIT_MS: Final = 200
 """Longest wait of one call to the client, in milliseconds."""
 
 OVERDUE_SECONDS: Final = 5.0
-"""A call that is late by this time is blocked in the client, for example by a rebalance."""
+"""A fetch that is late by this time is blocked in aiokafka, for example by a rebalance."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _HeldRecords:
 
 
 class Prefetch:
-    """Buffers fetched records of some topics; fetches run while the context is entered.
+    """Fetches records of some topics while its context is entered, and buffers them.
 
     aiokafka fetches from a broker again only after all its records are taken, or after 0.1 s.
     Without the buffer, a task that writes would delay the other tasks of its process, and all would
@@ -69,10 +69,11 @@ class Prefetch:
         *,
         ahead: bool,
     ) -> None:
-        """``stopping`` ends all waits; ``ahead`` fetches before records are requested.
+        """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
 
-        Processors that wait for more input do not fetch ahead: fewer, larger fetches cost less. The
-        buffer of each topic is limited to one batch, or the bytes of one fetch, plus one fetch.
+        Timed processors wait for more input and do not fetch ahead: fewer, larger fetches cost
+        less. The buffer of each topic is limited to one batch, or the bytes of one fetch, plus one
+        fetch.
         """
         self._consumer = consumer
         self._sources = sources
@@ -106,10 +107,10 @@ class Prefetch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def take(self, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
-        """Return records of some topics, after a wait if there are none yet.
+        """Return records of some topics; wait for ``wait_ms`` if there are none.
 
         During a rebalance aiokafka blocks fetches, and the rebalance waits for the task to stop.
-        Therefore an order to stop ends the wait.
+        Therefore an order to stop ends the wait, and a blocked fetch prolongs it.
 
         Raises:
             Stopped: the task was ordered to stop.

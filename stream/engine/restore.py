@@ -33,7 +33,7 @@ class UnreadableChangelogError(RuntimeError):
 
 
 def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> int:
-    """Count the unreadable records of a batch, and log the first one's position."""
+    """Return the number of unreadable records; log the position of the first one."""
     if getattr(records, "all_are_read", False):
         return 0
     found = [record for record in records if isinstance(record.value, Unread)]
@@ -55,14 +55,14 @@ def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = N
 
 
 def readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> Sequence[ConsumerRecord]:
-    """Return the readable records, and log the others."""
+    """Return the readable records, and log that others were skipped."""
     if not report_unread(records, counter):
         return records
     return [record for record in records if not isinstance(record.value, Unread)]
 
 
 READ_TIMEOUT_MS = 50
-"""Longest wait in milliseconds for records: at a topic's end there may be only markers."""
+"""Longest wait for records in ms: before a topic's end there may be only transaction markers."""
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Most bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
@@ -102,9 +102,9 @@ async def read_to_end(
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """Yield committed records up to the last stable offset at the time of the call.
 
-    It starts at the beginning, or at the offset ``start``. It ends by position, not by count:
-    aborted transactions and control records take up offsets too. Unreadable records are logged and
-    skipped, except in a changelog, which must be read ``whole``.
+    It starts at the beginning, or at the offset ``start``, and ends at a position: a count of
+    records would not do, because aborted records and markers take up offsets too. Unreadable
+    records are logged and skipped; a changelog must be read ``whole``, and there they are an error.
 
     Raises:
         TopicWentBackError: the partition ends before ``start``.

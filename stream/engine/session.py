@@ -1,4 +1,4 @@
-"""Partition sessions: fence, restore with its reports, and turns between partitions."""
+"""Opens partition sessions: fences the previous owner, restores the state and reports progress."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class EngineRole:
     """Fields of log lines in addition to role and partition, such as the source."""
 
     process: str = ""
-    """The process's name, if it is not host and number."""
+    """The process's name; if it is empty, ``member`` is made of host name and process id."""
 
     @property
     def member(self) -> str:
@@ -59,14 +59,14 @@ class EngineRole:
 
 
 class Refusals:
-    """The reasons logged in one session, each one once for all its streams."""
+    """Logs why streams are not answered, each reason once in a session."""
 
     def __init__(self, role: str, partition: int) -> None:
         self._log = log.bind(role=role, partition=partition)
         self._told: set[str] = set()
 
     def report(self, processor: Processor) -> None:
-        """Log each new reason with the number of streams that are not answered for it."""
+        """Log each new reason with the number of its streams."""
         if not isinstance(processor, Refusing):
             return
         for reason, streams in processor.refusals().items():
@@ -127,18 +127,17 @@ class RestoreReport:
 
 
 TURN_SECONDS: Final = 0.002
-"""Pause of a partition for each other active one: twice the time of a small step."""
+"""Pause of a partition for each other active partition: twice the time of a small step."""
 AT_WORK_SECONDS: Final = 0.05
 """A partition is active if its last step began within this time."""
 
 
 class PartitionTurns:
-    """When each partition of a process last began a step.
+    """Spaces out the steps of a process's partitions, so that each step has more records.
 
     A step costs about as much for one record as for a hundred. If each partition processed each
-    record alone, small steps would keep the process and the broker busy. So each partition lets the
-    others take a turn before its next step, and its records gather meanwhile. A single or slow
-    partition never waits.
+    record alone, small steps would keep the process and the broker busy. So each partition waits
+    for a turn of the others before its next step. A single or slow partition never waits.
     """
 
     def __init__(self) -> None:
@@ -181,7 +180,7 @@ class PartitionSession:
     refusals: Refusals
     topic_ids: TopicIds
     sought: set[TopicPartition] = field(default_factory=set)
-    """Partitions without records since the seek."""
+    """Partitions of which no record has arrived since the seek."""
     end_requested: float = 0.0
     """When the end of the input was last requested."""
 
@@ -224,8 +223,8 @@ class SessionOpener:
     async def open_session(self) -> PartitionSession:
         """Fence the predecessor, then restore the state up to the last stable offset.
 
-        An order to stop may end it at any point: nothing has been shared, and the next owner fences
-        again.
+        An order to stop may end it at any point: it has written no answers, and the next owner
+        fences again.
 
         Raises:
             Stopped: the order to stop came before the end.
@@ -288,7 +287,7 @@ class SessionOpener:
         writer: Writer,
         topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
-        """Read the committed records that are not ``read`` yet; the fence excludes further ones."""
+        """Read the committed records behind the ``read`` offsets; after the fence none is added."""
         positions: dict[TopicPartition, int] = {}
         # A long wait at one topic's end would delay the fetch of the next topic.
         consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)

@@ -21,11 +21,11 @@ from stream.log import get_logger
 from stream.settings import Settings
 
 COPY_START_SECONDS: Final = 3.0
-"""Seconds before copies start: rebalances come in series, and own partitions go first."""
+"""Seconds before copies start: rebalances come in series, and owned partitions go first."""
 COPY_PAUSE_SECONDS: Final = 0.5
 """Seconds between two fetches."""
 COPIED_RECORDS_PER_SECOND: Final = 50_000
-"""Most records per second of all copies together: about a quarter of a core."""
+"""Most records per second of all copies together; they take about a quarter of a core."""
 COPY_RETRY_SECONDS: Final = 15.0
 """Seconds before a failed copy is restarted."""
 
@@ -50,7 +50,7 @@ class Standby:
         self._turn = asyncio.Lock()
 
     def follow(self, owned: Collection[int]) -> None:
-        """Copy the partitions that an owner of ``owned`` may inherit, and drop all other copies."""
+        """Copy the neighbors of the ``owned`` partitions; drop copies of partitions in neither."""
         wanted = neighbor_partitions(owned, self._partitions, self._settings.standby_partitions)
         for partition in self._tasks.keys() - wanted - set(owned):
             self._drop(partition)
@@ -106,7 +106,7 @@ class Standby:
                     taken += len(records)
                     async with self._turn:
                         await asyncio.sleep(len(records) / COPIED_RECORDS_PER_SECOND)
-                # Include the markers after the last record.
+                # The position includes the transaction markers after the last record.
                 copy.positions[source] = await consumer.position(source)
                 consumer.pause(source)
             if rounds == 0:
@@ -115,7 +115,7 @@ class Standby:
 
 
 def neighbor_partitions(owned: Collection[int], partitions: int, limit: int) -> set[int]:
-    """Return the partitions nearest to those owned, at most ``limit``.
+    """Return the ``limit`` partitions that are nearest to the owned ones.
 
     The group assigns ranges. When a member joins or leaves, the ranges shift, so that a member
     inherits partitions next to its own.

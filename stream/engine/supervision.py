@@ -47,11 +47,11 @@ class Membership:
         held_up: Callable[[], bool],
     ) -> None:
         self.joined = False
-        """Whether Kafka listed this process in its last answer, which is at most a session old."""
+        """Whether Kafka's last answer listed this process; it is at most a session timeout old."""
         self.absence = "has not joined its group yet"
         """Why this process is not a member; empty if it is one."""
         self.contact: float | None = None
-        """Start of Kafka's uninterrupted answers on the monotonic clock; None without answers."""
+        """Time since which Kafka answers each request (monotonic); None if it does not answer."""
         self._name = settings.instance
         self._role = role
         self._consumer = consumer
@@ -70,7 +70,7 @@ class Membership:
         """Raise if the group has excluded this process for good.
 
         Raises:
-            MembershipLostError: another process has joined with its name and has its partitions.
+            MembershipLostError: another process has joined with this process's name.
             RefusedTimeError: the group does not accept its session timeout.
         """
         if self._consumer.session_refused:
@@ -103,7 +103,7 @@ class Membership:
             raise
         except (KafkaError, OSError, TimeoutError) as error:
             self.contact = self._away = None
-            # One lost answer means nothing; after a session Kafka has removed a silent member.
+            # One lost answer means nothing; after a session timeout Kafka has removed the member.
             if time.monotonic() - self._answered > self._session:
                 self._become(
                     joined=False, absence=f"gets no answer about its group from Kafka ({type(error).__name__})"
@@ -149,7 +149,7 @@ class StalledError(RuntimeError):
 
 
 class Supervision:
-    """Checks an engine once a second."""
+    """Checks an engine's tasks and membership; the engine calls ``check`` about once a second."""
 
     def __init__(self, role: ServiceName, membership: Membership, health: ServiceHealth | EngineHealth) -> None:
         self._role = role
@@ -161,7 +161,7 @@ class Supervision:
         """Set metrics and readiness; ``refused`` partitions count as failing.
 
         Raises:
-            MembershipLostError: another process has this one's name.
+            MembershipLostError: another process has joined with this process's name.
             RefusedTimeError: the group does not accept this process's session timeout.
             StalledError: a task waits for Kafka forever; another process must take over.
         """

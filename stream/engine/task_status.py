@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 StepName = Literal["resting", "restoring", "waiting", "working", "writing", "pausing"]
 
 ON_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
-"""Steps that end soon if Kafka answers. Others may take any time."""
+"""Steps that end soon if Kafka answers. The other steps may take any time."""
 
 
 SHOWN_AFTER_FAILURES: Final = 5
@@ -25,7 +25,7 @@ class TaskStep:
         self.enter("resting")
 
     def enter(self, name: StepName) -> None:
-        """Begin a step, or the same one again."""
+        """Begin a step; its time starts again even if the step is the same."""
         self.name: StepName = name
         self.since = time.monotonic()
 
@@ -66,8 +66,8 @@ class PartitionHealth:
     ) -> None:
         """Count a failure, ``at`` a record if one was being processed.
 
-        An invalid input topic is shown at once, any other reason after ``SHOWN_AFTER_FAILURES`` failures at one
-        record.
+        /readyz shows the reason at once if an input topic is invalid, and otherwise after
+        ``SHOWN_AFTER_FAILURES`` failures at one record.
         """
         self.failing_since = self.failing_since or now
         self.failures += 1
@@ -86,8 +86,8 @@ class PartitionHealth:
     def record_commit(self, source: TopicPartition, following: int) -> None:
         """End the failures if the commit goes beyond the failed record.
 
-        Commits of other inputs, or of earlier records, do not end them: a restored partition
-        repeats those. If no record failed, any commit ends failures of Kafka.
+        A restored partition repeats commits of other inputs and of earlier records, so these do not
+        end the failures. If no record failed, any commit ends failures of Kafka.
         """
         failed = self._failed_at
         if failed is None:

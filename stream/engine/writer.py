@@ -115,6 +115,7 @@ def framed(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[Fra
 
 
 def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
+    """Yield pieces in groups with at most ``_COPIED_AT_ONCE`` messages in lists."""
     some: list[Collection[Message]] = []
     copied = 0
     for part in messages.parts:
@@ -129,6 +130,7 @@ def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
 
 
 def _pieces(part: Collection[Message]) -> Iterator[Collection[Message]]:
+    """Split a list into messages with and without headers; columns stay whole."""
     if not isinstance(part, list):
         yield part
         return
@@ -175,7 +177,7 @@ def _sizes(part: _Part) -> tuple[int, int]:
 
 
 def _write(writer: RecordWriter, part: _Part, first: int) -> int:
-    """Write messages from ``first`` on, and return how many fitted."""
+    """Write messages from ``first`` on, and return how many of them fitted in the batch."""
     if not isinstance(part, list):
         return writer.write(first, *part)
     for count, message in enumerate(part[first:]):
@@ -227,15 +229,15 @@ log = get_logger("stamps")
 
 
 class Stamps:
-    """Record timestamps of one process, in milliseconds since the epoch.
+    """Record timestamps of one process, in milliseconds since 1970.
 
-    Brokers stamp the topics that ``sotto topics create`` makes. Any other topic takes the writer's
-    time, and refuses one that is more than an hour ahead. Records are then written without a
-    timestamp until this machine's clock is set back, so that no partition is delayed.
+    Brokers stamp the topics that ``sotto topics create`` makes. A topic made otherwise may keep the
+    writer's time, and its broker then refuses a time more than an hour ahead. After such a refusal,
+    records have no timestamp until this machine's clock is set back: no partition is delayed.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """``clock`` returns seconds since the epoch."""
+        """``clock`` returns seconds since 1970."""
         self._clock = clock or (time.time)
         self._refused: float | None = None
 
@@ -287,10 +289,10 @@ class OutputBuffer:
         return max(0.0, self._since + self._patience - now) if self._waiting else None
 
     def due(self, outputs: Outputs, now: float, *, idle: bool) -> tuple[Outputs, dict[TopicPartition, int]] | None:
-        """Add outputs, and return those to commit now with the offsets that are due.
+        """Add outputs; return those to commit now with the due offsets, or None if there are none.
 
-        Offsets get their own transaction only in an ``idle`` partition. In a busy one, this
-        transaction would wait for the markers of the previous one, and delay the next one.
+        Offsets without outputs are committed only in an ``idle`` partition. In a busy one, their
+        transaction would wait for the previous transaction's markers, and delay the next one.
         """
         waited_for = bool(outputs)
         if self._patience > 0:
@@ -348,7 +350,7 @@ class Writer:
         clients: Clients = KAFKA,
         stamps: Stamps | None = None,
     ) -> Self:
-        """Open a partition's writer, after the end of the predecessor's last transaction.
+        """Open a partition's writer; wait until the predecessor's last transaction has ended.
 
         Raises:
             RefusedTimeError: the transaction timeout is above the broker's limit.
@@ -378,7 +380,7 @@ class Writer:
         try:
             await self._write(outputs)
         except InvalidTimestampError:
-            # The next writer of this process uses no timestamps.
+            # The next writer of this process sends records without timestamps.
             self._stamps.refuse()
             raise
         if positions:

@@ -1,1 +1,4 @@
-"""Feeds count each partition's windows; merging adds the counts and asks the questions."""
+"""Feeds count each partition's windows; merging adds the counts and asks the questions.
+
+Order of reading: ``count_processor``, ``counted_streams``, ``window_forms``, ``merge_processor``.
+"""

@@ -1,9 +1,8 @@
-"""The changelog of counts, in pieces that later pieces replace.
+"""Writes a feed's counts to its changelog in binary records, called pieces, and reads them.
 
-A piece has the changes of one step. A count never decreases while its window is open, and a piece
-has the values after its step. So of two pieces the later one holds. A piece is binary: people are
-digests of 16 bytes, and it has no names. A person's counts in a window are stored once for all
-conditions.
+A piece has the counts that one step changed, with their values after the step. So if two pieces
+have the same count, the later value is the current one. A piece has no names: it identifies people
+by digests of 16 bytes. A person's counts in a window are stored once for all conditions.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PREFIX: Final = b"piece|"
 
 
 class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
-    """Counts of people in a window, in the columns of some tallies."""
+    """Counts of people in one window under the conditions of some tallies."""
 
     tallies: list[int]
     start: int
@@ -40,7 +39,7 @@ class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Lives(msgspec.Struct, array_like=True, gc=False):
-    """Counts of people by a tally over all windows, or over those of a period."""
+    """Counts of people in one tally over all windows, or over the windows of a period."""
 
     tally: int
     period: int
@@ -49,7 +48,7 @@ class _Lives(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Places(msgspec.Struct, array_like=True, gc=False):
-    """Values of a tally's cells; ``among`` has the index of each cell's window."""
+    """Values of a tally's cells; ``among`` has each cell's index in ``windows``."""
 
     tally: int
     by: tuple[str, ...]
@@ -64,6 +63,8 @@ class _Places(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Sections(msgspec.Struct, array_like=True, gc=False):
+    """The content of a piece."""
+
     people: list[_PersonCounts]
     lives: list[_Lives]
     cells: list[_Places]
@@ -144,7 +145,7 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
 def _people(
     visits: Visits, rows: npt.NDArray[np.int64], columns: list[int], most: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the digests and counts of some rows, in parts."""
+    """Yield the digests and counts of some people's rows, in parts of limited size."""
     for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
         own = rows[part]
         yield visits.people(own).astype("<u8").tobytes(), packed(visits.counts(own, columns), most)
@@ -179,7 +180,7 @@ def _parts(count: int, size: int) -> Iterator[slice]:
 
 
 def _overhead(numbers: Iterable[int]) -> int:
-    """Return an upper bound for a section's bytes beside its columns."""
+    """Return an upper bound for the bytes of a section without its columns."""
     return 200 + 9 * sum(1 for _ in numbers)
 
 
@@ -239,9 +240,12 @@ def _digests(value: bytes) -> Words:
 
 
 SLACK_ENTRIES: Final = 65_536
-"""Entries that the changelog may hold beyond twice the live ones."""
+"""The changelog may hold this many entries more than twice the entries of open windows."""
 REWRITTEN_ENTRIES: Final = 2 * 65_536
-"""A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries, or ``REWRITE_FACTOR`` its own if more."""
+"""A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries at most.
+
+If it has many entries of its own, it may rewrite ``REWRITE_FACTOR`` times their number instead.
+"""
 REWRITE_FACTOR: Final = 4
 
 Changes = Sequence[tuple[Form, Touched]]
@@ -252,7 +256,7 @@ class PiecesLog:
 
     def __init__(self) -> None:
         self.next = 0
-        """The number of the next piece, which marks the changes before they are written."""
+        """The number of the next piece; ``Form.count`` already marks changed counts with it."""
         self._steps: deque[tuple[int, int, int]] = deque()
         self._entries = 0
 
@@ -263,7 +267,7 @@ class PiecesLog:
         self.next = max(self.next, end)
 
     def take(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
-        """Apply the pieces of a changelog, by their numbers.
+        """Apply the pieces of a changelog in the order of their numbers.
 
         Raises:
             LaterVersionError: a later version wrote one of them.
@@ -276,7 +280,7 @@ class PiecesLog:
             self._add(number, number + 1, entries)
 
     def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
-        """Return a step's changes, rewritten old entries and tombstones."""
+        """Return a step's pieces, with rewritten old entries, and tombstones of old pieces."""
         messages: list[Message] = []
         first = self.next
         entries = self._append(changes, messages)
@@ -308,7 +312,7 @@ class PiecesLog:
 
 
 def _again(form: Form, before: int, piece: int) -> Touched:
-    """Return the latest entries of old pieces of a form, to be rewritten in a new piece."""
+    """Return a form's entries written last before piece ``before``; mark them with ``piece``."""
     touched = Touched()
     for start, window in form.windows.items():
         if len(rows := window.visits.again(before, piece)):

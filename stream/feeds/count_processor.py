@@ -45,17 +45,17 @@ _decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
 class FeedProcessor:
     """Counts one partition of a source's topic for all standing streams of the source.
 
-    ``partitions`` is the topic's partition count. Windows close by the events' timestamps or by
-    marks, and without events by ``reached_end``. ``definitions`` must be up to date when a restore
-    ends.
+    ``partitions`` is the topic's partition count. The source's clock closes windows: it follows
+    marks or the broker's timestamps, and without events ``reached_end``. ``definitions`` must be up
+    to date when a restore ends.
 
-    ``figures`` counts events, and ``rejected`` dead letters by reason. They start at 0 with each
-    processor, and are private.
+    ``figures`` counts events, and ``rejected`` counts dead letters by code. Both start at 0 with
+    each processor, and are private.
     """
 
     heavy = True
     repeatable = False
-    """Repeated partials are ignored, but a person's counts depend on earlier ones."""
+    """Repeated partials are ignored, but whether an event counts depends on its person's counts."""
 
     def __init__(
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
@@ -75,7 +75,7 @@ class FeedProcessor:
         self._streams = StandingStreams(source)
         self.figures = self._streams.figures
         self._kept: dict[str, dict[int, bytes]] = {}
-        """Changelog keys by stream and epoch, with unpublished windows or the latest."""
+        """Changelog keys by stream and epoch: epochs with open windows, and the latest epoch."""
         self._log = PiecesLog()
         self._offset = 0
         self.topic_ids: dict[str, str] = {}
@@ -86,8 +86,8 @@ class FeedProcessor:
     def reached_end(self, moment: float) -> None:
         """Note that all records before ``moment``, in seconds since 1970, have been read.
 
-        The moment precedes the request for the partition's end, which is the high watermark: an
-        open transaction may have earlier timestamps. ``idle`` returns the windows that become due.
+        ``moment`` is before the request for the partition's end. The end is the high watermark,
+        because an open transaction may have earlier timestamps. ``idle`` returns the due windows.
         """
         self._clock.reached_end(moment)
 
@@ -103,7 +103,7 @@ class FeedProcessor:
 
     @property
     def due_at(self) -> float | None:
-        """Time, in seconds since 1970, at which a silent partition has a due window."""
+        """Time, in seconds since 1970, at which a window is due if no event follows, or None."""
         reading = self.next_close
         return None if reading is None else self._clock.end_time_of(reading)
 
@@ -146,7 +146,7 @@ class FeedProcessor:
         return {self._source.topic: self._offset}
 
     def recreated(self, topic: str) -> None:
-        """Refuse another topic: open windows lack deleted events, and might count events twice.
+        """Refuse a recreated topic: open windows may lack its deleted events or count events twice.
 
         Raises:
             RecreatedError: always.
@@ -154,12 +154,12 @@ class FeedProcessor:
         raise RecreatedError(topic)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Return nothing: definitions arrive separately, and there are no tables."""
+        """Return no outputs: there are no tables; ``ControlFollower`` updates the definitions."""
         del records
         return Outputs()
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Return the events of one step, fewer for more windows per event."""
+        """Return the events of one step; the more windows an event has, the fewer events."""
         return Batch(records[: max(1, WORK_AT_ONCE // max(1, self._streams.work))])
 
     def process(self, batch: Batch) -> Outputs:
@@ -185,7 +185,7 @@ class FeedProcessor:
         return outputs
 
     def idle(self, now: float) -> Outputs:
-        """Publish due windows: those that the clock has closed, and the rest of earlier steps."""
+        """Publish due windows: newly closed ones, and those that earlier steps left."""
         del now
         return self.process(Batch(()))
 
@@ -226,8 +226,8 @@ class FeedProcessor:
     def _sync(self, outputs: Outputs, offset: int) -> None:
         """Begin and end the epochs that control has added since the last step.
 
-        Epochs known at the first step count the whole topic, later ones the events after their
-        definition.
+        An epoch known at the partition's first step counts the whole topic, a later one counts the
+        events after its definition.
         """
         if self._seen == self._definitions.version:
             return
@@ -258,8 +258,8 @@ class FeedProcessor:
     def _beginning(self, told: StandingDefinition, epoch: int, moment: int) -> Beginning:
         """Return the beginning of an epoch that control defined at a moment.
 
-        A stream's first windows may begin before that; an extended stream begins with a complete
-        window.
+        A new stream's first windows may begin before that moment; an extended stream begins with a
+        complete window.
         """
         if not epoch:
             since = NOT_BEGUN if self._is_new else self._clock.since(moment)
@@ -310,7 +310,7 @@ class FeedProcessor:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
     def _keep_stream(self, outputs: Outputs, stream: Stream) -> None:
-        """Write an epoch's progress; its record remains until a later epoch's replaces it."""
+        """Write an epoch's progress; after its end, the record remains until a later epoch begins."""
         name, epoch = stream.key
         kept = stream.kept
         if stream.is_over:

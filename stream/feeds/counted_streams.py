@@ -1,4 +1,7 @@
-"""The standing streams of one partition, the tallies of their windows and the due windows."""
+"""Assigns the standing streams of one partition to tallies, and finds the windows to publish.
+
+A tally has the counts of some windows under one condition; several streams may share it.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,11 @@ EARLY_WINDOWS: Final = 10_000
 
 @dataclass(slots=True)
 class Stream:
-    """An epoch of a stream: ``next`` is the next window to publish, ``last`` the last one.
+    """An epoch of a stream with its definition ``told``; it publishes windows ``next`` to ``last``.
 
-    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is set until the
-    first window is known, and ``is_ending`` once the last one is known after an end in control.
+    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is true until
+    the first window is known. ``is_ending`` is true once control has ended it and ``last`` is
+    known.
     """
 
     told: StandingDefinition
@@ -73,7 +77,7 @@ class Stream:
 
     @property
     def closes(self) -> int:
-        """Clock at which its next window is due."""
+        """Clock at which its next window closes."""
         return self.next + self.told.standing.open_ms
 
     def is_due(self, clock: int) -> bool:
@@ -82,7 +86,7 @@ class Stream:
 
     @property
     def is_open(self) -> bool:
-        """Whether a known window is still to be published."""
+        """Whether its next window is known and not beyond the last one."""
         return not self.waits and self.next <= self.last
 
     def tally_of(self, start: int) -> Tally:
@@ -112,9 +116,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """An epoch's beginning: windows from ``least`` on, events stamped from ``since`` on.
+    """A new epoch: windows that start at ``least`` or later, events stamped ``since`` or later.
 
-    It ``waits`` if the first window may be a later one.
+    It ``waits`` if its first window is not known yet, and may start later than ``least``.
     """
 
     told: StandingDefinition
@@ -142,8 +146,8 @@ class StandingStreams:
     def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
         """Begin to count streams from an offset on.
 
-        Streams share a tally if they would count the same events in windows without counts yet,
-        which begin after all later events count for both.
+        Streams with equal keys of ``_shape`` share a tally. A new stream counts some windows in a
+        tally ``own``: those that already have counts, and those with events of only one stream.
         """
         begun = []
         news: dict[tuple[int, int], Tally] = {}
@@ -158,7 +162,7 @@ class StandingStreams:
             own, until = None, -1
             apart = tally.reached
             if one.since != tally.since:
-                # No later event has a time that counts for one of them only.
+                # In later windows, each event counts for both of them.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
             if apart >= first:
                 own = news.get((tally.number, one.since))
@@ -176,7 +180,7 @@ class StandingStreams:
         since = _since(kept.since)
         shape, key = self._shape(told, since)
         tally = self.tallies.get(kept.tally) or self._new(shape, since, number=kept.tally)
-        # The changelog may have pieces of earlier windows, so that streams from there must not share.
+        # The changelog may have pieces of earlier windows: new streams must not share those.
         tally.reached = max(tally.reached, kept.next - shape.every)
         self._shared[key] = tally
         own = None
@@ -199,7 +203,7 @@ class StandingStreams:
         self.settle()
 
     def settle(self) -> None:
-        """Drop published windows and unused tallies."""
+        """Drop published windows, unused tallies and unused kinds of cells."""
         needed: dict[int, int] = {}
         counted: dict[int, set[Counting]] = {}
         for stream in self.streams.values():
@@ -223,7 +227,7 @@ class StandingStreams:
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
     def next_close(self) -> int | None:
-        """Clock at which the next window is due; None without windows."""
+        """Return the clock at which the next window closes; None if no window is open."""
         return min((stream.closes for stream in self if stream.is_open), default=None)
 
     @property
@@ -234,7 +238,7 @@ class StandingStreams:
 
     @property
     def work(self) -> int:
-        """Most windows of all tallies that may have an event."""
+        """Number of windows that one event may lie in, summed over all tallies."""
         return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
 
     def __iter__(self) -> Iterator[Stream]:
@@ -245,7 +249,7 @@ class StandingStreams:
             if tally is not None:
                 tally.require(stream.counting)
         if stream.tally.shape.total is not None:
-            # It is not shared, and events beyond the horizon must not use up the bound.
+            # This tally is not shared, and events beyond the horizon must not use up the bound.
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
         first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
@@ -265,7 +269,7 @@ class StandingStreams:
         return tally
 
     def _shape(self, told: StandingDefinition, since: int) -> tuple[Shape, Any]:
-        """Return the windows of a stream, and the key of streams that may share a tally."""
+        """Return a stream's shape, and a key; streams with equal keys may share a tally."""
         standing = told.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
         horizon = _horizon(told)
@@ -290,7 +294,7 @@ class StandingStreams:
         return shape, (predicate, shape.size, shape.every, shape.lateness, alone, begins)
 
     def _last(self, told: StandingDefinition, first: int) -> int:
-        """Return the last window: a running count has a horizon, with periods one in each."""
+        """Return a running count's last window; ``NO_END`` for others and with periods."""
         horizon = _horizon(told)
         return (
             NO_END

@@ -1,7 +1,7 @@
-"""A partition's clock at each event, and refusals of a live topic.
+"""The clock of a live topic's partition, which closes windows, and the errors of a live topic.
 
-The clock follows broker timestamps or marks. Event times do not move it: one person's event, dated
-ahead, would make others' events late.
+The clock follows broker timestamps or marks (watermarks). Event times do not move it: one event
+with a time far ahead would make other people's events late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FeedRefusedError(InputRefusedError):
 
 
 class UnstampedError(FeedRefusedError):
-    """The topic has the writers' timestamps, which may be any."""
+    """The topic keeps the writers' timestamps, which may be wrong."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class RecreatedError(FeedRefusedError):
 
 
 class RecutError(FeedRefusedError):
-    """The topic's partition count has changed, so that people are in other partitions."""
+    """The topic's partition count has changed, so that people's events are in other partitions."""
 
     def __init__(self, topic: str, before: int, now: int) -> None:
         super().__init__(
@@ -68,10 +68,10 @@ _CREATED: Final = 0
 
 
 class Readings(NamedTuple):
-    """The clock at each record (inclusive), the marks and the errors in marks.
+    """The clock after each record, and the marks by index, with a rejection if a mark is invalid.
 
-    ``stamps`` is the progress by the broker's clock; with marks, the latest timestamp of a mark so
-    far.
+    ``stamps`` has after each record the broker's clock or, with marks, the latest record timestamp
+    of a mark.
     """
 
     clocks: Column
@@ -82,16 +82,16 @@ class Readings(NamedTuple):
 class EventClock:
     """A partition's clock in milliseconds since 1970; it never goes back.
 
-    ``stamped`` is the latest timestamp of a mark; the broker's clock has none.
+    ``stamped`` is the latest record timestamp of a mark; it is unused with the broker's clock.
     """
 
     def __init__(self, source: EventsSource) -> None:
         self.now = NOT_BEGUN
         self.stamped = NOT_BEGUN
         self.early = END_MS
-        """Latest time of an event before the first mark."""
+        """Latest time that an event may have before the first mark."""
         self.passed: dict[int, int] = {}
-        """The clock before marks that ``reading_at`` waits for, since the caller last cleared it."""
+        """The clock before each timestamp that ``reading_at`` awaited; the caller clears it."""
         self._awaited: set[int] = set()
         self._topic = source.topic
         self._by_broker = source.clock == "broker"
@@ -104,29 +104,29 @@ class EventClock:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
     def end_time_of(self, reading: int) -> float | None:
-        """Return the time of the ``reached_end`` that sets a reading; None for marks."""
+        """Return the ``moment`` with which ``reached_end`` sets ``reading``; None for marks."""
         return (reading + self._idle + 1) / 1000 if self._by_broker else None
 
     def stamped_at(self, reading: int) -> float | None:
-        """Return the timestamp, in seconds, that sets a reading; None for marks."""
+        """Return the timestamp, in seconds, that sets the clock to ``reading``; None for marks."""
         return reading / 1000 if self._by_broker else None
 
     def first_after(self, defined: int) -> int:
-        """Return the earliest window of a stream defined in control at timestamp ``defined``.
+        """Return the earliest start of a window of a stream that control defined at ``defined``.
 
-        A clock that follows events is private: the window then begins ``idle`` after that moment.
-        Marks are public.
+        Broker timestamps of events are private, so with this clock a window begins ``idle`` after
+        that moment at the earliest. Marks are public, so their clock decides.
         """
         if self._by_broker:
             return defined + self._idle
         return 0 if self.now == NOT_BEGUN else self._behind(self.now)
 
     def since(self, defined: int) -> int:
-        """Return the timestamp from which a stream counts that was defined at timestamp ``defined``.
+        """Return the first record timestamp that counts for a stream defined at ``defined``.
 
-        The position at this moment depends on the number of events, and so on people. So it is
-        ``idle`` after that moment, when every partition has read that far. With marks, a
-        stream that is defined before the first one begins at once.
+        The partition's position at that moment depends on the number of events, and so on people.
+        Therefore the stream counts from ``idle`` later, when every partition has read that far.
+        With marks, a stream that is defined before the first mark counts at once.
         """
         at_once = not self._by_broker and self.now == NOT_BEGUN
         return NOT_BEGUN if at_once else self.effect(defined)
@@ -136,13 +136,13 @@ class EventClock:
         return defined + self._idle
 
     def has_read(self, stamp: int) -> bool:
-        """Return whether all later records, or their marks, have at least this timestamp."""
+        """Return True if all later records, or marks among them, have at least this timestamp."""
         return self._by_broker or self.stamped >= stamp
 
     def reading_at(self, stamp: int) -> int | None:
-        """Return the clock before this timestamp; None if its mark is still to come.
+        """Return the clock just before this timestamp; None until a mark with or after it is read.
 
-        For a mark that was read before this call, it is the current clock.
+        If such a mark was read before the first call, it is the current clock.
         """
         if self._by_broker:
             return stamp
@@ -152,9 +152,9 @@ class EventClock:
         return self.passed.get(stamp, self.now)
 
     def first_behind(self, stamp: int) -> int | None:
-        """Return the earliest window after an extension; None if its mark is to come.
+        """Return the earliest start of a window after an extension; None until its mark is read.
 
-        No earlier event lies in a window that begins more than ``ahead`` after a mark.
+        A window that begins more than ``ahead`` after a mark has no event from before the mark.
         """
         reading = self.reading_at(stamp)
         return reading if reading is None or self._by_broker else self._behind(reading)
@@ -163,7 +163,7 @@ class EventClock:
         return 0 if reading == NOT_BEGUN else reading + self._ahead + 1
 
     def read(self, records: Sequence[RecordLike]) -> Readings:
-        """Advance over some records.
+        """Advance the clock over some records.
 
         Raises:
             UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
@@ -200,7 +200,7 @@ class EventClock:
         return Readings(clocks, stamps, marks)
 
     def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:
-        """Return the latest time of each event; a later one is ahead."""
+        """Return the latest time that each event may have; an event beyond it is rejected."""
         if self._by_broker:
             return _stamps(records) + self._ahead
         return np.where(clocks == NOT_BEGUN, self.early, clocks + self._ahead)

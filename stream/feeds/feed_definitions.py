@@ -1,6 +1,7 @@
 """The standing streams of all live topics, as defined by control; one copy per process.
 
-The cost of an update or a lookup does not grow with past periods, of which only the names are kept.
+The cost of an update or a lookup does not grow with past periods: of their streams, only names and
+digests are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An interval in which windows are asked: from opening or extension to an end.
+    """An interval in which a stream's windows are asked: from opening or extension to an end.
 
     ``number`` is the number of extensions before it. ``begins`` and ``ends`` are broker timestamps
     of control events; None for an event that is missing or removed by compaction.
@@ -49,22 +50,22 @@ class StandingDefinition:
 
     @property
     def asks(self) -> bool:
-        """Whether its windows are asked according to control so far."""
+        """Whether the stream is open, so that its windows are asked."""
         return self.kind == "opened"
 
     @property
     def is_merged(self) -> bool:
-        """Whether published windows are asked; an ended stream may have windows before its end."""
+        """Whether merging asks its partials' windows; a halted stream may have some from before."""
         return self.asks or (self.kind == "halted" and not self.source.has_periods)
 
     @property
     def moment(self) -> int:
-        """When its latest epoch began, or ended if the beginning is unknown."""
+        """Timestamp of its latest epoch's beginning, or of its end if the beginning is unknown."""
         latest = self.epochs[-1]
         return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
 
     def epoch(self, number: int) -> Epoch:
-        """Return the epoch with this number of extensions."""
+        """Return the latest epoch with at most this number of extensions, else the first known."""
         return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])
 
 
@@ -95,7 +96,7 @@ def told_of(record: RecordLike, known: StandingDefinition | None = None) -> Stan
 
 
 def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> tuple[Epoch, ...]:
-    """Return the epochs of a stream after an event."""
+    """Return the epochs of a stream after a control event."""
     epochs = {epoch.number: epoch for epoch in known.epochs} if known is not None else {0: Epoch()}
     for number, extension in enumerate(control.extensions, 1):
         if extension.resumes:
@@ -111,14 +112,14 @@ def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> t
     for number in sorted(epochs, reverse=True):
         epoch = epochs[number]
         if epoch.ends is None:
-            # Compaction has removed its end: it was before the next moment that is known.
+            # Compaction has removed its end, which was before the next known timestamp.
             epochs[number] = epoch = replace(epoch, ends=later)
         later = epoch.ends if epoch.begins is None else epoch.begins
     return tuple(epochs[number] for number in sorted(epochs))
 
 
 TAKEN_AT_ONCE: Final = 100
-"""Definitions to hold before those of past periods are compacted."""
+"""Control records that are applied before the streams of closed periods are dropped."""
 
 
 class FeedDefinitions:
@@ -133,7 +134,7 @@ class FeedDefinitions:
         self._told: dict[str, Mapping[str, StandingDefinition]] = {}
         self._latest: dict[str, StandingDefinition] = {}
         self._over: dict[str, bytes] = {}
-        """All that is kept of streams of closed periods."""
+        """For each stream of a closed period, the digest of its last event; no more is kept."""
         # Readers iterate over it: it is replaced, never changed.
         self._counted: Mapping[str, EventsSource] = {}
         self._in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
@@ -176,7 +177,7 @@ class FeedDefinitions:
         return self.find_stream(source, stream) is not None or stream in self._over
 
     def asking_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
-        """Return the streams that serve a stream in the periods of its source, in order."""
+        """Return a model's open streams in the periods of its source, in order."""
         return [told for _, told in sorted(self._in_periods.get((source, stream), {}).items())]
 
     def sources(self) -> dict[str, EventsSource]:
@@ -199,7 +200,7 @@ class FeedDefinitions:
         self._counted, self._in_periods = counted, in_periods
 
     def _put_away(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
-        """Reduce streams of closed periods, which are never asked again, to their names."""
+        """Keep only names and digests of closed streams of periods, which are never asked again."""
         for source, streams in changed.items():
             left = {
                 name: told
@@ -208,7 +209,7 @@ class FeedDefinitions:
             }
             if len(left) == len(streams):
                 continue
-            # Another thread finds it in one of the two.
+            # Added here before it is removed below: other threads always find it.
             self._over.update(
                 (name, control_digest(told.value)) for name, told in streams.items() if name not in left
             )
@@ -220,7 +221,7 @@ class FeedDefinitions:
 
 
 def _model_of(told: StandingDefinition) -> str:
-    """Return a stream's name at its opening, without the timestamp of its period."""
+    """Return the name of a stream's model: its own name without the start of its period."""
     return (
         told.spec.stream if told.source.starts is None else told.spec.stream.removesuffix(f"@{told.source.starts}")
     )

@@ -1,4 +1,4 @@
-"""Turns records into a batch to count, and rejects invalid ones."""
+"""Turns records of a live topic into a batch of events to count, and rejects invalid records."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _Kept: Any = struct(FirstWindow)
 
 
 class FirstWindows:
-    """Starts of the earliest windows, by the timestamps from which streams count.
+    """The earliest window that streams count, for each record timestamp.
 
-    Ended streams remain. So a refusal depends on the event, its timestamp and the streams begun,
-    and not on when the partition reads an end.
+    Windows of ended streams remain, so that a refusal depends on the event, its timestamp and the
+    streams begun, and not on when the partition reads an end.
     """
 
     def __init__(self) -> None:
         self.kept: tuple[Any, ...] = ()
-        """For the changelog: windows that no open stream's definition implies."""
+        """Windows for the changelog: those that no active stream's definition declares."""
         self._all: tuple[tuple[int, int], ...] = ()
         self._implied: dict[tuple[str, int], tuple[int, int]] = {}
         """Windows declared by active streams, which a restore adds again."""
 
     def restore(self, kept: Iterable[Any]) -> None:
-        """Read the changelog; active streams are added by ``add``."""
+        """Read the changelog's windows; ``add`` adds the windows of active streams."""
         self._take((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
 
     def add(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:
         """Add an epoch that counts events from a timestamp on, with the start of its first window.
 
-        A window that is not declared is kept: after a restart such a stream begins at its next
-        window.
+        A window that is not declared goes to the changelog: after a restart, ``add`` gets the next
+        window of such a stream.
         """
         if is_declared:
             self._implied[epoch] = since, start
@@ -63,7 +63,7 @@ class FirstWindows:
         return starts[np.searchsorted(sinces, stamps, side="right")]
 
     def _take(self, windows: Iterable[tuple[int, int]]) -> None:
-        """Keep each window that begins before all windows with earlier timestamps."""
+        """Add windows; keep each one that begins before all windows with earlier timestamps."""
         found: list[tuple[int, int]] = []
         for since, start in sorted({*self._all, *windows}):
             if not found or start < found[-1][1]:
@@ -88,7 +88,7 @@ _ELSEWHERE = Rejection(
 
 
 class Intake:
-    """Reads the records of one partition; each is judged alone and by the clock."""
+    """Reads the records of one partition; other people's events do not affect a rejection."""
 
     def __init__(self, source: EventsSource, partition: int, partitions: int, clock: EventClock) -> None:
         self._domains = source.attributes

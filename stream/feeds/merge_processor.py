@@ -58,7 +58,7 @@ _LOST = Rejection(
 
 @dataclass(frozen=True)
 class PartialBatch(Batch):
-    """Records with their partials; None for one that is unreadable."""
+    """Records with their partials; the partial of an unreadable record is None."""
 
     partials: Sequence[Any] = ()
 
@@ -66,15 +66,15 @@ class PartialBatch(Batch):
 class MergeProcessor:
     """Merges the standing streams of one partition.
 
-    The windows of a stream are asked in order, each once, when every partition of its source has
-    published it. Feeds publish the windows of an ended stream up to its end, and each is asked.
-    Nothing is asked or kept for a closed stream. If a source has periods, the windows ask the
-    periods' streams in ``definitions``, which may be in any partition.
+    It asks the windows of a stream in order, each window once, when every partition of the source
+    has published it. Feeds publish the windows of an ended stream up to its end, and each is asked.
+    Nothing is asked or kept for a closed stream. If a source has periods, a window asks the stream
+    of its period in ``definitions``; that stream may be in any partition.
     """
 
     heavy = False
     repeatable = False
-    """A repeated window would have other offsets in the queries, and so other noise."""
+    """If a window were asked again, its queries would have other offsets and so other noise."""
 
     def __init__(self, topics: Topics, partition: int, definitions: FeedDefinitions) -> None:
         self.inputs = (topics.partials,)
@@ -88,12 +88,12 @@ class MergeProcessor:
         self.topic_ids: dict[str, str] = {}
         self._kept: dict[bytes, RecordLike] = {}
         self._ended: set[str] = set()
-        """Streams with records that may still have to be dropped."""
+        """Ended streams whose changelog records ``_settle`` has to drop."""
         self._periods = MergePeriods(topics, definitions)
         self._waiting = WaitingWindows()
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Read records of control and of the changelog, in any order of the two topics."""
+        """Read records of control and of the changelog; either topic may come first."""
         for record in records:
             if record.topic == self._topics.control:
                 self._follow_control(record)
@@ -101,7 +101,7 @@ class MergeProcessor:
                 self._kept[record.key or b""] = record
 
     def restored(self) -> Mapping[str, int]:
-        """End the restore, and return the next offset of the partials by the changelog."""
+        """End the restore, and return the partials' next offset according to the changelog."""
         kept, self._kept = self._kept, {}
         partials: list[Any] = []
         nodes: list[tuple[str, int, Any]] = []
@@ -132,7 +132,7 @@ class MergeProcessor:
         return {self._topics.partials: self._offset}
 
     def recreated(self, topic: str) -> None:
-        """Read the partials from their beginning: the first of each window and partition counts."""
+        """Read the partials again; only the first of each window and partition has an effect."""
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply definitions, and drop the records of ended streams."""
@@ -143,7 +143,7 @@ class MergeProcessor:
         return outputs
 
     def prepare(self, records: Sequence[RecordLike]) -> PartialBatch:
-        """Decode the partials that complete windows of a limited number of groups.
+        """Decode partials until they complete windows with ``QUESTIONS_AT_ONCE`` groups.
 
         The tables are needed if a partial belongs to a stream that control has not defined yet.
         """
@@ -201,7 +201,7 @@ class MergeProcessor:
         name = (record.key or b"").decode(errors="replace")
         told = told_of(record, self._told.get(name))
         if told is None or told.spec.stream != name or told.source.period_of is not None:
-            return  # counts belong to models only
+            return  # feeds publish partials of models, not of periods' streams
         self._told[name] = told
         if not told.is_merged:
             self._ended.add(name)
@@ -219,7 +219,7 @@ class MergeProcessor:
             raise _RECUT
         was_lost = merged.running.lost
         if not merged.is_news(partial):
-            # The partition has lost its counts of people.
+            # It repeats a window, so the partition has lost its counts of people.
             if told.spec.mechanism.kind == "running_count" and not was_lost:
                 merged.running.lost = True
                 self._keep(outputs, {partial.stream.encode(): kept_stream(merged)})
@@ -276,12 +276,12 @@ class MergeProcessor:
         name, (before, start), asked = told.spec.stream, step, 0
         written |= {partial_key(name, start, number): None for number in partials}
         if told.source.has_periods and period_of(told, before) != period_of(told, start):
-            # The partition may have counted people twice in later periods too.
+            # After a loss, the partition may have counted people twice in later periods too.
             merged.running = RunningSums(lost=merged.running.lost)
         asking = self._periods.asked_by(told, start)
         if len(partials) == merged.partitions and asking is not None:
             for place in self._ask(outputs, asking, merged, start, partials):
-                # Records of a period's stream have its model's name.
+                # Node records of a period's stream have the model's name.
                 written[node_key(name, place)] = kept_node(merged, place)
             asked = groups_in(asking)
         written[name.encode()] = kept_stream(merged)

@@ -1,4 +1,4 @@
-"""The state of standing streams between partials and questions."""
+"""Merging's state: open windows, running sums, waiting windows and requested periods."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 
 @dataclass(slots=True)
 class RunningSums:
-    """The sums of a running count over ``windows`` windows; a skipped window counts nothing.
+    """The sums of a running count after ``windows`` windows; a skipped window adds nothing.
 
-    ``lost`` means that sums, here or of people in a partition, are gone. Later numbers would
-    contradict earlier ones or exceed a person's total, so that nothing is added any more.
+    ``lost`` means that these sums, or a partition's counts of people, were lost. Later numbers
+    would contradict earlier ones or exceed a person's total, so that nothing is added any more.
     """
 
     windows: int = 0
     lost: bool = False
     groups: list[list[int]] = field(default_factory=list)
-    """The sums over each node, by group."""
+    """For each group, the sums over the nodes of the counting tree."""
     kept: dict[int, Any] = field(default_factory=dict)
     """Changelog records of nodes by place, until they are needed."""
 
     def add(self, told: StandingDefinition, start: int, counts: Sequence[int]) -> range:
-        """Add a window; return the places of the changed nodes, none beyond the horizon."""
+        """Add a window; return the places of changed nodes: none if lost or beyond the horizon."""
         calibration, standing = told.calibration, told.standing
         if not isinstance(calibration, RunningCountCalibration) or standing.begins is None:
             raise TypeError("a running count needs its calibration and its first window")
@@ -84,10 +84,10 @@ Partials = dict[int, Any]
 
 @dataclass(slots=True)
 class Merged:
-    """A stream's open windows.
+    """A stream's state in merging: its open windows, and ``reached``, the last closed window.
 
-    A partition publishes its windows in order, each once. So a window that it skips, as after an
-    extension of an ended stream, is skipped for good.
+    A partition publishes its windows in order, each once. So if it skips a window, as after an
+    extension of an ended stream, it never publishes that window.
     """
 
     incarnation: str
@@ -98,7 +98,7 @@ class Merged:
     running: RunningSums = field(default_factory=RunningSums)
 
     def is_news(self, partial: Any) -> bool:
-        """Return whether a partition publishes a window for the first time."""
+        """Return True if the partition publishes this window for the first time."""
         return bool(partial.start > self.latest.get(partial.partition, self.reached))
 
     def add_partial(self, partial: Any) -> None:
@@ -112,7 +112,7 @@ class Merged:
         self.latest.clear()
 
     def whole(self) -> list[int]:
-        """Return the open windows that no partition adds to, in order."""
+        """Return the open windows that every partition has published or skipped, in order."""
         told = min(self.latest.get(number, self.reached) for number in range(self.partitions))
         return sorted(start for start in self.open if start <= told)
 
@@ -122,7 +122,7 @@ class Merged:
         return self.open.pop(start)
 
     def due(self) -> Iterator[tuple[int, Partials]]:
-        """Close and yield the windows that no partition adds to, in order."""
+        """Close and yield the windows of ``whole``."""
         for start in self.whole():
             yield start, self.close(start)
 
@@ -168,10 +168,10 @@ def kept_progress(offset: int) -> bytes:
 
 
 class WaitingWindows:
-    """The streams with complete windows that wait for their period.
+    """The streams with open windows whose periods may not have begun.
 
-    They are asked in the order in which they close, over all streams, as published by the
-    partitions. So the order within a period does not depend on when control begins it.
+    Windows of all streams are asked in the order of their closing times. So the order within a
+    period does not depend on when control begins it.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class WaitingWindows:
         streams: Mapping[str, Merged],
         is_ready: Callable[[StandingDefinition, int], bool],
     ) -> Iterator[tuple[str, int]]:
-        """Yield the windows to ask now, each closed before the next; others of their source wait."""
+        """Yield windows to ask by closing time; an unready one delays its source's later ones."""
         order: list[Iterator[tuple[int, str, int]]] = []
         sources: set[str] = set()
         for name in sorted(self.names):
@@ -210,15 +210,15 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
 
 class MergePeriods:
-    """Merging's requests to the ledger, with fixed ids, so that repetitions have no effect."""
+    """Requests to begin and close periods; their ids are fixed, so that repeats have no effect."""
 
     def __init__(self, topics: Topics, definitions: FeedDefinitions) -> None:
         self._topics = topics
         self._definitions = definitions
         self._asking: dict[str, str] = {}
-        """The requested periods, and the stream that requested each."""
+        """For each requested period, the stream whose window requested it."""
         self._ending: dict[str, set[str]] = {}
-        """The periods' streams requested to be closed, by stream."""
+        """For each model, its periods' streams whose close was requested."""
         self._seen = -1
 
     def is_ready(self, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
@@ -231,7 +231,7 @@ class MergePeriods:
             return True
         asking = self._definitions.find_stream(told.source.source, self._asking.get(source, ""))
         if asking is None or not asking.asks:
-            # Whether an ended stream was in time is unknown, so that each one requests its period.
+            # If that stream has ended, its request may have come too late: request again.
             self._asking[source] = told.spec.stream
             begins = written_moment(period_of(told, start))
             request = f"begin/{told.incarnation}@{begins}"
@@ -241,8 +241,8 @@ class MergePeriods:
     def asked_by(self, told: StandingDefinition, start: int) -> StandingDefinition | None:
         """Return the stream that a window asks.
 
-        It is None if the window spans two periods or lies beyond a horizon, or if the stream has
-        ended.
+        The result is None if the window spans two periods, lies beyond a horizon, or if the stream
+        has ended.
         """
         if not told.source.has_periods:
             return told
@@ -255,14 +255,15 @@ class MergePeriods:
         return before != self._seen
 
     def passed(self, outputs: Outputs, told: StandingDefinition, before: int, reached: int) -> None:
-        """Close a stream's past periods if its windows have passed an edge."""
+        """Close a model's past streams if its windows have passed the end of a period."""
         if told.source.has_periods and _asked_to(told, before) != _asked_to(told, reached):
             self.close(outputs, told, reached)
 
     def close(self, outputs: Outputs, told: StandingDefinition, reached: int) -> None:
-        """Close a stream's periods that lie a whole period back, after all windows of one more.
+        """Close each stream of a model once all windows of the following period are asked as well.
 
-        Control may define them in any order, so that this follows each change of control.
+        Control may define these streams in any order, so this is called after each change of
+        control.
         """
         if not told.source.has_periods:
             return
@@ -292,12 +293,12 @@ def lies_in_one(told: StandingDefinition, start: int) -> bool:
 
 
 def period_of(told: StandingDefinition, start: int) -> int:
-    """Return the start of a moment's period."""
+    """Return the start of the period in which a window starts."""
     return start - start % told.source.period_ms
 
 
 def _asked_to(told: StandingDefinition, reached: int) -> int:
-    """Return the edge up to which all windows of periods have been asked."""
+    """Return the end of the last period whose windows have all been asked."""
     length = told.source.period_ms
     return (reached + told.standing.window.size_ms) // length * length
 

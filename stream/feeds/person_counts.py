@@ -15,7 +15,7 @@ Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.unsignedinteger[Any]]
 
 NEVER: Final = -1
-"""The piece number of values in no piece of the changelog."""
+"""The piece number of values that no piece of the changelog has."""
 _BITS: Final = (1, 2, 4, 8, 16, 32)
 
 
@@ -25,9 +25,9 @@ def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 class Visits:
-    """The counts of people in one window or over all; rows remain until the whole is dropped.
+    """A table of people's counts in one window or over several; rows are never removed.
 
-    ``pieces`` has the piece of the changelog with each row's current counts.
+    Each row is marked with the number of the changelog piece that has its current counts.
     """
 
     def __init__(self, most: int, width: int) -> None:
@@ -46,11 +46,11 @@ class Visits:
         return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
 
     def count(self, people: Words, wanted: Words, piece: int) -> Bounded:
-        """Count each row's person in the wanted columns up to the bound, for a piece to record."""
+        """Count each event's person in wanted columns up to the bound; mark them with ``piece``."""
         return bounded(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
 
     def put(self, people: Words, columns: Sequence[int], counts: Counts, piece: int) -> None:
-        """Apply a piece's counts of people in some columns; of two pieces the later one holds."""
+        """Apply a piece's counts of people in some columns; pieces must come in order."""
         rows = self._rows(people)
         for place, column in enumerate(columns):
             self._counts[rows, column] = counts[:, place]
@@ -65,7 +65,7 @@ class Visits:
         return self._counts[rows][:, columns]
 
     def again(self, before: int, piece: int) -> Column:
-        """Return the rows recorded last before piece ``before``, to be recorded in ``piece``."""
+        """Return the rows marked with pieces before ``before``, and mark them with ``piece``."""
         rows: Column = np.flatnonzero(self._pieces[: len(self)] < before)
         self._pieces[rows] = piece
         return rows
@@ -135,7 +135,7 @@ class Counting:
 
 
 class CellCounts:
-    """The cells of one kind of counting; ``row`` is a window's place in it.
+    """The cells of all open windows for one ``counting``; each window has a row of cells.
 
     A sum is stored as the number of events and the sum of their codes, which cannot overflow.
     """
@@ -162,13 +162,13 @@ class CellCounts:
                 self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
 
     def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> Added:
-        """Count events with a bit at their places (row · cells + cell), for a piece to record."""
+        """Count events with ``bit`` at places (row · cells + cell); mark these with ``piece``."""
         found = added(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
         self.live += found.fresh
         return found
 
     def put(self, places: Column, counts: Column, sums: Column | None, piece: int) -> None:
-        """Apply a piece's values of some places; of two pieces the later one holds."""
+        """Apply a piece's values of some places; pieces must come in order."""
         self.counts[places] = counts
         self.live += int(np.count_nonzero(self.pieces[places] == NEVER))
         self.pieces[places] = piece
@@ -197,7 +197,7 @@ class CellCounts:
         return [cell for cell, _ in pairs], [number for _, number in pairs]
 
     def again(self, before: int, piece: int) -> Column:
-        """Return the places recorded last before piece ``before``, to be recorded in ``piece``."""
+        """Return the places marked with pieces before ``before``, and mark them with ``piece``."""
         places = np.flatnonzero((self.pieces != NEVER) & (self.pieces < before))
         self.pieces[places] = piece
         return places

@@ -1,8 +1,8 @@
 """Batches of events, and the counts that streams with equal conditions and windows share.
 
-Of a person's events that satisfy the condition, lie in a window and are in time, the first
-``contribution`` count, in the partition's order and over all groups; other people's events do not
-matter. If people are counted, only the first event counts: once in a window, in its group.
+In each window, the first ``contribution`` events of a person count that satisfy the condition and
+are in time, in the partition's order and over all groups; other people's events do not matter. If
+people are counted, each person counts once in a window, in the group of the first event.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class EventBatch:
         return len(self.times)
 
     def codes(self, attribute: str) -> Column:
-        """Return the code of each row."""
+        """Return each event's value of an attribute as a code."""
         return self._codes[attribute]
 
     def mask(self, predicate: Predicate) -> Mask:
-        """Return the rows that satisfy a predicate."""
+        """Return a mask of the events that satisfy a predicate."""
         found = self._masks.get(predicate)
         if found is None:
             found = self._masks[predicate] = np.broadcast_to(
@@ -56,7 +56,7 @@ class EventBatch:
         return found
 
     def cells(self, by: tuple[str, ...]) -> Column:
-        """Return the cell of each row, in row-major order of these attributes."""
+        """Return the cell of each event, in row-major order of these attributes."""
         found = self._cells.get(by)
         if found is None:
             found = np.zeros(len(self), dtype=np.int64)
@@ -74,7 +74,7 @@ class EventBatch:
 
 
 def kept(events: Events, mask: Mask) -> Events:
-    """Return some of the events."""
+    """Return the events that a mask selects."""
     if mask.all():
         return events
     codes = {name: column[mask] for name, column in events.codes.items()}
@@ -93,10 +93,10 @@ def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A condition, a quantity and windows; ``total`` bounds each person over all of them.
+    """A condition, windows and bounds; ``total`` bounds each person over all windows.
 
-    With a ``period`` it bounds each person per period, in windows that begin within ``reach`` of
-    its start.
+    With a ``period``, ``total`` bounds each person per period, and only windows that begin within
+    ``reach`` of its start count.
     """
 
     predicate: Predicate
@@ -115,7 +115,7 @@ class Shape:
 
 @dataclass(slots=True)
 class OpenWindow:
-    """An open window: its row in all cells, and the people counted in it."""
+    """An open window: its row in each ``CellCounts``, and the people counted in it."""
 
     row: int
     visits: Visits
@@ -123,10 +123,11 @@ class OpenWindow:
 
 @dataclass(slots=True, eq=False)
 class Tally:
-    """Counts of the windows ``first`` … ``last`` by start; ``column`` is its own in its form.
+    """Counts under one condition in the windows that start from ``first`` to ``last``.
 
-    It counts events of batches with timestamps at or after ``since``. ``windows`` are the form's;
-    ``reached`` is the last one with counts in this tally.
+    It counts events with record timestamps at or after ``since``. ``column`` is its column in the
+    people's tables of its form, ``windows`` are the form's, and ``reached`` is its last counted
+    one.
     """
 
     number: int
@@ -144,11 +145,11 @@ class Tally:
 
     @property
     def bit(self) -> int:
-        """The bit set of its column."""
+        """A word with the bit of its column."""
         return 1 << self.column
 
     def counts(self, start: int) -> bool:
-        """Return whether it counts a window; with periods, a window must lie in one."""
+        """Return whether it counts a window; with periods, the window must lie in one period."""
         if not self.first <= start <= self.last:
             return False
         shape = self.shape
@@ -163,7 +164,7 @@ class Tally:
         return found
 
     def is_over(self, life: int) -> bool:
-        """Return whether a period's counting has ended."""
+        """Return True if all windows of a period are published."""
         return bool(self.shape.period) and (life + 1) * self.shape.period <= self.first
 
     def close(self) -> None:
@@ -171,7 +172,7 @@ class Tally:
         self.lives = {number: visits for number, visits in self.lives.items() if not self.is_over(number)}
 
     def require(self, counting: Counting) -> None:
-        """Create the cells of a kind of counting."""
+        """Create the cells for a ``counting``, if they are missing."""
         if counting not in self.cells:
             domain = self.domains[counting.sum] if counting.sum is not None else None
             minimum = domain.minimum if isinstance(domain, Integers) else 0
@@ -191,7 +192,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Touched:
-    """One step's changes: people's rows by window, rows by tally and period, and cell places."""
+    """One step's changes: people's rows by window or by tally and period, and cell places."""
 
     people: dict[int, Column] = field(default_factory=dict)
     lives: dict[tuple[int, int], Column] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Windows of one form, which count all their conditions in one pass."""
+"""Counts events in windows of equal size, interval and lateness, for all conditions in one pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream.kernel import Bounded, Column
 COLUMNS: Final = 64
 """Conditions that share a table, one per bit of a word."""
 _WIDTHS: Final = 4
-"""Step by which columns grow, so that a new condition rarely copies the table."""
+"""Columns are added in this number, so that a new condition rarely copies the table."""
 
 
 @dataclass(slots=True)
@@ -33,9 +33,10 @@ class Counted:
 
 
 class _WindowRows(NamedTuple):
-    """Rows of a batch in windows: the windows' rows in all cells, and the columns that count.
+    """Events of a batch (``rows``) in windows (rows in each ``CellCounts``).
 
-    ``columns`` are those that any row wants.
+    ``let`` and ``first`` have the bits of the columns in which each event counts, or counts as its
+    person's first one. ``columns`` has the bits that any event wants.
     """
 
     start: int
@@ -77,7 +78,7 @@ class Form:
         return alike and len(self.tallies) < COLUMNS
 
     def join(self, number: int, shape: Shape, since: int, last: int) -> Tally:
-        """Count under another condition, in an empty column."""
+        """Add a tally for another condition, in an empty column."""
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
         if column >= self._width:
@@ -124,7 +125,7 @@ class Form:
         return step.touched
 
     def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
-        """Yield the counted windows with their rows in the partition's order."""
+        """Yield the windows that may have these rows, with their rows in the partition's order."""
         if not len(rows):
             return
         low, high = self.first, max(tally.last for tally in self.tallies.values())
@@ -138,7 +139,7 @@ class Form:
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
     def _count_in(self, start: int, rows: Column, wanted: Words, step: _Step) -> _WindowRows | None:
-        """Count the people of some rows in a window, each under the conditions of its row."""
+        """Count some events' people in a window, each event under its ``wanted`` conditions."""
         in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (wanted != 0)
         if not kept.all():
@@ -157,7 +158,7 @@ class Form:
         )
 
     def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> Bounded:
-        """Apply a window's bound to some rows and count those within it."""
+        """Count some events' people up to the bound of the window."""
         return window.visits.count(step.batch.people[rows], wanted, step.piece)
 
     def _note_reached(self, parts: Sequence[_WindowRows]) -> None:
@@ -172,8 +173,8 @@ class Form:
     def _count_lives(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
         """Apply the bound over all windows or over a period, in the partition's order.
 
-        An excluded event still uses up its window's bound, without effect: its person counts no
-        more.
+        An event beyond this bound still uses up the window's bound. This has no effect, because its
+        person counts no more.
         """
         for counting, cells in tally.cells.items():
             let = part.first if counting.people else part.let

@@ -1,4 +1,4 @@
-"""The query events of a standing stream's window, and the partials that feeds publish."""
+"""Builds the query events of a window, and writes and reads partials."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def groups_in(told: StandingDefinition) -> int:
 def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
     """Yield the questions of a window: one for each group in row-major order, or one for all.
 
-    ``numbers`` has the count of each group, or the list of its parts.
+    ``numbers`` has each group's count or, for a running count, its list of node sums.
     """
     begun = written_moment(start)
     end = written_moment(start + told.standing.window.size_ms)
@@ -99,7 +99,7 @@ def fits(partial: Any, told: StandingDefinition) -> bool:
 PARTIALS_AT_ONCE: Final = 2_000
 """Most windows that one step publishes."""
 CELLS_AT_ONCE: Final = 200_000
-"""Most cells of them, counted or not, because the number of nonzero cells is private."""
+"""Most cells in these windows; empty cells count too, since the number of others is private."""
 
 _WirePartial: Any = struct(Partial)
 
@@ -114,10 +114,10 @@ class PartialWriter:
         self._partitions = partitions
 
     def due(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
-        """Publish due windows, as many as one step may, and return their streams.
+        """Publish due windows up to the limits of a step, and return their streams.
 
-        The order is by closing time over all streams, then by name. The ends of steps depend on
-        private counts and do not change the order.
+        Windows of all streams are ordered by closing time, then by name. The ends of steps depend
+        on private counts and do not change this order.
         """
         waiting = [(one.closes, *one.key, one) for one in streams if one.is_due(clock)]
         heapify(waiting)

@@ -1,7 +1,7 @@
-"""The order of a stream's control events, and the end of its period.
+"""Orders a stream's control events by age, and counts the questions of a period's stream.
 
-A late opening never undoes a later end, and an event from before an extension never replaces one
-from after it.
+An opening never replaces a later end, and an event from before an extension never replaces one from
+after it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class _Brief(msgspec.Struct):
     def rank(self) -> tuple[int, bool]:
         """Rank in the order in which the budget service publishes a stream's events.
 
-        It extends open streams, and exhausted ones, whose event has the kind ``halted``. Extensions
-        and versions only grow, and nothing grows after any other end.
+        Extensions and versions grow only while a stream is open or exhausted; an exhausted stream's
+        event has the kind ``halted``. So of two events with equal sums an end is the later one.
         """
         return len(self.extensions) + self.version, self.kind != "opened"
 
@@ -40,15 +40,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 def control_digest(value: bytes) -> bytes:
-    """Return the fields of a control event that determine its order: 100 bytes of thousands."""
+    """Return the fields of a control event that ``is_stale`` needs: about 100 bytes."""
     return _encode(_decode(value))
 
 
 def is_stale(known: bytes | None, later: bytes | None) -> bool:
-    """Return True if a control event is older than the known one of the same incarnation.
+    """Return True if ``later`` is an older control event than ``known`` of the same incarnation.
 
     Workers follow a stream's latest control event. Events are repeated or out of order only if
-    another client writes to the topic; then the most extensions win, and of equally many the end.
+    another client writes to the topic; then the event with the highest ``rank`` counts.
     """
     if known is None or later is None:
         return False
@@ -64,18 +64,18 @@ OVER: Final = "its period is over"
 
 
 IN_PERIODS: Final = "each period has a stream of its own, and this one is never asked"
-"""Reason of a worker's refusal for a model stream, which is not an error."""
+"""A worker's reason not to answer a model; it is not an error."""
 
 
 def asked_span(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
-    """Return the milliseconds of a period with windows: all of it, or the horizon."""
+    """Return how many ms of a period are asked about: all, or a running count's horizon."""
     if isinstance(mechanism, RunningCount):
         return min(source.period_ms, mechanism.steps * window.every_ms)
     return source.period_ms
 
 
 def questions_in_period(source: Source, mechanism: Mechanism, standing: StandingQuery | None) -> int:
-    """Return the number of questions to a stream of a period; 0 for other streams."""
+    """Return how many questions a period's stream is asked in all; 0 for other streams."""
     if (
         not isinstance(source, EventsSource)
         or source.starts is None

@@ -18,17 +18,17 @@ from stream.processing.protocol import Headers, Message, RecordLike
 MAX_REASON = 512
 
 BUSY = "busy"
-"""Code of a valid question that came too soon."""
+"""Code for a valid question that is refused because too much work is outstanding."""
 
 PRICE = "price"
-"""Code of a valid question that its grant or its ``max_price`` does not pay for."""
+"""Code for a valid question whose price exceeds the rest of its grant or its ``max_price``."""
 
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
     """Why an event is refused: a code from a fixed list, and a message with the remedy.
 
-    Both are published. Of the event they contain only words of the contract, declared names and
-    positions.
+    Both are published. They quote nothing of the event but field names of the contract, declared
+    names and positions.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -61,7 +61,7 @@ def without_constants(value: bytes) -> bytes:
 
 
 def address_of(value: bytes | None) -> tuple[str, str] | None:
-    """Return the id and stream of a possibly invalid event, if valid and unambiguous."""
+    """Return the id and stream of a possibly invalid event; None if invalid or ambiguous."""
     if value is None:
         return None
     try:
@@ -73,7 +73,7 @@ def address_of(value: bytes | None) -> tuple[str, str] | None:
 
 
 def _names_others(value: bytes, address: _Address) -> bool:
-    """Return True if the event repeats its id or stream with another value."""
+    """Return True if the event has a second id or stream with another value."""
     if value.count(b'"id"') == 1 == value.count(b'"stream"') and b"\\u" not in value:
         return False
     kept = {"id": address.id, "stream": address.stream}
@@ -89,11 +89,11 @@ A larger batch is refused whole, with all events in it. The limit is far above u
 otherwise one person's event could decide about the events of others.
 """
 MAX_RECORDS: Final = 1_000_000
-"""Most records of a batch; the smallest events need about as many for the limit above."""
+"""Most records of a batch; this many of the smallest events reach about the limit above."""
 MAX_RECORD_BYTES: Final = 128 * 1024
-"""Largest record in a batch decompressed in parts: two largest events of a live topic."""
+"""Largest record in a batch decompressed in parts: twice the largest event of a live topic."""
 MAX_HEADERS: Final = 64
-"""Most headers of a record. Each takes some 100 bytes of memory, and two in Kafka."""
+"""Most headers of a record. Each takes some 100 bytes of memory, but 2 bytes in Kafka."""
 
 BAD_NAME = Rejection("unreadable", "headers: a name is not UTF-8; send the event again without it")
 TOO_MANY_HEADERS = Rejection("unreadable", f"headers: more than {MAX_HEADERS}; send the event again with fewer")
@@ -114,7 +114,7 @@ BROKEN = Rejection("unreadable", "batch: what follows in it is not laid out as K
 
 @dataclass(frozen=True)
 class UnreadBatch:
-    """Facts about a batch, or its rest, that was refused unread.
+    """Facts about a batch, or the rest of one, that could not be read.
 
     ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) cover the batch's bytes
     in Kafka.
@@ -130,8 +130,8 @@ class UnreadBatch:
 class Unread(bytes):
     """Value of a record that could not be read, with the reason.
 
-    A single record keeps the bytes of its value. For a ``batch``, the value is the batch's first
-    bytes, the offset is that of its last record, and the value must not be read as an event.
+    A single record keeps the bytes of its value. If a ``batch`` is unreadable, one record stands
+    for it: its value has the batch's first bytes, and its offset is the batch's last one.
     """
 
     rejection: Rejection
@@ -150,7 +150,7 @@ VALUE_BYTES: Final = 64 * 1024
 KEY_BYTES: Final = 1024
 HEADER_BYTES: Final = 16 * 1024
 HEADERS: Final = MAX_HEADERS - 16
-"""Most headers kept of an event; with the added headers within ``MAX_HEADERS``."""
+"""Most headers kept of an event; with those added to a dead letter, ``MAX_HEADERS`` at most."""
 
 
 def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
@@ -199,7 +199,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 
 def _first(headers: Headers) -> Headers:
-    """Return the leading headers within ``HEADER_BYTES``."""
+    """Return the first headers, as many as fit in ``HEADER_BYTES``."""
     kept, left = [], HEADER_BYTES
     for name, value in headers[:HEADERS]:
         left -= len(name.encode()) + len(value or b"") + 8
@@ -210,7 +210,7 @@ def _first(headers: Headers) -> Headers:
 
 
 def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
-    """Return the reason of a stream that has given its ``cutoff`` of charged answers."""
+    """Return the reason why a stream with ``cutoff`` charged answers is exhausted."""
     match calibration.kind:
         case "sparse_vector":
             return f"exhausted: all {cutoff} 'above' answers of the cutoff are out"

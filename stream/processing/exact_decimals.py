@@ -15,7 +15,7 @@ from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.mechanisms.grid import Written
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
-"""Replacements for numbers beyond doubles and all ranges, by sign."""
+"""Replacement for a number too large for doubles, by whether it is negative; beyond all ranges."""
 
 _LONGEST = 1024
 """Longest number kept as written; some parsers limit the number of digits."""
@@ -86,7 +86,7 @@ def _lazily(read: Callable[[], list[msgspec.Raw]]) -> Written:
 
 
 def require_kept_digits(request: bytes) -> None:
-    """Refuse numbers that doubles change: the privacy promise is about the kept numbers."""
+    """Refuse a source's numbers that change as doubles: the promise is about the doubles."""
     source = _decode_raw_registration(request).source
     for name in _RawFeed.__struct_fields__:
         text = str(getattr(source, name), "ascii")
@@ -99,10 +99,7 @@ def require_kept_digits(request: bytes) -> None:
 
 
 def replace_extreme_numbers(payload: bytes) -> bytes:
-    """Replace numbers that are too large or too long for some parsers.
-
-    Other numbers, strings, and text that is not JSON stay as they are.
-    """
+    """Replace numbers that are too large or too long for some parsers, and change nothing else."""
     return _STRING_OR_NUMBER.sub(_replace_extreme, payload)
 
 

@@ -55,7 +55,7 @@ Message = tuple[bytes | None, bytes | None, Headers]
 
 
 class Messages(Collection[Message]):
-    """Messages to one partition, in order: lists, and sequences kept as they are."""
+    """Messages to one partition, in order; ``parts`` are lists, or columns that are not copied."""
 
     __slots__ = ("parts",)
 
@@ -143,7 +143,7 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
 
 
 class TableMissedError(RuntimeError):
-    """A table record came too late for this restore; the next restore will include it."""
+    """A table's record came after the end of this restore; the next restore will include it."""
 
 
 class LaterVersionError(RuntimeError):
@@ -180,10 +180,10 @@ class InputRefusedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Batch:
-    """Records of one step, as ``Processor.prepare`` has read them.
+    """Records of one step, read by ``Processor.prepare``.
 
-    ``needs_tables`` is true if they have keys that the tables lack, so that the tables must catch
-    up and the records must be prepared again.
+    ``needs_tables`` is true if the records have keys that the tables lack. The tables must then
+    catch up, and the records must be prepared again.
     """
 
     records: Sequence[RecordLike]
@@ -203,9 +203,9 @@ class Processor(Protocol):
 
     @property
     def heavy(self) -> bool:
-        """True if a step may be slow, such as counting rows; it then runs beside heartbeats.
+        """True if a step may be slow, such as counting rows; it then runs in a thread.
 
-        It may become true with a record of a table.
+        It may become true when the processor applies a table's record.
         """
 
     @property
@@ -217,14 +217,14 @@ class Processor(Protocol):
 
     @property
     def repeatable(self) -> bool:
-        """True if events may be answered again, with equal bytes, after an incomplete changelog."""
+        """True if events missing in the changelog may be answered again with equal bytes."""
 
     def restored(self) -> Mapping[str, int]:
         """End the restore and return each input's next offset according to the changelog."""
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """Topic ids of the inputs behind the offsets of ``restored``, as far as recorded.
+        """Id of each input topic that the offsets of ``restored`` belong to, if it is recorded.
 
         The engine adds missing ids, and later progress records contain them.
         """
@@ -244,10 +244,10 @@ class Processor(Protocol):
         """
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Read as many leading records of one input topic as one step processes, at least one.
+        """Read the first records of one input topic, as many as one step processes, at least one.
 
-        Their number depends on public facts only. It changes nothing, and the batch is valid until
-        the next call of ``follow`` or ``process``.
+        Their number depends on public facts only. The method changes no state, and the batch is
+        valid until the next call of ``follow`` or ``process``.
         """
 
     def process(self, batch: Any) -> Outputs:
@@ -277,7 +277,7 @@ class Timed(Protocol):
 
     @property
     def due_at(self) -> float | None:
-        """Time in seconds since 1970 at which ended input causes outputs, or None."""
+        """Time in seconds since 1970 at which ``reached_end`` causes outputs, or None."""
 
     @property
     def closes_at(self) -> float | None:

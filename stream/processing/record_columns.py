@@ -1,4 +1,4 @@
-"""Records and messages in columns; single ones are created on access."""
+"""Records and messages in columns; a single record or message is created on access."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NO_HEADERS: Final = ()
 class RecordColumns(Sequence[Record]):
     """Records of one partition without headers, in order of their offsets.
 
-    ``timestamp_type`` is Kafka's common type of the timestamps: 0 by producers, 1 by the broker,
-    None outside Kafka.
+    ``timestamp_type`` says who set the timestamps: 0 for the producers, 1 for the broker, and None
+    outside Kafka.
     """
 
     all_are_read: ClassVar = True

@@ -15,7 +15,7 @@ LEDGER_PARTITIONS = 1
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of one installation; ``partitions`` is the count of the co-partitioned ones."""
+    """The topics of one installation; topics keyed by stream have ``partitions`` partitions."""
 
     prefix: str = "sotto"
     partitions: int = 4
@@ -50,7 +50,7 @@ class Topics:
                 object.__setattr__(self, one.name, f"{self.prefix}.{one.name}")
 
     def feed_state(self, source: str) -> str:
-        """Return the changelog of a live topic, with as many partitions; compacted, private."""
+        """Return the changelog of a live topic, with its partition count; compacted, private."""
         return f"{self.feed_states()}{_escaped(source)}"
 
     def feed_states(self) -> str:
@@ -64,8 +64,9 @@ _SHARED = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
 def outer_prefixes(prefix: str) -> list[str]:
     """List prefixes of installations that may share topic or group names with this one.
 
-    The changelog of a live source `ledger` under `sotto` is the ledger under `sotto.feed`; the feed
-    group of a source `workers` is the worker group under `sotto-feed`.
+    With the prefix `sotto`, the changelog of a live source `ledger` has the name of the ledger
+    topic with the prefix `sotto.feed`. The feed group of a source `workers` has the name of the
+    worker group with the prefix `sotto-feed`.
     """
     return [prefix[: found.start()] for found in _SHARED.finditer(prefix) if found.start()]
 
@@ -88,9 +89,9 @@ MAX_NAME_BYTES = 128
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition by Kafka's default partitioner (murmur2); 0 for too long a key.
+    """Return the partition by Kafka's default partitioner (murmur2); 0 if the key is too long.
 
-    Hashing is slow, and results are cached, so keys must be bounded.
+    Hashing is slow and results are cached, so the length of keys must be bounded.
     """
     return _hashed(key, partitions) if len(key) <= MAX_NAME_BYTES else 0
 

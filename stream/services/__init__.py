@@ -1,1 +1,1 @@
-"""The services: workers, the budget service and feeds, ready to run."""
+"""Runs the services; ``runner`` starts one, ``processes`` starts several as child processes."""

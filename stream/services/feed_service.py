@@ -37,7 +37,7 @@ log = get_logger("feed")
 
 
 class ControlFollower:
-    """Keeps definitions up to date; ``caught_up`` is set when it reaches the start's end offsets."""
+    """Applies control to definitions; ``caught_up`` is set when it first reaches control's end."""
 
     def __init__(
         self, settings: Settings, topics: Topics, definitions: FeedDefinitions, clients: Clients = KAFKA
@@ -86,7 +86,7 @@ CODES: Final = (
 
 
 class FeedFigures:
-    """Metrics of all live topics of a process, updated by ``look``."""
+    """Metrics of all live topics that a process counts; ``look`` updates them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {
@@ -122,7 +122,7 @@ class FeedFigures:
         self._seen: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
     def look(self, engines: Mapping[str, Engine], sources: Mapping[str, EventsSource], now: float) -> None:
-        """Add the counts since the last look, from engines by source name; ``now`` is Unix time."""
+        """Update the metrics from the engines by source name; ``now`` is in seconds since 1970."""
         windows = people = 0
         for name, engine in engines.items():
             processors = [one for one in engine.processors() if isinstance(one, FeedProcessor)]
@@ -137,7 +137,7 @@ class FeedFigures:
         self._people.set(people)
 
     def drop(self, source: str) -> None:
-        """Remove the lag of a source that is no longer served."""
+        """Remove the lag of a source that this process does not count any more."""
         for gauge in (self._lag_events, self._lag_seconds):
             with suppress(KeyError):  # it was never shown
                 gauge.remove(source)
@@ -155,9 +155,10 @@ class FeedFigures:
 
 
 def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
-    """Return the delay of the slowest clock; without events it is about the source's ``idle``.
+    """Return the seconds by which the slowest clock is behind; about ``idle`` without events.
 
-    A clock that has not started delays its first window until the fastest clock has passed it.
+    A clock that has not started is behind once the fastest clock has passed the close of its first
+    window.
     """
     moments = [one.moment for one in processors if one.moment >= 0]
     foremost = now * 1000 if source.clock == "broker" else max(moments, default=0)
@@ -169,10 +170,10 @@ LIVE_TOPIC_RETRY_SECONDS: Final = 5.0
 """Seconds before a missing live topic is looked up again."""
 
 CHANGELOG_WAIT_SECONDS: Final = 0.25
-"""Seconds that counts may wait for a transaction while no window closes."""
+"""Seconds that counts may wait to be committed while no window closes."""
 
 MERGING: Final = ""
-"""The key of merging among the sources, whose names are not empty."""
+"""The name of merging's engine; the other engines have source names, which are not empty."""
 
 
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
@@ -184,7 +185,7 @@ def feed_group(settings: Settings, topics: Topics, source: str) -> str:
 
 
 class FeedService:
-    """Runs until stopped or until an engine ends; starts engines as streams on live topics open."""
+    """Runs an engine for merging and one for each live topic with open standing streams."""
 
     def __init__(
         self,
@@ -232,11 +233,11 @@ class FeedService:
             engine.stop()
 
     async def run(self) -> None:
-        """Merge, and count every live topic with standing streams.
+        """Merge, and count every live topic with standing streams, until stopped.
 
         Raises:
-            MembershipLostError, StalledError: as engines do.
-            Exception: any failure of the control follower, which opens and closes streams.
+            MembershipLostError, StalledError: an engine raised it.
+            Exception: the control follower failed: no stream would begin or end any more.
         """
         self._follower.on_news = self._news.set
         following = asyncio.create_task(self._follower.run())
@@ -255,7 +256,7 @@ class FeedService:
             await asyncio.gather(*beside, *self._serving.values(), return_exceptions=True)
 
     async def _follow(self, following: asyncio.Task[None]) -> None:
-        """Start engines as sources get streams, until stopped; raise errors of engines and follower."""
+        """Start and retire engines until stopped; raise errors of engines and of the follower."""
         while not self._stopping.is_set():
             self._news.clear()
             sources = self.definitions.sources()
@@ -360,7 +361,7 @@ class FeedService:
         await engine.run()
 
     async def _first(self, *awaited: object) -> None:
-        """Wait for the first of these, or the order to stop."""
+        """Wait until one of these is done, or until the order to stop."""
         given = [asyncio.ensure_future(one) for one in awaited]  # type: ignore[call-overload]
         mine = [task for task, one in zip(given, awaited, strict=True) if task is not one]
         mine.append(asyncio.ensure_future(self._stopping.wait()))

@@ -1,4 +1,4 @@
-"""Services with the noise key: workers and the budget service. Feeds import none of this."""
+"""Builds the engines that need the noise key: worker and budget service. Feeds do not import it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Service:
 
     def __init__(self, role: RoleName, settings: Settings, key_file: Path | None, log: Path) -> None:
         """``key_file`` is None for a service that must not have the noise key."""
-        # Only explicit settings are passed on: a default is no choice, such as a replication factor of one.
+        # Defaults are not passed on: an explicit replication factor of one would count as a choice.
         given = {
             variable(name): str(value.get_secret_value() if isinstance(value, SecretStr) else value)
             for name, value in settings.model_dump(exclude_unset=True).items()
@@ -66,7 +66,7 @@ class Service:
         return self._process.poll()
 
     def kill(self) -> None:
-        """Kill it without warning, as a power cut would."""
+        """Kill it without an order to stop, as a power cut would."""
         self._process.kill()
         self._process.wait()
 
@@ -112,7 +112,7 @@ class Service:
 
 
 def started(arguments: Sequence[str], environment: Mapping[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start the command in a new session, with a pipe as its input."""
+    """Start ``sotto`` with these arguments in a new session, with a pipe as its standard input."""
     return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
         [sys.executable, "-P", "-m", "stream.cli", *arguments],
         stdin=subprocess.PIPE,
@@ -124,8 +124,9 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], log: Binar
 
 
 def _owners_alone(log: Path) -> BinaryIO:
+    """Open a log for appending; only its owner may read or write it."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)  # it may be there from an earlier version
+    os.fchmod(descriptor, 0o600)  # a log of an earlier version may have other permissions
     return os.fdopen(descriptor, "ab")
 
 
@@ -236,7 +237,7 @@ class Replicas:
             stdin=asyncio.subprocess.PIPE,
             stdout=sys.stderr,
             env=self.environment(number),
-            start_new_session=True,  # Ctrl-C reaches this process alone, which passes the order on.
+            start_new_session=True,  # Ctrl-C reaches only the parent, which passes the order on
         )
         log.info("process started", role=self._role, process=number, pid=process.pid)
         ended = asyncio.create_task(process.wait())

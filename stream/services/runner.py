@@ -54,7 +54,7 @@ async def guard_topics(settings: Settings, role: AclRole) -> None:
     """Refuse a role's topics if Kafka deletes records that must be kept; log other differences.
 
     Raises:
-        TopicsError: records that must be kept are deleted, by the settings in the message.
+        TopicsError: Kafka deletes such records because of the settings that the message names.
         KafkaError, TimeoutError: Kafka does not answer.
     """
     async with asyncio.timeout(CHECK_SECONDS):
@@ -89,7 +89,7 @@ log = get_logger("service")
 async def heartbeats(settings: Settings, role: EngineRole, started: float) -> None:
     """Write heartbeats to the status topic until cancelled, then a tombstone.
 
-    A heartbeat that fails is skipped, so that the service does not depend on it.
+    If a heartbeat fails, the next one is tried, so that the service does not depend on them.
     """
     is_shown = False
     while True:
@@ -115,6 +115,7 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
 
 
 async def _take_back(producer: Any, role: EngineRole) -> None:
+    """Delete this process's heartbeat."""
     try:
         async with asyncio.timeout(_LEAVING_SECONDS):
             await producer.send_and_wait(role.status, key=_key(role), value=None)
@@ -127,6 +128,7 @@ def _key(role: EngineRole) -> bytes:
 
 
 def _word(role: EngineRole, started: float) -> bytes:
+    """Encode a heartbeat."""
     status = MemberStatus(
         role=role.name, member=role.member, version=VERSION, started=started, memory=resident_bytes()
     )
@@ -143,7 +145,7 @@ def resident_bytes() -> int:
 
 
 SWITCH_SECONDS: Final = 0.0005
-"""Switch interval of threads, which delay the event loop; Python's default is 5 ms."""
+"""Longest time a busy thread keeps the event loop waiting; Python's default is 5 ms."""
 _ORDERS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -182,7 +184,7 @@ async def serve(
         find = partial(find_topics, settings, attempts=50, role=acls.AclRole(role))
         topics = await patiently(find, stopping, health.set_lack)
         await patiently(partial(guard_topics, settings, acls.AclRole(role)), stopping, health.set_lack)
-        gc.disable()  # until all is imported: it stays
+        gc.disable()  # while modules are imported: their objects are never freed
         engine = _service(role, settings, topics, key, health)
         column_reader.install()
         log.info("ready to begin", role=role, kernel="python" if compiled() is None else "compiled")
@@ -218,8 +220,7 @@ def install_stop_handlers(
     """Call ``stop`` at SIGTERM, SIGINT or, if requested, at the end of standard input.
 
     After ``seconds``, by default twice ``STOP_SECONDS``, the process exits by force: a stop may
-    wait for Kafka, and no second order may follow. The next owner completes the work, as after a
-    kill.
+    wait for Kafka without end. The next owner completes the work, as after a kill.
     """
     loop = asyncio.get_running_loop()
 

@@ -1,6 +1,7 @@
 """The worker: answers the queries of its partitions.
 
-The processor is imported on first use: clients without NumPy use the smaller modules.
+Order of reading: ``worker_processor``, ``hosted_streams``, ``admission``, ``families``,
+``answer_publishing``. Clients without NumPy use some modules, so the processor is imported lazily.
 """
 
 from __future__ import annotations

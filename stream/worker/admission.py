@@ -1,4 +1,7 @@
-"""Admits queries: decodes them, finds their streams, counts their rows, and rejects errors."""
+"""Admits queries: decodes them, finds their streams, resolves private numbers, rejects the invalid.
+
+A ``place`` is the index of a record in its batch; a ``slot`` is the number of a hosted stream.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ _REPEATED = Rejection("malformed", REPEATED)
 
 
 def decode_as(like: QueryForm, value: bytes, query: Any) -> Any:
-    """Decode a query in the form of its stream; unchanged if it has other fields."""
+    """Decode a query in its stream's form; return ``query`` if the value has other fields."""
     if like is _FULL_FORM:
         return in_full(value)
     try:
@@ -82,12 +85,12 @@ def each_once(value: bytes, query: Any) -> Any:
 
 
 def unfit(value: bytes | None) -> Rejection:
-    """Return the rejection of a missing, oversized or unreadable event."""
+    """Return the rejection for a missing, oversized or unreadable event."""
     return value.rejection if isinstance(value, Unread) else malformed(value)
 
 
 def malformed(value: bytes | None) -> Rejection:
-    """Return the model's rejection of an event that the fast decoder refused."""
+    """Return the pydantic model's rejection of an event that the fast decoder refused."""
     try:
         _query_codec.decode(
             replace_extreme_numbers(value) if value is not None and len(value) <= MAX_EVENT_BYTES else value
@@ -107,8 +110,8 @@ def _quotes_of_plain(row: Row) -> int:
 def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
     """Reject plain queries that repeat a field, and return the others.
 
-    Repeated fields are rare, so quotation marks are first counted over the whole batch: no query can
-    have fewer than its fields require.
+    Repeated fields are rare, so quotation marks are first counted over the whole batch: a query has
+    at least those of its fields, and more if it repeats one.
     """
     joined = np.frombuffer(b"".join([row[6] for row in rows]), dtype=np.uint8)
     least = 12 * len(rows) - 2 * [row[4] for row in rows].count(None)
@@ -129,8 +132,8 @@ def without_repeats(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> l
 class QueryBatch(Batch):
     """Decoded records, assigned to streams.
 
-    ``rows`` are the questions to plain streams; ``waiting`` has place, slot and query of the other
-    admitted questions, and ``shares`` the shares after them.
+    ``rows`` are the questions to plain streams. ``waiting`` has place, slot and query of each other
+    question that was not rejected, and ``shares`` are the fair shares after this batch.
     """
 
     rejected: list[tuple[int, Rejection]] = field(kw_only=True)
@@ -151,7 +154,7 @@ class AdmittedBatch:
 class Admission:
     """Reads the queries of one partition and resolves them to private numbers.
 
-    It changes no state. The processor sets ``shares``, those before the next records.
+    It changes no state. The processor sets ``shares`` to the fair shares before the next records.
     """
 
     def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:
@@ -213,7 +216,7 @@ class Admission:
         return QueryBatch(records, unknown, rejected=rejected, rows=found, waiting=waiting, shares=shares)
 
     def _work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """Charge a question's work to its stream's share; Rejection if there is no room."""
+        """Return a question's work and add it to its stream's share; Rejection without room."""
         work = self._workload.estimate(slot, query)
         # A feed never repeats the question of a window, so it must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING:
@@ -240,7 +243,7 @@ class Admission:
         return (rows if taken.all() else rows.picked(everything[taken])), everything[~taken]
 
     def admit(self, batch: QueryBatch) -> AdmittedBatch:
-        """Resolve the waiting questions in order."""
+        """Resolve the waiting questions to private numbers, in order."""
         rejected = batch.rejected.copy()
         asked: list[AdmittedQuestion] = []
         resolved: list[Row] = []
@@ -266,7 +269,7 @@ class Admission:
     def _resolve(self, slot: int, query: Any) -> Any:
         """Let the stream's family resolve a question; every private number comes from here.
 
-        The table of a refused stream may be wrong and that of an ended one released: neither is read.
+        No table is read for a refused or ended stream: it may be wrong, or already released.
         """
         streams = self._context.streams
         if not streams.sorts[slot] & STANDING and (query.window is not None or query.group is not None):

@@ -35,7 +35,7 @@ class Replies:
     def checkpoints(
         self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
     ) -> None:
-        """Write one changelog record per stream, with ``figures`` if they are already gathered."""
+        """Write one changelog record per stream; ``figures`` saves gathering the columns again."""
         if not len(slots):
             return
         if figures is None:
@@ -213,12 +213,12 @@ class Replies:
 
 
 def _alike(numbers: Column) -> Part:
-    """Encode integers, as a constant if all are equal."""
+    """Return integers as a part to encode; one constant if all are equal."""
     return b"%d" % numbers[0] if (numbers == numbers[0]).all() else numbers
 
 
 def _one_or_each(texts: Spans, which: npt.NDArray[np.uint8]) -> Part:
-    """Select each row's text, as a constant if all rows have the same."""
+    """Return each row's text as a part to encode; one constant if all rows have the same text."""
     return texts[int(which[0])] if (which == which[0]).all() else (texts, which.astype(np.int64))
 
 

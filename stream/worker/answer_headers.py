@@ -38,7 +38,7 @@ _CARRIED: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
 
 
 def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]) -> list[Message]:
-    """Add the requested headers to the answers, and drop empty answers."""
+    """Return the answers with the headers that their queries request, without None."""
     return [
         (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer
         for record, answer in zip(records, answers, strict=True)
@@ -47,7 +47,7 @@ def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Messa
 
 
 def answer_headers(topic: str, record: RecordLike, stream: bytes) -> Headers:
-    """Return the headers of an answer on ``topic``; none if the query has none of these.
+    """Return the headers of an answer on ``topic``; none if the query requests none.
 
     A query with ``ce_specversion`` 1.0 gets a CloudEvent whose id is the query's position. A
     well-formed ``traceparent`` is copied, together with a well-formed ``tracestate``; a repeated

@@ -1,4 +1,7 @@
-"""Publishes replies as answers, with checkpoints, updates and charges."""
+"""Publishes replies and verdicts as answers, with checkpoints, updates and charges.
+
+⊤ is a charged answer (``above``), and ⊥ a free one (``below``).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Publisher:
         answers: list[Message | None],
         outputs: Outputs,
     ) -> None:
-        """Answer questions of one family; ended streams answer ``halted``."""
+        """Answer questions of one family; streams that do not answer give ``halted``."""
         streams, columns = self._streams, self._streams.columns
         answering = {slot: streams.life.answers(slot) for slot in {one.slot for one in questions}}
         replies = iter(family.answer([one for one in questions if answering[one.slot]]))
@@ -64,10 +67,10 @@ class Publisher:
         costs: dict[int, _Cost],
         charged: dict[int, None],
     ) -> Message:
-        """Count and encode a reply; ``costs`` has each answered stream's cost until the next charge."""
+        """Count and encode a reply; ``costs`` keeps each stream's fields until its next charge."""
         streams, columns, slot = self._streams, self._streams.columns, one.slot
         if reply.refusal is not None:
-            # The question is valid, so that there is no dead letter.
+            # The question is valid, so it has no dead letter.
             return self._encoded(one, "rejected", reason=reply.refusal.reason, price=reply.price)
         index = int(columns.answered[slot])
         columns.answered[slot], columns.last_offset[slot] = index + 1, one.offset
@@ -123,13 +126,13 @@ _MOST_ENCODED: Final = 4096
 
 
 class ColumnPublisher:
-    """Publishes verdicts on whole batches."""
+    """Publishes a sparse vector family's verdicts on all questions of a batch at once."""
 
     def __init__(self, streams: HostedStreams, replies: Replies) -> None:
         self._streams = streams
         self._replies = replies
         self._encoded: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-        """Encoded answers without id, stream and index, by code, ⊤s given, ⊤s left and terms."""
+        """Encoded parts of answers around their index, by code, ⊤s given, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
         """Return the answers in order, and write the streams' new figures to ``outputs``."""
@@ -180,7 +183,7 @@ class ColumnPublisher:
         return MessageColumns(names, values if order is None else values.picked(order))
 
     def _apart(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """Number the rows whose text is not shared beyond their stream; the others have 0."""
+        """Return a number for each row whose text other streams cannot share, 0 for other rows."""
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
             extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)
@@ -191,7 +194,7 @@ class ColumnPublisher:
         return apart
 
     def _text(self, figures: tuple[int, ...], number: Number | None) -> tuple[bytes, bytes]:
-        """Encode an answer's text before and after its index; without index, all is before."""
+        """Return an answer's text before and after its index; the second is empty without index."""
         alike, (code, tops, left, terms_of, slot, index) = figures[:4], figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
         is_plain = code != HALTED and number is None and not extensions
@@ -254,12 +257,12 @@ class ColumnPublisher:
         else:
             columns.changed[slots[touched]] = True
             self._replies.checkpoints(outputs, slots[touched])
-        # The first answer costs the threshold's share and each ⊤ one more; later ⊥s are free.
+        # The first answer is charged for the threshold's noise, and each ⊤ once; later ⊥s are free.
         self._replies.charges(outputs, slots[first | (shown > 0) | ended])
 
 
 def _ends(rows: QuestionRows) -> Spans | None:
-    """Encode windows and groups, the end of answers; None if no row has any."""
+    """Encode the end of each answer, its window and group; None if no row has any."""
     if not rows.abouts:
         return None
     abouts = [rows.abouts.get(place) for place in rows.places.tolist()]

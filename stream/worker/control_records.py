@@ -18,7 +18,8 @@ from stream.worker.stream_definitions import Definition, DefinitionReader
 class Control:
     """Hosts and ends streams as control events say, and holds the tables in use.
 
-    ``heavy`` is true if any stream is not plain: a question may then take up to a second.
+    ``heavy`` is true if any stream reads a table or is no sparse vector: a question to it may take
+    up to a second.
     """
 
     def __init__(self, streams: HostedStreams, tables: TableStore, changelog: str) -> None:
@@ -32,7 +33,7 @@ class Control:
         self._unclaimed: Mapping[str, str] = {}
 
     def expect_none_of(self, unclaimed: Mapping[str, str]) -> None:
-        """Set the streams and incarnations that a restore found without a definition."""
+        """Set streams and incarnations of checkpoints for which a restore found no definition."""
         self._unclaimed = unclaimed
 
     def define(self, records: Sequence[RecordLike]) -> list[int]:
@@ -56,10 +57,11 @@ class Control:
         return slots + self._host(readable)
 
     def _host(self, definitions: Sequence[Definition]) -> list[int]:
-        """Host streams; TableMissedError if one was restored without its figures.
+        """Host streams; TableMissedError if the restore left out the checkpoint of one.
 
-        If a definition lies behind the end of the restore, compaction may have removed the earlier ones,
-        so the restore found figures without a stream. A fresh start would answer beyond the cutoff.
+        If a definition lies behind the end of the restore, compaction may have removed the earlier
+        ones, so the restore found a checkpoint without a stream. A fresh start would answer beyond
+        the cutoff.
         """
         if self._unclaimed and (
             missed := [one for one in definitions if self._unclaimed.get(one.stream) == one.incarnation]
@@ -78,24 +80,25 @@ class Control:
         return slots
 
     def _is_current(self, slot: int, definition: Definition) -> bool:
-        """Return whether the stream was neither extended nor renewed after this event."""
+        """Return whether the stream was neither extended nor refreshed after this event."""
         streams = self._streams
         known = len(streams.extensions.get(slot, ())) + streams.terms_at(slot).version
         return definition.incarnation == streams.incarnations[slot] and definition.rank >= known
 
     @property
     def repeatable(self) -> bool:
-        """Whether control and queries alone would give the same answers again.
+        """Whether the same control events and queries would give the same answers again.
 
-        The log does not record when a stream was extended or its data renewed: questions that it
-        answered with ``halted`` before an extension would now get an answer.
+        The log does not record between which questions a stream was extended or its table
+        refreshed: a question that it answered with ``halted`` before an extension would now get an
+        answer.
         """
         streams, state = self._streams, self._streams.columns.state
         changed = streams.extensions.keys() | streams.noise.renewed
         return not any(state[slot] == OPEN for slot in changed - self._pending.keys())
 
     def refuse_unfit(self, slots: npt.NDArray[np.intp]) -> None:
-        """Refuse streams without their noise key or table, and models of periods."""
+        """Refuse streams whose noise key or table this worker lacks, and models."""
         streams = self._streams
         keyless = streams.noise.keyless
         for slot in keyless.keys() & set(slots.tolist() if keyless else ()):
@@ -116,7 +119,7 @@ class Control:
                 for slot in slots[terms_of == index].tolist():
                     if slot not in keyless:
                         streams.life.refuse(slot, f"table: {error}")
-        # Only a renewed or ended stream can make a held table unnecessary.
+        # Only a refreshed or ended stream can make a held table unnecessary.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
         if renewed or not answering(streams.columns.picked(slots)).all():
             self._let_go()

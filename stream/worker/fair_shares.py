@@ -1,8 +1,8 @@
 """Estimates the work of questions, and divides a partition's work fairly among its streams.
 
 Estimates use public facts alone: a question's text, the declared attributes, the mechanism, and
-the number of rows if it is public. They ignore caches and let every question correct a
-hypothesis, so they are near the worst case and the same whenever the log is read again.
+the number of rows if it is public. They ignore caches and assume that every question corrects a
+hypothesis. So they are near the worst case, and equal whenever the log is read again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stream.tables.cache import RecentCache
 from stream.worker.families.family import Context, TableLetGoError
 
 SECOND: Final = 1_000_000_000
-"""Units of work per second: nanoseconds of one core of the machine of docs/performance.md."""
+"""Units of work per second: nanoseconds of one core of the machine in docs/performance.md."""
 
 PRIVATE_ROWS: Final = 1 << 20
 """Assumed number of rows if it is private, so that a refusal does not reveal it."""
@@ -91,7 +91,7 @@ _LITERALS_AT_MOST: Final = 8
 
 @dataclass(frozen=True)
 class _Facts:
-    """Facts that all questions on the same terms share."""
+    """Facts of a table that all questions on the same terms share."""
 
     rows: int
     named: Sequence[tuple[str, int]]
@@ -99,7 +99,7 @@ class _Facts:
 
     @cached_property
     def numbered(self) -> bool:
-        """Whether a name has a digit in it."""
+        """Whether an attribute's name has a digit in it."""
         return any(_number.search(name) for name, _ in self.named)
 
 
@@ -138,7 +138,7 @@ class Workload:
     def _estimated(
         self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts
     ) -> float:
-        """Estimate a question to an estimate; cached for texts that differ only in numbers."""
+        """Estimate the work of an estimate's question; cached for texts with other numbers."""
         fields: tuple[str, ...] = ()
         if query.sum is not None or query.mean is not None or query.group_by is not None:
             fields = tuple(name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
@@ -176,7 +176,7 @@ def _listed(query: Any) -> int:
 
 
 def _predicates(query: Any) -> list[str]:
-    """List the predicates of a question, without overlong ones, which are refused unread."""
+    """List the predicates of a question, without overlong ones, which are never parsed."""
     texts = [] if query.where is None else [query.where]
     if query.terms is not None or query.candidates is not None:
         parts = (*(query.terms or ()), *(query.candidates or ()))
@@ -217,14 +217,14 @@ def _estimated(
     grouped: bool,
     alone: bool = False,
 ) -> float:
-    """Estimate a fit, a marginal, and a question's weights over the cells that it names."""
+    """Estimate the work of a fit, a marginal and the weights over the attributes' cells."""
     folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
     named = [size for name, size in facts.named if name in folded]
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
     # A question with a requested error may be measured alone, so that the next needs a new fit.
     served = 1 if alone else _SERVED
     if facts.universe <= WHOLE_CELLS:
-        # All questions share one estimate of all cells, fitted at first and after each ⊤.
+        # All questions share one estimate of all cells, fitted at first and after each ⊤ (charge).
         fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
         work = FITTED * facts.universe * (1.0 if alone else fits)
     elif cells <= WHOLE_CELLS:
@@ -281,8 +281,9 @@ NO_LIMITS: Final = Limits(0, 1)
 class Shares:
     """The outstanding work of the streams of one partition, served in equal shares.
 
-    ``served`` is the work served so far to a stream that was always busy; ``due`` is its value when a
-    stream's outstanding work will be done. Both never decrease. ``queue`` orders streams by ``due``.
+    ``served`` is a virtual time: the work served so far to a stream that was always busy. ``due``
+    has, for each busy stream, the value of ``served`` at which its outstanding work will be done.
+    Neither ever decreases. ``queue`` orders streams by ``due``.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -294,7 +295,7 @@ class Shares:
         self.queue: list[tuple[int, int]] = []
 
     def resume(self, clock: int, served: int, due: Mapping[int, int]) -> None:
-        """Restore the figures of the changelog."""
+        """Restore the shares from the changelog."""
         self.clock, self.served = clock, served
         self.due = {slot: one for slot, one in due.items() if one > served}
         self.queue = sorted((one, slot) for slot, one in self.due.items())

@@ -1,7 +1,8 @@
 """The streams that one partition hosts.
 
-A million idle streams must fit one worker, and a batch over thousands of them uses whole-array
-operations. Hence each figure is a numpy column, and streams of equal terms share one object.
+A million idle streams must fit in one worker, and a batch over thousands of streams uses
+whole-array operations. Hence each figure is a numpy column, and streams of equal terms share one
+``StreamTerms``.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def answering(figures: StreamColumns) -> npt.NDArray[np.bool_]:
 class LifeCycle:
     """The states of a partition's streams.
 
-    ``reasons`` says by slot why a stream has ended or is refused; ``turns`` has the turn of a standing
-    stream's last answer.
+    ``reasons`` has by slot why a stream has ended or is refused; ``turns`` has by slot the ``turn``
+    (see ``About``) of a standing stream's last answer.
     """
 
     def __init__(self, columns: StreamColumns) -> None:
@@ -103,7 +104,7 @@ class LifeCycle:
         return True
 
     def refuse(self, slot: int, reason: str) -> None:
-        """Refuse a stream on this worker; without a checkpoint, as another worker may answer."""
+        """Refuse a stream on this worker. No checkpoint records it: another worker may answer."""
         self._columns.refused[slot] = True
         self._columns.changed[slot] = True
         self.reasons[slot] = reason
@@ -122,8 +123,8 @@ class HostedStreams:
     - ``names`` and ``texts``: the stream's name by slot, as text and as bytes.
     - ``kinds``: the name of the stream's family.
     - ``sorts``: ``PLAIN`` (a sparse vector over trusted values), ``STANDING``, both, or 0.
-    - ``extensions``: those of extended streams.
-    - ``unread``: streams without a slot, since this version cannot read their definitions.
+    - ``extensions``: the extensions of each extended stream.
+    - ``unread``: names of streams without a slot: this version cannot read their definitions.
     """
 
     def __init__(self, key: NoiseKey) -> None:
@@ -160,8 +161,8 @@ class HostedStreams:
     def host(self, definitions: Sequence[Definition]) -> list[int]:
         """Add or update streams and return their slots; a new incarnation starts with new figures.
 
-        The last definition of a stream counts, and within an incarnation the one with most extensions,
-        since extensions are never withdrawn.
+        The incarnation of a stream's last definition counts, and within it the definition with most
+        extensions, since extensions are never withdrawn.
         """
         slots: list[int] = []
         fresh: dict[int, Definition] = {}
@@ -203,7 +204,7 @@ class HostedStreams:
         self.life.revive(np.array([slot], dtype=np.intp))
 
     def _renew(self, slot: int, definition: Definition) -> None:
-        """Let a stream answer from a later version of its data, even if the old was refused."""
+        """Let a stream answer from a later version of its table, even if the old was refused."""
         columns, version = self.columns, self.terms[definition.terms].version
         if version > self.terms_at(slot).version:
             self._beginnings += 1
@@ -253,7 +254,7 @@ class HostedStreams:
         return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
-        """Return ρ + s of the round after ``tops`` ⊤s; constant if ρ is drawn once."""
+        """Return ρ + s (noise and shift) after ``tops`` ⊤s; constant if ρ is drawn only once."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
 
     def key(self, slot: int) -> bytes:
@@ -275,7 +276,7 @@ class HostedStreams:
         columns.changed[hosted] |= (columns.state[hosted] == OPEN) & unsure
 
     def reason(self, slot: int) -> str:
-        """Return why a stream does not answer."""
+        """Return the reason why a stream does not answer."""
         if (reason := self.life.reasons.get(slot)) is not None:
             return reason
         return exhausted_reason(self.terms_at(slot).calibration, int(self.columns.cutoff[slot]))

@@ -1,4 +1,4 @@
-"""Changelog records of hypotheses and estimates: one small record per ⊤."""
+"""Changelog records of hypotheses and estimates: one small record per ⊤ (charged answer)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream figures as numpy arrays, with one entry per slot."""
+"""The figures of streams (states, counters, limits) as numpy arrays with one entry per slot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Decodes stream definitions by the hundred thousand.
+"""Decodes stream definitions fast: a partition may have hundreds of thousands.
 
 A definition is a kilobyte, and thousands of streams share all of it but name, identity and
-threshold. The model validates each distinct shared part once and accepts equal bytes unread.
+threshold. Each distinct shared part is validated once by the pydantic model; definitions with an
+equal shared part skip this validation.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _tagged(model: type[BaseModel]) -> type[msgspec.Struct]:
 
 _MECHANISMS = tuple(_tagged(model) for model in get_args(get_args(Mechanism)[0]))
 
-# Names and identities are checked in bulk, the source's name with the shared part.
+# ``_well_formed`` checks names and identities; the source's name belongs to the shared part.
 _WireSpec = msgspec.defstruct(
     "Spec",
     [("stream", str), ("source", str), ("mechanism", Union[_MECHANISMS])],  # noqa: UP007  (built at run time)
@@ -93,9 +94,10 @@ _shared_of_mechanism = {
 
 
 class Definition(msgspec.Struct, frozen=True, gc=False):
-    """A control event: a stream, its identity, the number of its terms, and whether it may answer.
+    """A control event: a stream, its identity, its terms, and whether it may answer.
 
-    ``threshold`` is 0 unless the stream is a sparse vector; ``reason`` is None in an opening.
+    ``terms`` is an index in ``TermsTable``; ``threshold`` is 0 unless the stream is a sparse
+    vector; ``reason`` is None in an opening.
     """
 
     stream: str
@@ -111,7 +113,7 @@ class Definition(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> int:
-        """Order of the events of one incarnation; it grows with each extension and renewal."""
+        """Order of the events of one incarnation; it grows with each extension and refresh."""
         return len(self.extensions) + self.version
 
 
@@ -141,7 +143,7 @@ class DefinitionReader:
             or len(value) > MAX_RECORD_BYTES
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
-            # A repeated field has more quotation marks than the validated text.
+            # JSON with a field given twice has more quotation marks than the validated one.
             or value.count(b'"') != quotes + _count_quotes_of_reason(wire)
         ):
             return self._validated(value)
@@ -167,6 +169,7 @@ class DefinitionReader:
 
 
 def _count_quotes_of_reason(wire: Any) -> int:
+    """Count the quotation marks of the field ``reason``."""
     return 0 if wire.reason is msgspec.UNSET else 4 + wire.reason.count('"')
 
 

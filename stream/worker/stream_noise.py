@@ -21,7 +21,8 @@ _ROOM_AT_FIRST: Final = 64
 class StreamKeys:
     """Each stream's noise key, incarnation and digest, by slot.
 
-    ``keyless`` names the missing key of each stream without its key; such a stream never draws.
+    ``keyless`` has, by slot, the id of the key that a stream needs and this worker lacks; such a
+    stream never draws.
     """
 
     def __init__(self, key: NoiseKey, columns: StreamColumns) -> None:
@@ -58,7 +59,7 @@ class StreamKeys:
         return self._columns.texts("incarnation", slots)
 
     def renew(self, slot: int, version: int) -> None:
-        """Derive the noise of questions for another version of the data.
+        """Derive the noise of a stream's questions for another version of its table.
 
         A question whose first answer was not committed may be answered again from other data. It must
         not get the same noise: the two answers together would reveal how the data differ.
@@ -66,7 +67,7 @@ class StreamKeys:
         self._versions[slot] = version.to_bytes(8, "big") if version > FIRST_VERSION else b""
 
     def subkey(self, slot: int, role: DrawRole) -> bytes:
-        """Return a stream's key for one role; the threshold's is the same in all versions."""
+        """Return a stream's subkey for one role; the threshold's is the same in all versions."""
         version = b"" if role is DrawRole.THRESHOLD else self._versions.get(slot, b"")
         return stream_subkey(
             self._keys[self._key_of[slot]],
@@ -96,10 +97,10 @@ class StreamKeys:
 
     @property
     def renewed(self) -> KeysView[int]:
-        """The streams that answer from a later than the first version of their data."""
+        """Slots of the streams whose table was refreshed."""
         return self._versions.keys()
 
     def others(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of the streams whose key differs from the one of new streams."""
+        """Return a mask of the streams that use an older noise key than new streams do."""
         others: npt.NDArray[np.bool_] = self._key_of[: self._count] != 0
         return others

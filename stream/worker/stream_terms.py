@@ -1,4 +1,4 @@
-"""Terms that streams share, and the windows and groups of their questions."""
+"""The terms that many streams share, and the windows and groups of standing streams' questions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def about_of(query: Any, groups: QuestionGroups) -> About:
 
 
 def about_of_event(value: bytes | None) -> tuple[Any, Any]:
-    """Read window and group of an event that may be malformed; None if unreadable."""
+    """Return window and group of a possibly malformed event; both are None if unreadable."""
     if value is None or b'"window"' not in value:
         return None, None
     try:
@@ -107,7 +107,7 @@ def about_of_event(value: bytes | None) -> tuple[Any, Any]:
 
 
 def quotes_of(group: Mapping[str, Any] | None) -> int:
-    """Count the quotation marks of a window and a group without escaped ones."""
+    """Count the quotation marks of a window and a group in a query's JSON without escapes."""
     return 10 if group is None else 12 + 2 * len(group) + 2 * sum(isinstance(one, str) for one in group.values())
 
 
@@ -168,7 +168,7 @@ class StreamTerms:
 
     @property
     def sparse_vector(self) -> SparseVectorCalibration:
-        """The calibration of ⊤/⊥: the stream's, or the inner one of a hypothesis or estimate."""
+        """The calibration of above/below, which may be part of a hypothesis's or estimate's."""
         inner = self.calibration
         if inner.kind in {"hypothesis", "estimate"}:
             inner = inner.sparse_vector
@@ -199,21 +199,24 @@ class StreamTerms:
 
     @cached_property
     def threshold_noise(self) -> Sampler:
-        """The law of ρ."""
+        """The distribution of ρ, the noise of a threshold."""
         return threshold_sampler(self.sparse_vector)
 
     @cached_property
     def query_noise(self) -> Sampler:
-        """The law of ν."""
+        """The distribution of ν, the noise of a question's number in a comparison."""
         return query_sampler(self.sparse_vector)
 
     @cached_property
     def answer_noise(self) -> Sampler:
-        """The law of the fresh noise of numbers."""
+        """The distribution of the noise of a published number."""
         return answer_sampler(self.sparse_vector)
 
     def barriers(self, subkeys: Sequence[bytes], tops: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Draw ρ + s for each subkey and number of ⊤s, which is ignored if ρ is drawn once."""
+        """Draw the threshold's noise ρ plus the shift s for each subkey and number of ⊤s.
+
+        If ρ is drawn once, the numbers are ignored.
+        """
         rounds = np.asarray(tops, dtype=np.int64)
         if not self.sparse_vector.fresh_threshold:
             rounds = np.zeros_like(rounds)
@@ -221,7 +224,7 @@ class StreamTerms:
         return self.threshold_noise.draw(words, low) + self.sparse_vector.shift
 
     def spent(self, answered: int, tops: int, surplus: int = 0, extensions: Extensions = ()) -> Any:
-        """Return the realised cost after these answers and ⊤s, in the contract's form."""
+        """Return the realised cost after these answers and ⊤s (charged), in the contract's form."""
         key = (answered > 0, tops, surplus, extensions)
         if (amount := self._amounts.get(key)) is None:
             of = (self.calibration, self.source.accountant)
@@ -233,7 +236,7 @@ class StreamTerms:
 
 
 class TermsTable:
-    """The distinct terms of a partition's streams, by number."""
+    """The distinct terms of a partition's streams; ``all`` has them by index."""
 
     def __init__(self) -> None:
         self.all: list[StreamTerms] = []
@@ -241,7 +244,7 @@ class TermsTable:
         self._of_a_period: dict[str, EventsSource] = {}
 
     def index_of(self, definition: Control) -> int:
-        """Return the number of a definition's terms; new terms are added."""
+        """Return the index of a definition's terms; new terms are added."""
         mechanism = definition.spec.mechanism
         if isinstance(mechanism, AboveThreshold | NumericSparse):
             mechanism = mechanism.model_copy(update={"threshold": 0.0})

@@ -95,7 +95,7 @@ class QueryProcessor:
         return {self._topics.queries: progress.offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Apply control events; a stream that they end reports its last totals once."""
+        """Apply control events; each stream that they end writes its last totals once."""
         self._control.refuse_unfit(np.array(self._control.define(records), dtype=np.intp))
         return self._settle()
 
@@ -104,7 +104,7 @@ class QueryProcessor:
         return self.streams.refusals()
 
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
-        """Decode records: all, if no stream is heavy.
+        """Decode the records of one step: all of them if the processor is not ``heavy``.
 
         The tables are needed if a query names a stream that no control event has defined yet.
         """
@@ -144,7 +144,7 @@ class QueryProcessor:
         answers: list[Message | None],
         in_columns: Sequence[Message],
     ) -> Sequence[Message]:
-        """Merge the answers in the order of records and add headers; columns if possible."""
+        """Merge the answers in the order of records and add headers; keep columns if possible."""
         if not answers and isinstance(records, RecordColumns):
             return in_columns
         answers = answers or [None] * len(records)
@@ -153,7 +153,7 @@ class QueryProcessor:
         return enveloped(self._topics.answers, records, answers)
 
     def _charge(self, batch: QueryBatch) -> Sequence[int]:
-        """Adopt the shares after a batch and return the slots whose shares changed."""
+        """Keep the fair shares after a batch, and return the slots whose shares have changed."""
         shares = self._admission.shares = batch.shares
         charged = list(dict.fromkeys(slot for _, slot, _ in batch.waiting)) if self._limited else []
         for slot in charged:
@@ -248,6 +248,6 @@ class QueryProcessor:
         )
 
     def _halt(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
-        """Halt the open ones of some streams, and return their slots."""
+        """Halt streams, and return the slots of those whose state has changed."""
         end = self.streams.life.end
         return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)

@@ -24,7 +24,7 @@ CHECKPOINTS_AT_ONCE = 50_000
 _LEARNING = {"hypothesis", "estimate"}
 """Kinds of calibration whose streams write updates to the changelog."""
 
-# Incarnations are only compared with those of streams, so their form is not checked.
+# An incarnation is only compared with its stream's, so its form is not checked.
 _WireCheckpoint = msgspec.defstruct(
     "Checkpoint",
     [("incarnation", str)],
@@ -39,9 +39,10 @@ _decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
 
 
 class WorkerRestore:
-    """Collects records, and restores streams' definitions, figures and updates.
+    """Collects records, and restores streams' definitions, checkpoints and updates.
 
-    ``progress`` is the changelog's progress record, or None, and ``topic_ids`` are its headers.
+    ``progress`` is the changelog's progress record, or None, and ``topic_ids`` come from its
+    headers.
     """
 
     def __init__(self, control_topic: str, control: Control, streams: HostedStreams) -> None:
@@ -89,7 +90,7 @@ class WorkerRestore:
         self._control.define(records)
 
     def _take_checkpoints(self) -> None:
-        """Restore the collected figures; those of unknown streams wait for their definition."""
+        """Restore the collected checkpoints; they wait if their stream has no definition yet."""
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
