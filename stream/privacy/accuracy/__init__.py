@@ -1,1 +1,1 @@
-"""Accuracy: error bounds of mechanisms from the laws of their noise."""
+"""Accuracy: error bounds of mechanisms, computed from the laws of their noise."""

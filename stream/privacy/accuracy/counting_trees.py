@@ -1,13 +1,13 @@
 """Trees over the windows of a running count, which determine the noisy sums of each answer.
 
 A tree has one leaf for each number of windows t = 0 … T. Every branching has a left and a right
-part, and the sum of the windows that begin in the left part is a *node*, which is in the answer
-of each t in the right part. So an answer sums as many nodes as the path to its leaf turns right,
-and a window is in as many nodes as the path to its leaf turns left.
+part. The sum of the windows that begin in the left part is a *node*; it is used in the answer for
+each t in the right part. So the nodes in an answer are the right turns on the path to its leaf,
+and the nodes that contain a window are the left turns on the path to the window's leaf.
 
-Of all trees in which no window is in more than z nodes and no answer sums more than m, the
-largest has T = C(z + m, z) − 1 windows: its left part is the largest with z − 1 and m, its right
-part that with z and m − 1. The dyadic tree of Dwork, Naor, Pitassi and Rothblum (2010) and of
+Of all trees in which no window is in more than z nodes and no answer sums more than m, the largest
+has T = C(z + m, z) − 1 windows: its left part is the largest tree for z − 1 and m, its right part
+the largest tree for z and m − 1. The dyadic tree of Dwork, Naor, Pitassi and Rothblum (2010) and of
 Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1. Proof: docs/proofs/running-count.md.
 """
 
@@ -49,7 +49,7 @@ class CountingTree:
         return (self.steps + 1).bit_length() - 1 if self.shape == "dyadic" else _least_most(self)
 
     def nodes(self, windows: int) -> tuple[Node, ...]:
-        """Return the nodes of the sum of the first ``windows`` windows, in order."""
+        """Return the nodes that add up to the first ``windows`` windows, in order."""
         if not 0 <= windows <= self.steps:
             raise ValueError(f"the horizon is {self.steps} windows, not {windows}")
         found = []
@@ -64,29 +64,29 @@ class CountingTree:
         return tuple(found)
 
     def kept(self, windows: int) -> int:
-        """Count the nodes shared with ``windows - 1``; one more node holds the rest."""
+        """Count the nodes that the answer for ``windows - 1`` also has; the last node is new."""
         return len(self.nodes(windows)) - 1
 
     def _left(self, size: int, levels: int, most: int) -> int:
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
-        # The right part then needs all ``most`` nodes only if the left part does.
+        # With this size, the right part needs all ``most`` nodes only if the left part does too.
         return min(_leaves(levels - 1, most), size - max(1, _leaves(levels, most - 2)))
 
 
 def dyadic(steps: int) -> CountingTree:
-    """Return the dyadic tree; the nodes of t windows are the ones among t's binary digits."""
+    """Return the dyadic tree, in which t windows have one node for each binary digit 1 of t."""
     return CountingTree(steps, steps.bit_length(), "dyadic")
 
 
 def _leaves(levels: int, most: int) -> int:
-    """Return the most leaves with at most these turns to the left and to the right."""
+    """Return the most leaves of a tree with ``levels`` left and ``most`` right turns per path."""
     return math.comb(levels + most, levels) if most >= 0 else 0
 
 
 @lru_cache(maxsize=4096)
 def _least_most(tree: CountingTree) -> int:
-    """Return the least number of right turns that suffices for a balanced tree."""
+    """Return the fewest nodes per answer (right turns) with which a tree has enough leaves."""
     if tree.shape == "dyadic":
         return tree.levels
     low, high = 0, tree.steps
@@ -97,9 +97,9 @@ def _least_most(tree: CountingTree) -> int:
 
 
 def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
-    """Return the node sums for t windows from those for t − 1 and the t-th count.
+    """Return the node sums of t windows from the node sums of t − 1 windows and the t-th count.
 
-    ``kept`` is ``tree.kept(t)``; no other state of earlier windows is needed.
+    ``kept`` is ``tree.kept(t)``. The node sums are the only state that a running count needs.
     """
     if len(sums) < kept:
         raise ValueError(f"{kept} sums should stay, and there are {len(sums)}")
@@ -107,7 +107,7 @@ def following(sums: Sequence[int], kept: int, count: int) -> list[int]:
 
 
 def window_number(start_ms: int, first_ms: int, every_ms: int) -> int:
-    """Return the number of the window that begins at ``start_ms``, from 1; 0 if none does."""
+    """Return the number (from 1) of the window that begins at ``start_ms``; 0 if there is none."""
     number, rest = divmod(start_ms - first_ms, every_ms)
     return number + 1 if rest == 0 and number >= 0 else 0
 

@@ -1,12 +1,12 @@
-"""Tails of integer noise: single draws, sums and noisy selections; bounds on a probability.
+"""Tails of integer noise (single draws, sums, noisy selections), and Clopper-Pearson bounds.
 
-Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound); those of
-Gaussian noise are bounded by continuous noise (docs/noise.md, "Tails").
+Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound); tails of
+Gaussian noise are bounded by those of continuous noise (docs/noise.md, "Tails").
 
 With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0; two-sided noise (discrete
 Laplace) is the difference of two such draws, P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole
-steps. Each ``…_reach`` bounds the error with the requested probability, rounding errors of
-doubles included.
+steps. Each ``…_reach`` returns a bound that the error exceeds with probability ``beta`` at most,
+rounding errors of doubles included.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _ROUNDING = 1.0 + 1e-10
 _SPECIAL_ROUNDING = 1.0 + 1e-6
 """Margin for special functions, whose last digits are not guaranteed."""
 _MOST_TERMS = 1 << 18
-"""Longest sum over a noise's support that is computed to save one step of α."""
+"""Most values of a noise that are summed up to make α one step smaller."""
 
 
 def each_failure(beta: float, parts: int) -> float:
-    """Return the failure probability of each of ``parts`` parts, given any past."""
+    """Return p, the failure probability of a part given the past: 1 − (1 − p)^parts = ``beta``."""
     return -math.expm1(math.log1p(-beta) / parts)
 
 
 def two_sided_reach(rate: float, draws: int, beta: float) -> int:
-    """Return the least x that bounds ``draws`` two-sided draws with probability 1 − ``beta``."""
+    """Return the least x with P(some |draw| of ``draws`` two-sided draws > x) ≤ ``beta``."""
     allowed = each_failure(beta, draws)
     needed = math.log(2.0 / ((1.0 + math.exp(-rate)) * allowed)) / rate
     return max(0, math.ceil(needed * _ROUNDING) - 1)
 
 
 def one_sided_reach(rate: float, draws: int, beta: float) -> int:
-    """Return the least x that bounds ``draws`` one-sided draws with probability 1 − ``beta``."""
+    """Return the least x with P(some draw of ``draws`` one-sided draws > x) ≤ ``beta``."""
     needed = -math.log(each_failure(beta, draws)) / rate
     return max(0, math.ceil(needed * _ROUNDING) - 1)
 
@@ -70,9 +70,9 @@ def sum_tail(rate: float, terms: int, at_least: int) -> float:
 
 @lru_cache(maxsize=4096)
 def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
-    """Return the least x that bounds ``sums`` sums of ``terms`` two-sided draws.
+    """Return an x that no |sum| of ``sums`` sums of ``terms`` two-sided draws exceeds.
 
-    It holds with probability 1 − ``beta``. The sums may share draws: a union bound.
+    It holds with probability 1 − ``beta``, by a union bound: sums may share draws.
     """
     if terms == 1:
         return two_sided_reach(rate, sums, beta)
@@ -89,10 +89,10 @@ def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
 def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
     """Return the least x such that the chosen score is at most x below the best.
 
-    It holds with probability 1 − ``beta`` for all scores, with one-sided noise and ties to the
-    worse. The worst case is a single best score and all others x + 1 below: the selection fails
-    with probability 1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and h(q^x) for
-    h(y) = 1 − (1 − (1−y)^m) / (m·y).
+    It holds with probability 1 − ``beta`` for all scores, with one-sided noise, even if a tie
+    chooses the lower score. The worst case is a single best score and all others x + 1 below: the
+    selection fails with probability 1 − E[(1 − q^{G+x+1})^{m−1}], which lies between h(q^{x+1}) and
+    h(q^x) for h(y) = 1 − (1 − (1−y)^m) / (m·y).
     """
     if candidates == 1:
         return 0
@@ -104,7 +104,7 @@ def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _max_failure(math.exp(-middle), candidates) > allowed else (low, middle)
     reach = math.ceil(high * _ROUNDING / rate)
-    # The bounds on both sides are one step apart; a short sum decides between them.
+    # The bounds on both sides are one step apart; the exact sum, if short, decides between them.
     if reach > 0 and _max_failure_sum(rate, candidates, reach - 1) <= allowed:
         return reach - 1
     return reach
@@ -118,7 +118,7 @@ def _max_failure(y: float, candidates: int) -> float:
 
 
 def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
-    """Return 1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 if too long."""
+    """Return 1 − E[(1 − q^{G+x+1})^{m−1}] at x = ``error``, rounded up; 1 if it is too long."""
     terms = math.ceil(64.0 / rate)
     if terms > _MOST_TERMS:
         return 1.0
@@ -141,7 +141,7 @@ def exponential_reach(rate: float, candidates: int, beta: float) -> int:
 
 
 MOST_EXACT_TERMS = 512
-"""Longest sum with an exact tail; longer ones use Chernoff's bound."""
+"""Most draws of a sum whose tail is exact; the tail of more draws is Chernoff's bound."""
 
 SUM_ROUNDING = 1.0 + 1e-9
 """Margin above the rounding errors of a bound."""
@@ -160,7 +160,7 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
     half = 0.5 * rate
 
     def bound(fraction: float) -> float:
-        # s from the fraction r = sinh(s/2) / sinh(λ/2), in which the moment is simple.
+        # ``fraction`` is r; s follows from it.
         tilt = 2.0 * math.asinh(fraction * math.sinh(half))
         return (allowed - terms * math.log1p(-fraction * fraction)) / tilt
 
@@ -187,11 +187,11 @@ def least_bound(bound: Callable[[float], float]) -> float:
 
 
 _RIPPLE = 1.0 + 3e-13
-"""Largest ratio to the density of continuous noise, per draw of at least the least variance."""
+"""Each discrete draw (variance ≥ ``LEAST_VARIANCE``) raises a tail by at most this factor."""
 
 
 def variance_of(law: Symmetric) -> float:
-    """Return the variance of the continuous law of the same shape."""
+    """Return the variance of the continuous Laplace or Gaussian law with the same scale."""
     if isinstance(law, Gaussian):
         return float(law.variance)
     rate = float(law.rate)
@@ -200,7 +200,7 @@ def variance_of(law: Symmetric) -> float:
 
 @lru_cache(maxsize=4096)
 def reach(law: Symmetric, draws: int, beta: float) -> int:
-    """Return an x that bounds ``draws`` draws with probability 1 − ``beta``."""
+    """Return an x that no |draw| of ``draws`` draws exceeds, with probability 1 − ``beta``."""
     if isinstance(law, Gaussian):
         return math.ceil(math.sqrt(law.variance) * normal_reach(each_failure(beta, draws)))
     return two_sided_reach(float(law.rate), draws, beta)
@@ -225,7 +225,7 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool
 
 
 def normal_reach(failure: float) -> float:
-    """Return the deviations exceeded on either side with at most this probability."""
+    """Return z such that a normal variable is beyond ±z deviations with this probability."""
     return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
 
 

@@ -17,20 +17,20 @@ from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, least_bound, reach,
 from stream.privacy.noise import Symmetric, gaussian, sampler
 
 SUMS_SHARE = 0.1
-"""Share of β for sums of a histogram's cells; its single cells have the rest."""
+"""Share of β for sums of a histogram's cells; single cells have the rest of β."""
 
 
 def release_law(calibration: ReleaseCalibration) -> Symmetric:
-    """Return the law of each number's noise: Gaussian, or Laplace of rate ε per part over Δ."""
+    """Return the law of each number's noise: Gaussian, or Laplace with rate (ε of a part)/Δ."""
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2)
     return sampler("two_sided", Fraction(calibration.epsilon_part) / calibration.sensitivity_steps)
 
 
 def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
-    """Return the exact error of all cells of a histogram, for any number of questions.
+    """Return the exact error bound of all cells of a histogram, for any number of questions.
 
-    It fails with the share of β that sums do not use.
+    It fails with probability (1 − ``SUMS_SHARE``)·β.
     """
     return float(reach(release_law(calibration), universe, (1.0 - SUMS_SHARE) * calibration.beta))
 
@@ -38,10 +38,10 @@ def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
 def histogram_alpha(
     calibration: ReleaseCalibration, universe: int, cells: int, numbers: int = 1, *, whole: bool = True
 ) -> float:
-    """Bound the error of each of ``numbers`` numbers, sums of up to ``cells`` cells.
+    """Bound the error of each of ``numbers`` numbers that sum up to ``cells`` cells.
 
-    With probability 1 − β the answers to all ``expected_queries`` questions keep to their α. For
-    adaptive questions, too, a sum's error is at most that of its cells together.
+    With probability 1 − β no answer to the ``expected_queries`` questions exceeds its bound. If
+    questions are adaptive, only ``cells`` times the bound of a cell holds.
     """
     sums = numbers * calibration.expected_queries
     chosen = sum_alpha(release_law(calibration), cells, sums, SUMS_SHARE * calibration.beta, whole=whole)
@@ -60,7 +60,7 @@ CROSS_TALK_SHARE = 0.45
 """Share of β for the error from other cells."""
 
 NORM_SHARE = 0.1
-"""Share of β for the bound on the table's norm, once for all answers."""
+"""Share of β for the bound on the table's norm, which all answers use."""
 
 _LARGEST_TILT = 1.0
 """E e^{−tY} ≤ 1 − t + …: no quadratic bound is better beyond a tilt of 1."""
@@ -95,11 +95,12 @@ def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, 
 
 @lru_cache(maxsize=4096)
 def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta: float) -> float:
-    """Bound the error from other cells with probability 1 − ``beta`` over the matrix.
+    """Bound the error that other cells cause, with probability 1 − ``beta`` over the random matrix.
 
     ``norm`` is at least ‖D‖; each question names ``cells`` cells with weights of at most 1. One
-    cell's error is a sum of independent signs: ‖D‖·√(2 ln(2·sums/β) / T). That of m cells is at
-    most m times this, and ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] / θ.
+    cell's error is a sum of independent signs, at most ‖D‖·√(2 ln(2·sums/β) / T). The error of m
+    cells is at most m times this, and at most ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] /
+    θ.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     signs = cells * math.sqrt(2.0 * allowed)
@@ -119,7 +120,7 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
 
     With M = ‖D‖² + E v² the mean of one square, and E (u+v)⁴ ≤ 3M² + κ, κ = E v⁴ − 3(E v²)²,
     P(squares ≤ x) ≤ min_t exp(t·x/M + T·ln(1 − t + t²(3 + κ/M²)/2)), which falls as M grows.
-    Infinite if there are too few projections for a bound.
+    The result is infinite if there are too few projections for a bound.
     """
     q = math.exp(-rate)
     variance = 2.0 * q / (1.0 - q) ** 2
@@ -146,7 +147,7 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
 
 
 def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | None) -> float:
-    """Bound the table's norm from a release and from the number of rows, if public."""
+    """Bound the table's norm from a release and, if it is public, from the number of rows."""
     bound = norm_bound(_rate_of(calibration), calibration.parts, squares, NORM_SHARE * calibration.beta)
     # The norm is largest if all rows are in one cell.
     return bound if rows is None else min(bound, float(rows))
@@ -155,8 +156,8 @@ def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | N
 def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -> float:
     """Bound the error of a question of ``cells`` cells to a projection.
 
-    With probability 1 − β all ``expected_queries`` answers keep to theirs, the bound ``norm``
-    included.
+    With probability 1 − β no answer of ``expected_queries`` exceeds its bound; this includes the
+    probability that ``norm`` is exceeded.
     """
     beta = CROSS_TALK_SHARE * calibration.beta
     parts, sums = calibration.parts, calibration.expected_queries
@@ -164,7 +165,7 @@ def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -
 
 
 def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
-    """Return the noise part of ``projection_alpha``, known before the release."""
+    """Bound the noise in an answer, which is known before the release, unlike the rest."""
     beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
     return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
 

@@ -13,9 +13,10 @@ from stream.privacy.composition.refusals import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """The sensitivity of the numbers of all groups: ``each`` per group, ``together`` in ℓ₁.
+    """By how much one person changes the numbers of all groups.
 
-    At most ``numbers`` of them change; their ℓ₂ sensitivity is at most ``together``/√``spread``.
+    A person changes at most ``numbers`` of them, each by at most ``each`` and all by at most
+    ``together`` in the ℓ₁ norm. The ℓ₂ sensitivity is at most ``together``/√``spread``.
     """
 
     each: int
@@ -28,15 +29,16 @@ class Movement:
 class Setting:
     """The public facts of a source that a mechanism's plan depends on.
 
-    ``sensitivity_steps`` is the sensitivity of one query, in steps of ``grid``. ``sizes`` are
-    those of the mechanism's attributes, ``universe`` their number of cells (of groups, for a
-    standing stream). ``rows`` is the public number of rows: the table's if neighbors replace a
-    row, else the specification's. ``contributions`` bounds a person's events in a stream,
-    ``contribution`` a person's counted rows: the sensitivity is proportional to it. ``rounding``
-    bounds the change by rounding to the grid: half a step for feeds, 0 for tables. ``movement``
-    is the sensitivity of a window of a standing stream, ``horizon`` that of all windows of a
-    running count. ``disjoint`` is True if an answer's numbers count disjoint groups: a row is in
-    only one.
+    - ``sensitivity_steps``: sensitivity of one query, in steps of ``grid``.
+    - ``sizes``: number of values of each attribute of the mechanism; ``universe``: number of
+      cells or, for a standing stream, of groups.
+    - ``rows``: the table's number of rows if neighbors replace a row, else a public bound on it.
+    - ``contributions``: most events of a person in a stream; ``contribution``: most counted rows
+      of a person, to which the sensitivity is proportional.
+    - ``rounding``: largest change by rounding to the grid; half a step for feeds, 0 for tables.
+    - ``movement``: sensitivity of a window of a standing stream; ``horizon``: of all windows of a
+      running count.
+    - ``disjoint``: True if an answer's numbers count disjoint groups, so that a row is in one.
     """
 
     sensitivity_steps: int = 1
@@ -59,16 +61,16 @@ class Setting:
 
     @property
     def groups_steps(self) -> int:
-        """ℓ₁ sensitivity of all counts of disjoint cells; a replaced row changes two."""
+        """ℓ₁ sensitivity of all counts of disjoint cells; replacing a row changes two counts."""
         return self.contribution * (2 if self.neighbors == "replace" else 1)
 
 
 def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
     """Return the sensitivity of a window's numbers, one for each group.
 
-    All events of a person may lie in one group; in a count of people a person changes only the
-    group of the first event, by 1. Replacing a person changes each number by at most the distance
-    between the extremes that one person adds, and all of them together by what both add.
+    All events of a person may lie in one group. In a count of people, a person changes only the
+    group of the first event, by 1. Replacing a person removes one contribution and adds another:
+    a number changes by at most the largest minus the least contribution.
     """
     most, replaced = source.contribution, source.neighbors == "replace"
     people = 2 if replaced else 1
@@ -81,7 +83,7 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
     numbers = min(groups, people * most)
     if not replaced or groups == 1:
         return Movement(each, each, 1, numbers)
-    # Contributions of opposite signs may add up in one group; those of equal sign cancel there.
+    # In one group, changes add up if contributions may have opposite signs, else they cancel.
     spread = 1 if low < 0 < high else 2
     return Movement(each, 2 * most * farthest, spread, numbers)
 
@@ -89,9 +91,9 @@ def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Move
 def horizon(source: EventsSource, standing: StandingQuery) -> Movement:
     """Return the sensitivity of all windows and groups of a running count.
 
-    Windows must not overlap. At most ``total`` events of a person count; in a count of people,
-    one in each window of the person. They may all lie in one window and group. Raise RefusedError
-    without a bound.
+    Windows must not overlap. At most ``total`` events of a person count (in a count of people, one
+    in each window), and all may lie in one window and group. Raise RefusedError if the source has
+    no ``total``.
     """
     if source.total is None:
         raise RefusedError(
@@ -109,7 +111,7 @@ def horizon(source: EventsSource, standing: StandingQuery) -> Movement:
 def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]:
     """Return the least and the most that one event adds to a number.
 
-    A constant 0 has no sensitivity, but noise needs a scale.
+    If every event adds 0, the result is still 0 and 1, because noise needs a scale.
     """
     low, high = ends_of(source, standing.count) if isinstance(standing.count, SumOf) else (1, 1)
     return min(low, 0), max(high, 0 if low < 0 else 1)
@@ -149,7 +151,7 @@ def reach_of(grid: float) -> Decimal:
 
 
 def range_of(grid: float, minimum: float | None, maximum: float | None) -> tuple[Decimal, Decimal]:
-    """Return the range to which a feed's values are clamped: declared or default."""
+    """Return the range to which a feed's values are clamped: the declared or the default one."""
     end = min(LARGEST_NUMBER, reach_of(grid))
     return -end if minimum is None else shortest_decimal(minimum), end if maximum is None else shortest_decimal(
         maximum

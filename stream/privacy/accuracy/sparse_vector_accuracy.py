@@ -1,9 +1,9 @@
 """Exact accuracy of AboveThreshold and NumericSparse on the integer grid.
 
-The functions return rigorous upper bounds on the failure probability. A run fails at α if a query
-at T − α or lower is answered ⊤, or one at T + α or higher ⊥, or a number's error exceeds its
-bound. The bounds hold for every adaptive analyst, even one who sees the threshold noise;
-derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
+The functions return rigorous upper bounds on the failure probability. A run (all answers of a
+stream) fails at α if a query at T − α or lower is answered ⊤, or a query at T + α or higher is
+answered ⊥, or a number's error exceeds its bound. The bounds hold for every adaptive analyst, even
+one who sees the threshold noise; derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
 ``docs/proofs/numeric-sparse.md``. They refine the union bounds of Dwork & Roth 2014, Theorems
 3.24, 3.26 and 3.28.
 """
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     Values = TypeVar("Values", Floats, Integers)
 
 LARGEST_STEPS = 2**60
-"""Largest error, shift or noise in steps that is computed in 64-bit integers."""
+"""Largest error, shift or noise, in steps, that 64-bit arithmetic handles."""
 
 DEFAULT_BLOCKS = 1024
-"""Number of blocks of the threshold noise; more blocks give tighter bounds."""
+"""Number of blocks into which threshold noise is divided; more blocks give tighter bounds."""
 
 _IMPOSSIBLE = -1e30
-"""Stands for ln 0, because differences of minus infinity are not numbers."""
+"""Stands for ln 0, because the difference of two minus infinities is NaN."""
 _ROUNDING = 1.0 + 1e-7
 """Margin above all rounding errors; cancellation costs at most 4 of 16 digits."""
 _LINEAR_BELOW = 1e-4
-"""Below this conditional failure a block's worse end is used, to avoid cancellation."""
+"""If a block's failure probability is below this, its worse end is used, to avoid cancellation."""
 _ALPHA_RESOLUTION = 2**20
 
 
@@ -52,8 +52,8 @@ class RunLayout:
 
     The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh`` the threshold noise is
     drawn again after each of at most ``tops`` ⊤s. At most ``queries`` queries are asked, ⊤s
-    included. The error of ``fresh`` numbers, with noise of ``answer_rate``, may be
-    ``answer_ratio``·α, that of ``gap`` numbers α.
+    included. If ``numbers`` is ``fresh``, they have noise of ``answer_rate`` and their error may
+    be ``answer_ratio``·α; if it is ``gap``, their error may be α.
     """
 
     one_sided: bool
@@ -68,17 +68,17 @@ class RunLayout:
 
 
 def rates_of(calibration: SparseVectorCalibration) -> tuple[float, float]:
-    """Return the rates (threshold noise, query noise) per step of a calibration."""
+    """Return the rates of threshold noise and query noise, per step."""
     per_round = 1 if calibration.fresh_threshold else calibration.cutoff
     width = (1 if calibration.monotone else 2) * per_round * calibration.sensitivity_steps
     return calibration.epsilon_threshold / calibration.sensitivity_steps, calibration.epsilon_query / width
 
 
 def lean_of(calibration: SparseVectorCalibration) -> float:
-    """Return the mean bias of a ``gap`` far above the threshold: s + Eρ − Eν.
+    """Return how much too low a ``gap`` number far above the threshold is on average: s + Eρ − Eν.
 
-    It is a public constant (``docs/proofs/numeric-sparse.md``, Accuracy), 0 for two-sided noise,
-    and α includes it.
+    It is a public constant (``docs/proofs/numeric-sparse.md``, Accuracy) and α includes it. With
+    two-sided noise Eρ = Eν = 0, so that only the shift s is left.
     """
     if calibration.noise != "one_sided":
         return calibration.shift * calibration.grid
@@ -87,7 +87,7 @@ def lean_of(calibration: SparseVectorCalibration) -> float:
 
 
 def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> RunLayout:
-    """Return a calibration's layout for its planned number of queries."""
+    """Return the layout of a run with a calibration and its planned number of queries."""
     threshold_rate, query_rate = rates_of(calibration)
     tops = min(calibration.cutoff, calibration.expected_queries)
     return RunLayout(
@@ -104,9 +104,9 @@ def layout_of(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -
 
 
 def exact_alpha(calibration: SparseVectorCalibration) -> float:
-    """Return the least error, in the query's unit, that holds with probability 1 − β.
+    """Return the least error bound, in the query's unit, that holds with probability 1 − β.
 
-    For the textbook's constants this is far below the theorem's ``calibration.alpha``.
+    For the textbook's calibration it is far below ``calibration.alpha``, the theorem's bound.
     """
     steps = alpha_of(layout_of(calibration), calibration.shift, calibration.beta)
     return steps * calibration.grid
@@ -146,20 +146,21 @@ def alpha_of(
 
 
 def negligible(layout: RunLayout, beta: float) -> float:
-    """Return a mass of threshold noise that may count as failure without effect on ``beta``."""
+    """Return a probability of threshold noise so small that it may count as failure."""
     return max(1e-6 * beta / (layout.tops if layout.fresh else 1), 1e-305)
 
 
 def failure_bound(
     layout: RunLayout, alpha: int, shift: int, *, blocks: int = DEFAULT_BLOCKS, tail: float = 1e-18
 ) -> float:
-    """Bound the probability that a run's error exceeds the allowed one at ``alpha`` steps.
+    """Bound the probability that a run fails at ``alpha`` steps.
 
-    Decisions first. With ρ, ν the threshold's and a query's noise, F(x) = P(ν < x), S(x) = P(ν >=
-    x), k queries and h = min(c, k) ⊤s, it bounds from above
+    For decisions, with ρ, ν the noise of the threshold and of a query, F(x) = P(ν < x),
+    S(x) = P(ν >= x), k queries and h = min(c, k) ⊤s, it is an upper bound of
 
     * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if one threshold serves the whole run,
-    * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by a new one.
+    * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent thresholds if each ⊤ is followed by
+    a new one.
 
     Both are exact except for the ``blocks`` of ρ and the ``tail`` mass, which counts as failure.
     If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail independently of
@@ -186,7 +187,7 @@ def failure_bound(
 
 
 def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Floats:
-    """Return ln of the probability that a ⊤ is right, and its gap within bounds, given ρ."""
+    """Return ln P(a high query is ⊤, with its ``gap`` number within α) for each ρ in ``nodes``."""
     log_high = _log_at_least(layout, nodes + (shift - alpha))
     if layout.numbers == "gap":
         log_high += _log_complement(_log_at_least(layout, nodes + (alpha + shift)) - log_high)
@@ -194,9 +195,9 @@ def _log_above(layout: RunLayout, alpha: int, shift: int, nodes: Integers) -> Fl
 
 
 def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
-    """Return about where two functions cross inside a block.
+    """Return approximate points at which two functions cross inside a block.
 
-    Their minimum has a kink there, over which a chord would be loose.
+    Their minimum has a kink there; a chord across a kink would be a loose bound.
     """
     apart = first - second
     places = np.flatnonzero((apart[:-1] < 0.0) != (apart[1:] < 0.0))
@@ -207,7 +208,7 @@ def _crossing(nodes: Integers, first: Floats, second: Floats) -> Integers:
 
 
 def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high: Floats) -> float:
-    """Return the bound over independent thresholds, by the law of their minimum."""
+    """Return the failure bound with a new threshold after each ⊤, by the law of the least ρ."""
     mass_below, mass_above = _tails(layout, nodes)
     mass, failures = _block_failures(layout, nodes, log_high)
     # missing[i] = 1 − W(z_i), where W(z) = E[S(−α+ρ+s); ρ >= z] bounds "ρ >= z and the high query passes".
@@ -224,7 +225,7 @@ def _fresh_failure(layout: RunLayout, nodes: Integers, log_low: Floats, log_high
 
 
 def _nodes(layout: RunLayout, alpha: int, shift: int, blocks: int, tail: float) -> Integers:
-    """Return the block ends of the threshold noise: equidistant, plus the kinks of logarithms."""
+    """Return the ends of the blocks of threshold noise: equidistant, and kinks of ln F and ln S."""
     reach = math.ceil(-math.log(tail) / layout.threshold_rate) + 1
     if reach > LARGEST_STEPS:
         raise AccuracyError("the threshold noise needs more than 2^60 grid steps at this β; use a coarser grid")
@@ -317,6 +318,6 @@ def _block_failures(layout: RunLayout, nodes: Integers, log_success: Floats) -> 
     success = np.exp(np.maximum(first, final)) * np.expm1(-decay * count) / np.expm1(-decay)
 
     worst = mass * -np.expm1(np.minimum(log_success[:-1], at_last))
-    # For rare failures the difference would cancel; the block's worst point is accurate enough.
+    # For rare failures the difference would lose its digits; use the block's worst point.
     failures = np.where(worst < _LINEAR_BELOW * mass, worst, np.clip(mass - success, 0.0, worst))
     return mass, failures

@@ -1,1 +1,1 @@
-"""Composition: what rounds, releases and streams cost together, in exact arithmetic."""
+"""Composition: exact total (ε, δ) of several rounds, releases and streams."""

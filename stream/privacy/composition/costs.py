@@ -1,9 +1,9 @@
 """Costs of streams, in exact integers.
 
-A budget is the decimal that the operator wrote, rounded down to whole units; a cost is the exact
-value of the double that noise is drawn by, rounded up. So no sum of grants exceeds a budget by
-rounding. Plans stay at or below the requested decimal, rounded down to a number of digits at
-which n equal parts of a budget fit it (``affordable_epsilon``, ``affordable_delta``; proof in
+A budget is the decimal that the operator wrote, rounded down to whole units. A cost is the exact
+value of the double from which the noise scale is computed, rounded up. So rounding never makes a
+sum of grants exceed a budget. Plans round a requested decimal down so far that n equal parts of a
+budget fit into it (``affordable_epsilon``, ``affordable_delta``; proof in
 docs/proofs/composition.md, "Equal parts").
 """
 
@@ -25,15 +25,15 @@ from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
 
 
 def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
-    """Count the charged answers that a grant pays for; 0 if one charge pays for all."""
+    """Count the charged answers that a grant pays for; 0 if one charge pays for all answers."""
     return calibration.cutoff + sum(extension.answers for extension in extensions)
 
 
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
-    """Return the probability with which the promise may fail for all granted answers.
+    """Return the probability with which the error bound may fail for some charged answer.
 
-    It is β for each ``cutoff`` charged answers. If it is 1 or more, nothing is promised for all of
-    them; for the first ``cutoff`` the promise is unchanged.
+    It grows by β with every ``cutoff`` charged answers. If it is 1 or more, nothing is promised
+    for all of them; for the first ``cutoff`` the promise is unchanged.
     """
     if not extensions:
         return calibration.beta
@@ -45,9 +45,9 @@ EPSILON_UNITS = 10**12
 DELTA_UNITS = 10**30
 """Units per 1 of δ."""
 DELTA_DIGITS = 12
-"""Significant digits of a δ that a plan keeps to; δ may be far smaller than any fixed step."""
+"""Significant digits of the δ of a plan; a fixed step would be too coarse for a small δ."""
 PARTS = 1 << 20
-"""Parts of one ordinary charged answer, the unit of an answer's price."""
+"""Parts into which an ordinary charge is divided; prices are whole parts."""
 
 
 def whole_left(cutoff: int, tops: int, surplus: int) -> int:
@@ -59,16 +59,17 @@ def whole_left(cutoff: int, tops: int, surplus: int) -> int:
 
 
 def shown_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
-    """Return the state that is shown; ``left`` counts the ordinary answers still paid for.
+    """Return the state to display; ``left`` counts the ordinary answers still paid for.
 
-    A stream with none left is exhausted, although the rest of its grant may pay for a question
-    with an ``alpha`` that costs less. A stream that answers ``beyond`` its charges stays open.
+    A stream with 0 left is shown as exhausted, although the rest of its grant may pay for a
+    question with a larger ``alpha``. A stream that still answers without charges (``beyond``)
+    stays open.
     """
     return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
 
 
 def shown_grant(record: GrantRecord) -> GrantRecord:
-    """Return a grant with the state of its stream that is shown."""
+    """Return a grant with the state to display."""
     if record.state != "open" or record.ending is not None or not record.calibration.cutoff:
         return record
     left = whole_left(charged_answers(record.calibration, record.extensions), record.tops, record.surplus)
@@ -78,10 +79,11 @@ def shown_grant(record: GrantRecord) -> GrantRecord:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An exact amount: ``loss`` (ε, basic composition) and ``rho`` in 10⁻¹², ``delta`` in 10⁻³⁰.
+    """An exact cost or budget, in units: 10⁻¹² of ε (``loss``) and of ``rho``, 10⁻³⁰ of ``delta``.
 
-    ``rho`` is 0 under ``pure``, ``delta`` under ``zcdp``. ``unbounded`` counts the streams with
-    Gaussian noise, whose ε by basic composition is infinite; ``loss`` holds their other parts.
+    ``loss`` is added up by basic composition. Under ``pure``, ``rho`` is 0; under ``zcdp``,
+    ``delta`` is 0. ``unbounded`` counts the streams with Gaussian noise, whose ε by basic
+    composition is infinite; ``loss`` holds the ε of their other noise.
     """
 
     loss: int = 0
@@ -124,7 +126,7 @@ NOTHING = Cost()
 
 
 class BudgetTerms(Protocol):
-    """The terms of a budget, as sources and populations declare them."""
+    """The fields of a source or population that define its budget."""
 
     @property
     def epsilon(self) -> float: ...  # noqa: D102
@@ -139,9 +141,9 @@ class BudgetTerms(Protocol):
 def fits(cost: Cost, left: Cost, accountant: str) -> bool:
     """Return True if the remaining budget pays for a cost.
 
-    Under ``zcdp`` one of the two ways of composition is enough: docs/proofs/composition.md,
-    "Either way", proves that each transcript ends within the source's (ε, δ) by one of them. A
-    stream with Gaussian noise is bounded by ρ alone, and then so are all others.
+    Under ``zcdp`` either the sum of ε or the sum of ρ must fit: docs/proofs/composition.md,
+    "Either way", proves that each transcript ends within the source's (ε, δ) by one of them. As
+    soon as one stream has Gaussian noise, only ρ counts.
     """
     if accountant == "zcdp":
         added_up = cost.loss <= left.loss and cost.unbounded <= left.unbounded
@@ -150,7 +152,7 @@ def fits(cost: Cost, left: Cost, accountant: str) -> bool:
 
 
 def shortest_decimal(value: float) -> Decimal:
-    """Return the shortest decimal that has a double as its nearest one: 0.1 for 0.1."""
+    """Return the shortest decimal to which this double is the nearest: 0.1 for 0.1."""
     return Decimal(repr(float(value)))
 
 
@@ -173,7 +175,7 @@ def affordable_delta(value: float) -> float:
 
 
 def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
-    """Round down to a multiple of the step; keep a value below one step."""
+    """Round down to a multiple of ``step``; return a value below one step unchanged."""
     return value // step * step or value
 
 
@@ -181,9 +183,10 @@ def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
 def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = False) -> Cost:
     """Return the most that a stream may spend.
 
-    Under ``pure`` this is its (ε, δ), with δ = 0 if basic composition of the parts gives ε. Under
-    ``zcdp`` it is the sum of the parts, and Σ ε²/2 over them (Bun & Steinke 2016, Proposition
-    1.4, Lemma 1.7) plus the ρ of Gaussian noise. ``uneven`` charges are together one pure part.
+    Under ``pure`` this is its (ε, δ), with δ = 0 if basic composition of its pure parts gives ε.
+    Under ``zcdp`` it is the sum of their ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
+    Proposition 1.4, Lemma 1.7) plus the ρ of Gaussian noise. With ``uneven`` prices
+    (`stream.privacy.planning.prices.are_uneven`) all charges together are one part.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
@@ -207,11 +210,11 @@ def realised_cost(
     *,
     uneven: bool = False,
 ) -> Cost:
-    """Return the amount that a transcript has provably spent; NOTHING before the first answer.
+    """Return an upper bound of what a stream has spent; NOTHING before the first answer.
 
-    Charged answers have cost ``surplus`` parts more than ``tops`` ordinary charges. Losses count
-    by basic composition; ρ, and an (ε, δ) by optimal composition, count in full, those of an
-    extension as soon as it may have been used.
+    The ``tops`` charged answers have cost ``surplus`` parts more than as many ordinary charges.
+    Losses add up by basic composition. ρ, and an (ε, δ) by optimal composition, count in full; an
+    extension counts as soon as it may have been used.
     """
     full = stream_cost(calibration, accountant, uneven=uneven)
     if answered == 0:
@@ -239,10 +242,11 @@ def extension_cost(
 ) -> Cost:
     """Return the most that an extension may spend after ``start`` charged answers.
 
-    Under ``pure`` its charges are added up, or composed optimally apart from the rest. Under
-    ``zcdp`` independent charges count as in the opening. A threshold drawn once ties them to all
-    earlier charges, and so does one sum for ``uneven`` charges: given that, they are pure with
-    twice the loss so far plus their own. Proofs: docs/proofs/composition.md, "Extensions".
+    Under ``pure`` its charges are added up, or composed optimally without the rest of the stream.
+    Under ``zcdp`` independent charges count as in the opening. If they depend on earlier charges,
+    through a threshold drawn once or because ``uneven`` charges are one part, then the extension,
+    given the past, is pure with twice the earlier loss plus its own. Proofs:
+    docs/proofs/composition.md, "Extensions".
     """
     parts = losses(calibration)
     loss = extension.answers * parts.further
@@ -271,9 +275,10 @@ def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions
 def _realised_extension(
     calibration: Calibration, accountant: str, extension: Extension, start: int, charges: Fraction, *, uneven: bool
 ) -> Cost:
-    """Return the spent part of an extension after ``charges`` charged answers.
+    """Return the spent part of an extension after ``charges`` ordinary charges.
 
-    It starts with the first answer for which the ``start`` earlier charges do not pay.
+    An extension may be in use as soon as less than one of the ``start`` earlier charges is left,
+    because answers without a charge may then use it. An ``AnswersCalibration`` has no such answers.
     """
     free = not isinstance(calibration, AnswersCalibration)
     if charges <= start - free:
@@ -299,9 +304,9 @@ def total_budget(terms: BudgetTerms) -> Cost:
 
 
 def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:
-    """Convert a cost to an amount; under Gaussian noise with the ε that ρ implies at δ.
+    """Convert a cost to an amount.
 
-    If Gaussian noise leaves ρ alone, the amount has the ε that ρ implies at the budget's δ.
+    With Gaussian noise, its ε is the one that ρ implies at the budget's δ.
     """
     return _amount(cost, terms.delta, terms.accountant)
 

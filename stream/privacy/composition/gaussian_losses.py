@@ -1,10 +1,11 @@
 """Composition of discrete Gaussian noise: ρ and (ε, δ) of adaptively chosen measurements.
 
-A number that one person moves by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is
-π/2-zCDP. For N of them with precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)),
+A number that one person changes by Δ, with noise N_ℤ(0, σ²), has *precision* π = Δ²/σ² and is
+π/2-zCDP. For N numbers with precisions πᵢ, c = Σπᵢ/2 and v = Σπᵢ(1 + T/(σᵢ² − T)),
 docs/proofs/composition.md proves for every T below all variances that
 
-    δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1} e^{−2π²Tj²},
+    δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1}
+    e^{−2π²Tj²},
 
 which is the δ of continuous Gaussian noise except for T and η. It is computed in decimal
 arithmetic and rounded up.
@@ -30,7 +31,7 @@ SMOOTHINGS: Final = (
     (Fraction(1), Decimal("5.4e-9")),
     (Fraction(3, 2), Decimal("3e-13")),
 )
-"""Values of T, each with an upper bound of its η; the smallest bound on δ holds."""
+"""Values of T, each with an upper bound of its η; the smallest resulting bound on δ is used."""
 
 _DIGITS: Final = 60
 _MARGIN: Final = 1 + Decimal("1e-25")
@@ -46,7 +47,10 @@ _LARGEST_LOG: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """``count`` numbers with noise of one variance and ℓ₂ sensitivity √``squared`` each."""
+    """``count`` numbers with noise of one variance and ℓ₂ sensitivity √``squared`` each.
+
+    ``squared`` is 0 for numbers whose sensitivity another entry contains: they only add noise.
+    """
 
     count: int
     squared: int
@@ -96,8 +100,8 @@ def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ri
 def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -> float:
     """Return nearly the least factor by which noise must be widened to be (ε, δ)-DP.
 
-    ``gaussian_delta`` of ``widened`` by the returned factor does not exceed δ. Infinite if ε or δ
-    is not above 0.
+    With deviations multiplied by the returned factor (``widened``), ``gaussian_delta`` is at most
+    δ. The factor is infinite if ε or δ is not above 0.
     """
     if epsilon <= 0 or delta <= 0:
         return math.inf
@@ -116,7 +120,7 @@ def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -
 
 @lru_cache(maxsize=4096)
 def rough_epsilon(precision: float, delta: float) -> float:
-    """Return ε at δ of continuous Gaussian noise, in doubles; planners start searches there."""
+    """Return an approximate ε at δ, that of continuous Gaussian noise; planners search with it."""
     half, root = 0.5 * precision, math.sqrt(precision)
 
     def beyond(epsilon: float) -> float:
@@ -170,7 +174,7 @@ def _tail(z: Decimal) -> Decimal:
 
 
 def _series(z: Decimal) -> Decimal:
-    """z + z³/3 + z⁵/15 + …, for z below 1."""
+    """Return z + z³/3 + z⁵/15 + …, for z below 1."""
     term = total = z
     odd = 1
     while total + term != total:
@@ -181,7 +185,7 @@ def _series(z: Decimal) -> Decimal:
 
 
 def _mills(z: Decimal, terms: int) -> Decimal:
-    """A convergent of (1 − Φ(z))/φ(z) = 1/(z + 1/(z + 2/(z + 3/(z + …)))) (Laplace)."""
+    """Return a convergent of (1 − Φ(z))/φ(z) = 1/(z + 1/(z + 2/(z + 3/(z + …)))) (Laplace)."""
     value = z
     for number in range(terms, 0, -1):
         value = z + number / value
@@ -251,7 +255,7 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
 
 
 def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
-    """Return the maximum over α − 1 > 0 of a unimodal function, located in doubles first.
+    """Return the maximum of a unimodal function of the Rényi order α > 1, located in doubles first.
 
     For fixed ρ, ln δ is convex in α, so that the admissible α for a given ρ or ε form an
     interval.
@@ -276,13 +280,13 @@ def _best(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) 
 
 
 def _rough_log_terms(less_one: float, log_delta: float) -> float:
-    """ln δ + ln(α−1) − α ln(1 − 1/α) in doubles."""
+    """Return ln δ + ln(α−1) − α ln(1 − 1/α) in doubles."""
     order = 1.0 + less_one
     return log_delta + math.log(less_one) + order * math.log1p(1.0 / less_one)
 
 
 def _log_terms(less_one: Decimal, log_delta: Decimal) -> Decimal:
-    """ln δ + ln(α−1) − α ln(1 − 1/α), where 1 − 1/α = (α−1)/α."""
+    """Return ln δ + ln(α−1) − α ln(1 − 1/α), where 1 − 1/α = (α−1)/α."""
     order = 1 + less_one
     log_less_one = less_one.ln()
     return log_delta + log_less_one + order * (order.ln() - log_less_one)

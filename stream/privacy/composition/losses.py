@@ -1,6 +1,6 @@
-"""Privacy losses of calibrations: their pure mechanisms and their Gaussian noise.
+"""Privacy losses of calibrations: the ε of their pure mechanisms, and their Gaussian noise.
 
-It includes the noise rate and the loss of the numbers that ``numeric_sparse`` publishes with a ⊤.
+The numbers that ``numeric_sparse`` publishes with a ⊤ have their noise rate and loss here too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Number = TypeVar("_Number", Fraction, float)
 
 
 def answer_rate(calibration: SparseVectorCalibration) -> float:
-    """Return the rate of η per step, ε3/(cΔ), with c = 1 if each ⊤ ends a round.
+    """Return the noise rate of a ⊤'s number, ε3/(cΔ) per step; c = 1 if each ⊤ ends a round.
 
     It is 0 if numbers have no separate noise.
     """
@@ -35,20 +35,20 @@ def answer_rate(calibration: SparseVectorCalibration) -> float:
 
 
 def tops_epsilon(threshold: _Number, query: _Number, answer: _Number, *, monotone: bool) -> _Number:
-    """Return the loss of c ⊤s with their numbers beyond ε1: ε2 + ε3, less if monotone.
+    """Return the loss of c ⊤s with their numbers, without the ε1 of the threshold: ε2 + ε3.
 
-    Then t ⊤s lose at most t/c of max(ε2, ε3, ε2 + ε3 − ε1) (``docs/proofs/numeric-sparse.md``,
-    Theorem 2).
+    If queries are monotone, it is max(ε2, ε3, ε2 + ε3 − ε1), and t ⊤s lose at most t/c of it
+    (``docs/proofs/numeric-sparse.md``, Theorem 2).
     """
     both = query + answer
     return max(query, answer, both - threshold) if monotone else both
 
 
 def answers_failure(rate: float, tops: int, error: int) -> float:
-    """Return the probability that a number on a ⊤ is off by more than ``error`` steps.
+    """Return the probability that any number on ``tops`` ⊤s errs by more than ``error`` steps.
 
-    That is: at least one of ``tops`` independent two-sided draws is outside ±``error``. With
-    q = e^{−rate}, 1 − (1 − 2q^{error+1}/(1 + q))^tops is the exact probability.
+    Each has one independent two-sided draw: with q = e^{−rate}, the probability is exactly
+    1 − (1 − 2q^{error+1}/(1 + q))^tops.
     """
     beyond = 2.0 * math.exp(-rate * (error + 1)) / (1.0 + math.exp(-rate))
     return -math.expm1(tops * math.log1p(-min(beyond, 1.0 - 2.0**-53)))
@@ -58,10 +58,10 @@ def answers_failure(rate: float, tops: int, error: int) -> float:
 class Losses:
     """The pure privacy losses and the Gaussian noise that a calibration composes.
 
-    ``parts`` lists (count, ε). A transcript with t charged answers has lost ``first`` +
-    t·``each``, and ``under_way`` more while the stream is open; each charged answer beyond the
-    planned ones loses ``beyond``, or ``each`` if that is None. Of the Gaussian noise, the first
-    answer depends on ``gaussian_first``, all charged answers together on ``gaussian_charged``.
+    ``parts`` lists the pure mechanisms as (count, ε). After t charged answers the loss is
+    ``first`` + t·``each``, plus ``under_way`` while the stream is open. Each charged answer of an
+    extension loses ``beyond``, or ``each`` if that is None. The first answer uses the noise
+    ``gaussian_first``, and all charged answers together use ``gaussian_charged``.
     """
 
     parts: tuple[tuple[int, Fraction], ...]
@@ -74,7 +74,7 @@ class Losses:
 
     @property
     def further(self) -> Fraction:
-        """The loss of each charged answer beyond the planned ones."""
+        """The loss of each charged answer of an extension."""
         return self.each if self.beyond is None else self.beyond
 
     @property
@@ -95,12 +95,12 @@ class Losses:
 
 @lru_cache(maxsize=4096)
 def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for each kind of calibration
-    """Return the losses of a calibration; the mechanisms' proofs give the reasons."""
+    """Return the losses of a calibration (docs/proofs has the proof of each mechanism)."""
     match calibration:
         case SparseVectorCalibration():
             return _sparse_vector_losses(calibration)
         case AnswersCalibration(method="gaussian"):
-            # One answer has one total precision; the noise of each number is no narrower.
+            # All numbers of an answer together have this precision; one number has wider noise.
             answers, variance = calibration.cutoff, Fraction(calibration.deviation) ** 2
             charged = (Moved(answers, 1, variance), Moved(answers * (calibration.moved - 1), 0, variance))
             return Losses((), Fraction(0), Fraction(0), gaussian_charged=charged)
@@ -167,8 +167,8 @@ def _times(parts: Losses, rows: int) -> Losses:
 def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:
     """Return the Gaussian noise of the opening and of all ⊤s.
 
-    One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. A number published
-    on a ⊤ has its precision from the marginal measured with it; its variance is no less than that
+    One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. A marginal and the
+    number published with it share the precision of a ⊤; the number's variance is no less than that
     of the cells.
     """
     if calibration.noise == "laplace":
@@ -186,7 +186,7 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
     if calibration.fresh_threshold:
         whole = threshold + per_tops
         return Losses(((calibration.cutoff, whole),), Fraction(0), whole, under_way=threshold)
-    # A monotone query's saving on its ⊤ or on the threshold applies only to the planned ⊤s.
+    # Monotone queries save ε only on the planned ⊤s, not on those of extensions.
     beyond = (query + Fraction(calibration.epsilon_answer)) / calibration.cutoff
     return Losses(((1, threshold + per_tops),), threshold, per_tops / calibration.cutoff, beyond=beyond)
 
@@ -204,7 +204,7 @@ def summed_loss(calibration: Calibration, charges: Fraction) -> Fraction:
 
 
 def are_independent(calibration: Calibration) -> bool:
-    """Return True if each charge pays for separate noise that no later answer uses."""
+    """Return True if the noise of each charged answer is used by no later answer."""
     match calibration:
         case SparseVectorCalibration():
             return calibration.fresh_threshold

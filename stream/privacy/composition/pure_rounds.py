@@ -20,7 +20,7 @@ _DIGITS: Final = 50
 _MARGIN: Final = 1 + Decimal("1e-25")
 """Raises a sum by more than all its rounding errors, each of which is below 10⁻⁴⁵."""
 _NEGLIGIBLE: Final = Decimal("1e-16")
-"""Terms below this share of the sum are bounded together, not added up."""
+"""If a term is below this share of the sum, the rest is bounded by a geometric series."""
 _LOG_SIZE_DIGITS: Final = 20
 """Digits that the logarithm of a term may have before its decimal point."""
 _STIRLING_FROM: Final = 64
@@ -64,7 +64,7 @@ def _added(
     ratios: Iterable[tuple[Decimal | int, Decimal | int]],
     kept_ratio: Decimal,
 ) -> Decimal:
-    """Add the terms on one side of the largest, each weight given by its ratio to the one before."""
+    """Add the terms on one side of the largest; ``ratios`` are those of successive weights."""
     before = weight * (1 - kept)
     for numerator, denominator in ratios:
         weight = weight * numerator / denominator
@@ -79,7 +79,7 @@ def _added(
 
 
 def _weight(rounds: int, l: int, epsilon_round: Decimal) -> Decimal:  # noqa: E741
-    """C(c, l) p^l (1−p)^{c−l}."""
+    """Return C(c, l) p^l (1−p)^{c−l} with p = 1/(1 + e^ε0)."""
     log = _log_factorial(rounds) - _log_factorial(l) - _log_factorial(rounds - l)
     log += (rounds - l) * epsilon_round - rounds * (1 + epsilon_round.exp()).ln()
     return log.exp()
@@ -99,7 +99,7 @@ def _log_factorial(n: int) -> Decimal:
 
 @lru_cache(maxsize=1)
 def _bernoulli_numbers() -> tuple[Fraction, ...]:
-    """B₂, B₄, … of Stirling's series."""
+    """Return the Bernoulli numbers B₂, B₄, … of Stirling's series."""
     numbers = [Fraction(1)]
     for n in range(1, 2 * _STIRLING_TERMS + 1):
         numbers.append(-sum((math.comb(n + 1, k) * numbers[k] for k in range(n)), Fraction(0)) / (n + 1))
@@ -107,7 +107,7 @@ def _bernoulli_numbers() -> tuple[Fraction, ...]:
 
 
 _TOLERANCE = 3e-11
-"""Relative distance from the exact crossing at which a search ends."""
+"""A search ends at this relative distance from the exact result."""
 _LEAST_DOUBLE = 5e-324
 
 
@@ -162,7 +162,7 @@ def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
 
 
 def _crossing(delta_at: Callable[[float], float], delta: float, low: float, high: float) -> float:
-    """Find where a monotone δ crosses ``delta``, to within a tenth of the tolerance."""
+    """Return the argument at which ``delta_at`` equals ``delta``, within ``_TOLERANCE``/10."""
 
     def beyond(at: float) -> float:
         return math.log(max(delta_at(at), _LEAST_DOUBLE)) - math.log(delta)

@@ -1,4 +1,4 @@
-"""Requests that the ledger refuses, and their error texts."""
+"""Errors of requests that the ledger refuses, and checks that raise them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stream.privacy.composition.costs import DELTA_DIGITS, BudgetTerms, Cost, to
 
 
 class RefusedError(Refused):
-    """A request that the ledger refuses; nothing has changed."""
+    """The ledger refuses a request; no grant or budget has changed."""
 
 
 def cannot_pay(called: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
@@ -46,7 +46,7 @@ def _delta_digits(value: float) -> str:
 
 
 def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") -> None:
-    """Refuse monotone counts if neighbors replace a row: one count rises, another falls."""
+    """Refuse monotone counts if neighbors replace a row: then one count rises and another falls."""
     if monotone and neighbors == "replace":
         raise RefusedError(
             f"mechanism.monotone: counts are not monotone when neighbors replace a {one}; leave it false, or register the source with "
@@ -55,12 +55,12 @@ def require_monotone_counts(monotone: bool, neighbors: str, one: str = "row") ->
 
 
 LARGEST_TOTAL: Final = 1 << 53
-"""Bound of a table's counts and totals: doubles hold integers exactly up to it."""
+"""Largest count or total of a table: doubles hold integers exactly up to it."""
 
 LARGEST_SUMMED: Final = LARGEST_TOTAL // MAX_ROWS
-"""Values up to this keep the total of MAX_ROWS rows within LARGEST_TOTAL.
+"""With values up to this, the total of MAX_ROWS rows is within LARGEST_TOTAL.
 
-In a window, ⅛ as many events keep it within a live topic's limit.
+In a window of a live topic, MAX_ROWS/8 events stay within the limit of 2⁵⁰ steps.
 """
 
 

@@ -1,4 +1,4 @@
-"""Accounts of sources and populations, and their records on the ledger topic."""
+"""Accounts of sources and populations, and the ledger records that are built from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PopulationAccount:
         return self.population.population
 
     def claims(self) -> Iterator[tuple[Grant, Claim]]:
-        """Yield all grants of its sources with their claims on this budget."""
+        """Yield the grants of all its sources, each with its claim on the population's budget."""
         for account in self.members.values():
             for grant in account.grants.values():
                 if grant.shared is not None:
@@ -79,7 +79,7 @@ class Account:
         return self.source.source
 
     def claims(self) -> Iterator[tuple[Grant, Claim]]:
-        """Yield all its grants with their claims on this budget."""
+        """Yield all grants of the source, each with its claim on the source's budget."""
         for grant in self.grants.values():
             yield grant, grant.claim
 
@@ -145,11 +145,11 @@ def _allotment_record(owner: Account | PopulationAccount, allotment: Allotment) 
 
 
 Change = tuple[str, bytes, LedgerRecord]
-"""Source or population, key and record of one ledger entry; the last record of a key counts."""
+"""One ledger entry: name of the source or population, key, record. A key's last record counts."""
 
 
 class Changes:
-    """Collects each changed account, population, allotment and grant once; records follow in this order."""
+    """Collects changed sources, populations, allotments and grants, each once, in this order."""
 
     def __init__(self) -> None:
         self._noted: dict[str, tuple[int, str, Callable[[], LedgerRecord]]] = {}

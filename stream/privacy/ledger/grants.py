@@ -1,4 +1,4 @@
-"""Grants: a stream's reservation, its extensions, its spending, and its claims on budgets."""
+"""Grants: what a stream reserves, extends and spends, and how much counts against each budget."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def meaning(terms: BudgetTerms, number: int) -> str:
 
 
 def meaning_of_joining(source: str, population: str, number: int) -> str:
-    """State the loss in earlier periods that a population does not bound."""
+    """Describe the loss in earlier periods, which a population joined later does not bound."""
     return (
         f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
         "counted, so that each of them may have cost a person that much more than the population's budget"
@@ -77,11 +77,11 @@ def meaning_of_joining(source: str, population: str, number: int) -> str:
 
 
 def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
-    """Return the cost, rounded down, that belongs to periods before an edge.
+    """Return the cost, rounded down, that belongs to the periods before an edge (a period's start).
 
-    ``totals`` are the stream's totals at that edge. Only charges whose noise was drawn and
-    published with them are complete, and only if their costs add up. All other noise, such as
-    noise that later answers reuse, counts in each period in which the stream may answer.
+    ``totals`` are the stream's totals at that edge. A charge belongs to an earlier period only if
+    no later answer uses its noise, and only if charges add up. All other noise counts again in
+    each period in which the stream may answer.
     """
     if accountant != "pure" or totals.answered == 0 or any(extension.delta for extension in extensions):
         return NOTHING
@@ -110,10 +110,10 @@ def _amount(epsilon: float, delta: float) -> str:
 
 @dataclass(slots=True)
 class Claim:
-    """A grant's part in one budget, computed by the accountant of that budget.
+    """A grant's amounts in one budget, in the terms of that budget's accountant.
 
     ``counted`` counts against the budget in the current ``period``. ``edge`` holds the stream's
-    totals at the start of the period, if the stream was open by then.
+    totals at the start of the period; None if the stream was opened later.
     """
 
     accountant: str
@@ -131,14 +131,15 @@ class Claim:
 
     @property
     def standing(self) -> Standing | None:
-        """The ledger's form of period and edge; None if the budget does not renew."""
+        """Period and edge as ledger records have them; None if the budget does not renew."""
         return Standing(period=self.period, totals=self.edge) if self.period else None
 
 
 @dataclass(slots=True)
 class Grant:
-    """One stream's reservation and spending; ``shared`` is its claim on the population.
+    """One stream's reservation and spending.
 
+    ``claim`` has its amounts in the source's budget, ``shared`` those in the population's.
     ``uneven`` is True if answers may be priced by their ε alone
     (`stream.privacy.planning.prices.are_uneven`).
     """
@@ -163,7 +164,7 @@ class Grant:
 
     @property
     def cost(self) -> Cost:
-        """The cost to its source, with all extensions."""
+        """The cost in the source's budget, with all extensions."""
         return self.claim.cost
 
     @property
@@ -178,7 +179,7 @@ class Grant:
 
     @property
     def parts(self) -> int:
-        """Parts that the charged answers have cost."""
+        """Cost of the charged answers so far, in parts of an ordinary charge."""
         return self.tops * PARTS + self.surplus
 
     @property
@@ -197,7 +198,7 @@ class Grant:
         return _edge(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
     def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """Return the extension of a request digest and its cost, or None."""
+        """Return the extension that the request with this digest made, and its cost; else None."""
         for known, extension in enumerate(self.extensions):
             if extension.request == request:
                 start = charged_answers(self.calibration, self.extensions[:known])
@@ -209,7 +210,7 @@ class Grant:
         return extension_cost(self.calibration, accountant, extension, start, uneven=self.uneven)
 
     def price(self, claim: Claim) -> None:
-        """Recompute all amounts of a claim after an opening or an extension."""
+        """Recompute the cost and all other amounts of a claim, after an opening or an extension."""
         claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions, uneven=self.uneven)
         self.measure(claim)
 
@@ -225,10 +226,10 @@ class Grant:
         claim.counted = self.counts(claim)
 
     def counts(self, claim: Claim, more: Cost = NOTHING) -> Cost:
-        """Return the amount that counts in the current period, with ``more`` for an extension.
+        """Return the amount that counts in this period; ``more`` is the cost of an extension.
 
-        An open stream counts in full except for the charges completed before the period. A stream
-        that had ended by then and was not extended since counts nothing.
+        A stream counts in full, without the charges completed before the period. A stream that
+        ended before the period and was not extended since counts nothing.
         """
         edge, held = claim.edge, claim.cost + more - claim.refunded
         if edge is None:
@@ -241,12 +242,12 @@ class Grant:
 
 @lru_cache(maxsize=65536)
 def _edge(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
-    """Share one object between equal totals: at an edge there may be 100,000 streams."""
+    """Return totals; equal totals share one object: a period may start with 100,000 streams."""
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
 MOST_EXTENSIONS = 100
-"""Bounds the definition of a stream, which lists its extensions."""
+"""Most extensions of a stream: its definition lists them all."""
 
 
 def plan_extension(
@@ -254,7 +255,7 @@ def plan_extension(
 ) -> Extension:
     """Return the largest extension that ε pays for.
 
-    With δ, equal and independent charges are composed optimally, apart from earlier ones.
+    With δ, equal and independent charges are composed optimally, without earlier charges.
 
     Raises:
         PlanError: the stream cannot be extended, or ε pays for no answer.
@@ -324,7 +325,7 @@ def _longest(one: float, epsilon: float, delta: float, least: int) -> int:
 
 
 def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
-    """Refuse totals that contradict the ledger's grants and endings."""
+    """Refuse reported totals that contradict the grant or the stream's state in the ledger."""
     paid, parts = grant.cutoff * PARTS, tops * PARTS + surplus
     if tops > answered:
         raise RefusedError("tops: more charged answers than answers")
@@ -344,6 +345,6 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
 
 
 def _cutoffs(grant: Grant) -> set[int]:
-    """Return the totals, in parts, at which a worker that missed extensions may be exhausted."""
+    """Return the totals, in parts, at which a worker that missed some extensions is exhausted."""
     extensions = grant.extensions
     return {PARTS * charged_answers(grant.calibration, extensions[:known]) for known in range(len(extensions) + 1)}

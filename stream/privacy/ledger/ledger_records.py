@@ -1,4 +1,4 @@
-"""Restores the ledger from its compacted records, and starts new versions of tables."""
+"""Restores the ledger from its compacted records, and refreshes sources with new tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stream.privacy.planning.prices import are_uneven
 
 
 def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
-    """Fill an empty ledger from the last record of each key; sums come from the grants."""
+    """Fill an empty ledger from the last record of each key; budgets are summed from the grants."""
     latest: dict[tuple[str | None, ...], LedgerRecord] = {}
     of_a_period: dict[str, EventsSource] = {}
     for record in records:
@@ -71,7 +71,7 @@ def _budget(called: str, terms: BudgetTerms, period: Period | None) -> Budget:
 
 
 def _sharing(record: LedgerRecord, of_a_period: dict[str, EventsSource]) -> LedgerRecord:
-    """Share the attributes between the accounts of a source's periods."""
+    """Let the accounts of a source's periods share one object of attributes, to save memory."""
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record
@@ -118,7 +118,10 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
 
 
 def _stand(grant: Grant, claim: Claim, standing: Standing | None) -> None:
-    """Restore the totals at the period's edge; a record of an older period holds them."""
+    """Restore the stream's totals at the start of the current period, and its amounts.
+
+    If the record is older than the period, the stream has not changed since: its totals are those.
+    """
     if standing is not None:
         claim.edge = standing.totals if standing.period == claim.period else grant.totals
     grant.price(claim)
@@ -133,7 +136,7 @@ KEPT_OF_A_VERSION: Final = {
     "lazy_histogram": _RELEASED,
     "sparse_project": _RELEASED,
 }
-"""The mechanisms that keep results of the data; their noise must never meet other data.
+"""The mechanisms that keep results of the data; their noise must never be added to other data.
 
 All others draw new noise for each question and answer from the current version (docs/tables.md,
 "New versions").
@@ -141,7 +144,7 @@ All others draw new noise for each question and answer from the current version 
 
 
 def require_refreshable(account: Account) -> None:
-    """Refuse a source that takes no new data."""
+    """Raise RefusedError if the source cannot get a new table."""
     if account.source.kind == "events":
         raise RefusedError(
             f"source: '{account.name}' is a live topic, which feeds read continuously; there is nothing to refresh"
@@ -157,8 +160,8 @@ def require_refreshable(account: Account) -> None:
 def refresh(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
     """Start the source's next version; return the grants whose workers must be notified.
 
-    Streams of mechanisms that keep results of the old version end, also exhausted ones, which
-    could be extended; with ``close`` all streams end. A stream that is already ending is skipped.
+    Streams whose mechanism keeps results of the old version are closed, even if exhausted, because
+    they could be extended; with ``close`` all streams are. A stream that is ending is skipped.
     """
     account.version, account.fingerprint = account.version + 1, fingerprint
     ledger.note(account)

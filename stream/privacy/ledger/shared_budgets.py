@@ -1,7 +1,7 @@
 """Budgets of sources and populations, with the allotments of analysts.
 
-A budget that renews counts by periods of equal length from its start. All sums are sums of the
-grants' amounts, so that they can be rebuilt from the grants.
+A budget that renews has periods of equal length from its start. All sums are sums of the grants'
+amounts, so that a restore can compute them from the grants.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Sums(TypedDict):
 
 @dataclass(slots=True)
 class Ceiling:
-    """A total with the sums of the grants that count against it; ``called`` names it.
+    """A limit (``total``) and the sums of the grants that count against it.
 
-    ``remedy`` is further advice for a refusal.
+    ``called`` is its name in error texts, and ``remedy`` further advice in them.
     """
 
     called: str
@@ -46,13 +46,13 @@ class Ceiling:
     def left(self) -> Cost:
         """The amount that may still be granted.
 
-        Under ``zcdp`` one of ε and ρ may be overdrawn, because the other one holds. ``unbounded``
-        is negative while streams with Gaussian noise count: then only ρ may be granted.
+        Under ``zcdp`` either ε or ρ may be overdrawn, because the other one holds. ``unbounded``
+        is negative while streams with Gaussian noise count: then only ρ decides.
         """
         return self.total - self.counted
 
     def pays(self, cost: Cost) -> bool:
-        """Return True if the rest pays for a cost."""
+        """Return True if what is left pays for a cost."""
         return fits(cost, self.left, self.terms.accountant)
 
     def change(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
@@ -75,7 +75,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class AllottedTerms:
-    """Terms of an allotment; accountant and periods are those of the budget."""
+    """The amount of an allotment, with the accountant and the period length of its budget."""
 
     epsilon: float
     delta: float
@@ -94,7 +94,7 @@ class Allotment(Ceiling):
 
 @dataclass(slots=True)
 class Budget(Ceiling):
-    """The budget of a source or population; ``number`` is its period, 0 without renewal."""
+    """The budget of a source or population; ``number`` is its period, 0 if it never renews."""
 
     number: int = 0
     starts: int = 0
@@ -114,7 +114,7 @@ class Budget(Ceiling):
         return self.starts + length_ms(self.terms.renews) if self.number else None
 
     def period(self, of: Ceiling) -> Period | None:
-        """Build the period's record, for the budget or for one of its allotments."""
+        """Build the record of the period for ``of``, the budget or one of its allotments."""
         ends = self.ends
         if ends is None:
             return None
@@ -135,13 +135,14 @@ class Budget(Ceiling):
         return [one for one in self.allotments.values() if analyst is not None and analyst in one.analysts]
 
     def ceilings(self, analyst: str | None) -> Iterator[Ceiling]:
-        """Yield the ceilings that an analyst's grants count against."""
+        """Yield the budget and the allotments that an analyst's grants count against."""
         yield self
         yield from self.allotted(analyst)
 
     def charged(self, analyst: str | None, cost: Cost) -> list[tuple[Ceiling, Cost]]:
-        """Pair each ceiling with the cost; refuse analysts without an allotment if others have
-        one.
+        """Pair each ceiling of an analyst's grant with its cost.
+
+        If a budget has allotments, an analyst without one is refused.
         """
         if analyst is not None and self.allotments and not self.allotted(analyst):
             raise RefusedError(
@@ -161,7 +162,7 @@ class Budget(Ceiling):
         return (ends := self.ends) is not None and clock >= ends
 
     def turn(self, clock: int, claims: Iterable[tuple[Grant, Claim]]) -> None:
-        """Begin the period that contains ``clock``; grants record their totals at the edge."""
+        """Begin the period that contains ``clock``; each claim records its stream's totals."""
         length = length_ms(self.terms.renews)
         periods = (clock - self.starts) // length
         self.number, self.starts = self.number + periods, self.starts + periods * length
@@ -201,7 +202,7 @@ class Budget(Ceiling):
 
 
 def require_paid(charged: Iterable[tuple[Ceiling, Cost]]) -> None:
-    """Refuse costs that a ceiling cannot pay, naming the one with the least left."""
+    """Raise RefusedError if a ceiling cannot pay its cost, naming the one with the least ε left."""
     unpaid = [(ceiling, cost) for ceiling, cost in charged if not ceiling.pays(cost)]
     if unpaid:
         ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)

@@ -1,8 +1,9 @@
-"""The ledger: a privacy filter per source and per population, as a pure state machine.
+"""The ledger as a pure state machine: it refuses each grant that a budget cannot pay.
 
-A grant is taken from all its budgets or from none. Each request takes constant time, except the
-first one in a new period. All amounts are exact integers (``costs``), and the last record of each
-source, population, allotment and grant restores the state (``ledger_records``).
+A grant is taken from all its budgets (source, population, allotments) or from none. Each request
+takes constant time, except the first one in a new period. All amounts are exact integers
+(``costs``), and the last record of each source, population, allotment and grant restores the state
+(``ledger_records``).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Ledger:
         self._turned: list[Account | PopulationAccount] = []
 
     def note(self, account: Account) -> None:
-        """Mark an account as changed in something other than its amounts."""
+        """Mark an account as changed, without its allotments."""
         self._changes.note(account, [])
 
     def changes(self) -> Iterator[Change]:
@@ -69,7 +70,7 @@ class Ledger:
             self._turned.append(owner)
 
     def turned(self) -> list[Account | PopulationAccount]:
-        """Return the owners whose period has changed since the last call."""
+        """Return the owners whose budget began a new period since the last call."""
         turned, self._turned = self._turned, []
         return turned
 
@@ -135,7 +136,7 @@ class Ledger:
             self.renewing.append(owner)
 
     def join(self, source: str, population: str) -> Account:
-        """Add a source permanently to a population; its grants count there or it is refused."""
+        """Add a source permanently to a population whose budget can pay for the source's grants."""
         account, people = self.account(source), self.people(population)
         if account.people is people:
             return account
@@ -217,7 +218,7 @@ class Ledger:
         request. The analyst who opened the stream is charged.
 
         Raises:
-            RefusedError, PlanError: only periods that were due may have changed.
+            RefusedError, PlanError: nothing has changed, except that periods that were due began.
         """
         account, grant = self.find(source, stream)
         _require_granting(account)
@@ -257,8 +258,8 @@ class Ledger:
     ) -> bool:
         """Record a stream's totals; return True if anything changed.
 
-        A final state settles the grant: if the ledger has closed the stream, the rest is
-        refunded. A worker that is exhausted but has missed an extension has not ended.
+        A state other than open settles the grant; if it is closed, the rest is refunded. If a
+        worker reports exhausted without knowing an extension, the stream stays open.
 
         Raises:
             RefusedError: the totals are impossible; nothing has changed.
@@ -283,7 +284,7 @@ class Ledger:
         return True
 
     def end(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
-        """Stop a stream; return True if its worker must be notified."""
+        """Record that a stream must end; return True if its worker must be notified."""
         account, grant = self.find(source, stream)
         if grant.ending in {"closed", ending}:
             return False
@@ -292,7 +293,7 @@ class Ledger:
         return True
 
     def lose(self, source: str, stream: str, reason: str) -> bool:
-        """Count a stream as fully spent and halt it; return True unless it was closed."""
+        """Halt a stream with unknown totals and count it as fully spent; False if it was closed."""
         account, grant = self.find(source, stream)
         if not may_become(grant.state, "closed"):
             return False
@@ -328,7 +329,7 @@ class Ledger:
 
 
 def _refigure(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
-    """Change a grant's claims, and the sums of the budgets with them."""
+    """Apply ``change`` to a grant's claims and update the sums of their budgets."""
     for budget, claim in account.budgets(grant):
         before = claim.figures
         change(claim)

@@ -1,7 +1,7 @@
 """The life of a stream: which state may follow which.
 
-A worker changes the state with its answers, the ledger records what workers report, and the budget
-service grants extensions. All of them ask this table.
+Workers change the state with their answers, the ledger records what they report, and the budget
+service grants extensions. All of them use this table.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 from schemas import StreamState
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
-    # Extended; the last charged answer or no ε left; halted by a request, or as its log went back.
+    # Extended; grant used up; halted by a request or because offsets were repeated; closed.
     "open": frozenset({"open", "exhausted", "halted", "closed"}),
-    # Extended, or closed by a request. A halt only excludes further extensions.
+    # Open again by an extension, or closed by a request. A halt only prevents extensions.
     "exhausted": frozenset({"open", "closed"}),
     "halted": frozenset({"closed"}),
     "closed": frozenset(),

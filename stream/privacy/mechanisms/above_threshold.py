@@ -1,7 +1,8 @@
 """AboveThreshold with any cutoff, for a batch over many streams at once.
 
-A query is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps, with ν per query, ρ per stream (or per
-round, if the calibration says so) and the public shift s. The stream stops after its cutoff of ⊤s.
+A query with the value f is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps: T is the threshold, ν is
+noise of the query, ρ noise of the stream or of the round (which ends with a ⊤), and s a public
+shift. The stream halts after its cutoff of ⊤s.
 Privacy: the master lemma of docs/proofs/above-threshold.md.
 """
 
@@ -26,7 +27,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 BELOW, ABOVE, HALTED = 0, 1, 2
 
 NextBarrier = Callable[[int, int], int]
-"""Maps a stream's row and the new round to ρ + s of that round."""
+"""Returns ρ + s of a new round, given the stream's row and its ⊤s in this batch."""
 
 
 def threshold_sampler(calibration: SparseVectorCalibration) -> Sampler:
@@ -36,21 +37,27 @@ def threshold_sampler(calibration: SparseVectorCalibration) -> Sampler:
 
 
 def query_sampler(calibration: SparseVectorCalibration) -> Sampler:
-    """Return the law of ν: rate ε₂/(2cΔ), or ε₂/(cΔ) if monotone; c = 1 with ρ per round."""
+    """Return the law of ν: rate ε₂/(2cΔ), or ε₂/(cΔ) if monotone; c = 1 with a ρ per round."""
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     width = tops * calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return sampler(calibration.noise, Fraction(calibration.epsilon_query) / width)
 
 
 def answer_sampler(calibration: SparseVectorCalibration) -> Sampler:
-    """Return the two-sided law of a ⊤'s number: rate ε₃/(cΔ); c = 1 with ρ per round."""
+    """Return the two-sided law of a ⊤'s number: rate ε₃/(cΔ); c = 1 if each round has its own ρ."""
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return sampler("two_sided", Fraction(calibration.epsilon_answer) / (tops * calibration.sensitivity_steps))
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Per query its code, its place and the ⊤s before it; per stream the ⊤s left."""
+    """The decisions on a batch.
+
+    - ``codes``: BELOW, ABOVE or HALTED of each query.
+    - ``place``: index of each query among the queries of its stream in this batch.
+    - ``tops_before``: ⊤s of the stream in this batch before each query.
+    - ``tops_left``: ⊤s that each stream may still publish.
+    """
 
     codes: Codes
     place: Integers
@@ -121,7 +128,7 @@ def _redraw(
     fresh: npt.NDArray[np.bool_],
     next_barrier: NextBarrier,
 ) -> None:
-    """Decide again, round by round, after each ⊤ of streams with a new ρ per round."""
+    """Decide again after each ⊤ with the new ρ, for streams that draw a ρ for each round."""
     redrawn = fresh[rows[starts]]
     if not redrawn.any():
         return

@@ -1,14 +1,14 @@
 """Questions about a tensor of cells, and the error of an estimate on them in whole steps.
 
-Each question has one error, which one person changes by at most 1024 steps (one row): for one
-number, in units of its sensitivity; for several numbers, their largest.
+A question has one error, which one person changes by at most 1024 steps (one row). It is in units
+of the number's sensitivity; if a question has several numbers, it is the largest of their errors.
 
-- ``axes``: the tensor's axes of the question, in increasing order.
+- ``axes``: the axes (attributes) that the question depends on, in increasing order.
 - ``key``: canonical bytes, equal for equal questions.
-- ``unit``: divisor that turns a number into the requested quantity; ``width``: its sensitivity.
+- ``unit``: a number divided by it is the requested quantity; ``width``: sensitivity of a number.
 - ``count``: how many numbers are requested; ``summed``: the most cells that one number sums.
 - ``whole``: True if all summed cells have full and equal weight.
-- ``ranges``: True if each number is that of a range of values on every axis.
+- ``ranges``: True if the cells of each number form a range of values on every axis.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def rounded(masses: Sequence[int], total: int, rows: int) -> Numbers:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A weighted count or a sum: a linear combination of weightings.
+    """A question of one number: a weighted sum over cells.
 
-    ``weights`` returns the complete weighting; ``extent`` returns the number of cells with a
-    weight, and True if they are a range on every axis.
+    The weights are a linear combination of ``parts``; ``weights`` computes the weight of each
+    cell. ``extent`` returns the number of cells with a weight, and True if they are a range on
+    every axis.
     """
 
     axes: tuple[int, ...]
@@ -55,7 +56,7 @@ class Linear:
 
     @property
     def plain(self) -> Corners | None:
-        """The only weighting of the question, or None."""
+        """The weights if they consist of a single part with factor 1, else None."""
         return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == 1 else None
 
     @cached_property
@@ -82,7 +83,7 @@ class Linear:
 
 
 class Box:
-    """The count of rows in a range of each axis, the most common question; evaluated in batches."""
+    """The count of rows in a range of each axis: the most common question, computed in batches."""
 
     __slots__ = ("axes", "high", "key", "low", "shape")
 
@@ -124,7 +125,7 @@ class Box:
 
 
 def box_numbers(boxes: Sequence[Box], cells: TensorCells) -> list[int]:
-    """Return the numbers of boxes on the same axes."""
+    """Return the count of each box, in steps; all boxes have the same axes."""
     ends = np.array([(one.low, one.high) for one in boxes], dtype=np.int64)
     found: list[int] = (box_sums(ends[:, 0], ends[:, 1], cells) * WEIGHT_STEPS).tolist()
     return found
@@ -136,13 +137,13 @@ Single = Linear | Box
 
 @dataclass(frozen=True, eq=False)
 class CellGroups:
-    """The counts of the cells of some axes, within a mask."""
+    """The counts of groups (cells of the ``grouped`` axes) over the cells in ``mask``."""
 
     axes: tuple[int, ...]
     key: bytes
     mask: npt.NDArray[np.bool_]
     grouped: tuple[int, ...]
-    """The mask's axes of the groups, in the requested order."""
+    """Axes of the mask that define the groups, in the requested order."""
     unit: int = WEIGHT_STEPS
     width: int = WEIGHT_STEPS
     whole: bool = True
@@ -179,10 +180,10 @@ class CellGroups:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """An attribute's sum above its minimum and its row count; the mean is their quotient.
+    """The mean of an attribute: the sum of (value − minimum), divided by the number of rows.
 
-    With m the estimate of the mean, the error is the larger one of the count's error and of |sum
-    − m·count| in ranges of the attribute; one person changes either by at most one.
+    With m the estimate of the mean, the error is the larger of the count's error and of
+    |sum − m·count| / range; one person changes each of both by at most one row.
     """
 
     rows: Linear
@@ -224,7 +225,7 @@ class Mean:
 
 
 ResolvedQuestion = Linear | Box | CellGroups | Mean
-"""A resolved question; its numbers are integers in its unit."""
+"""A resolved question; its numbers are integers in units of 1/``unit``."""
 
 
 def _mean_steps(estimates: Numbers, most: int) -> int:
@@ -247,7 +248,7 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
 
 
 def plain_of(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Corners]]:
-    """Return the places of questions with a single weighting, each with its weighting."""
+    """Return place and weights of each question whose weights consist of a single part."""
     found = []
     for place, question in enumerate(questions):
         if isinstance(question, Linear) and (weighting := question.plain) is not None:

@@ -1,10 +1,11 @@
-"""Answers from the estimate of all measurements, and the sparse vector that decides on more.
+"""Answers from an estimate of the table, and the sparse vector that decides on new measurements.
 
-A question is settled for free if the noise of a measurement bounds the estimate's error well
-enough. Otherwise the estimate answers it for free if its error is below the noisy threshold (⊥).
-If not (⊤), the marginal of its attributes is measured, and a separate number if that is more
-accurate. A question with a smaller requested error is measured alone, at its own price. All
-public state is a function of the list of measurements. Proofs: docs/proofs/pmw.md.
+The estimate is fitted to all measurements. A question is *settled* for free if the noise of a
+measurement bounds the estimate's error well enough. Otherwise the estimate answers it for free if
+its error is below the noisy threshold (⊥). If not (⊤), the marginal of the question's attributes
+is measured, and a separate number if that is more accurate. A question that requests a smaller
+error is measured alone, at its own price. All public state is a function of the list of
+measurements. Proofs: docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from stream.privacy.planning.prices import takes_alpha
 Integers = npt.NDArray[np.int64]
 
 WHOLE_CELLS: Final = 1 << 15
-"""With at most this many cells in total, one estimate of all attributes serves all questions."""
+"""If all attributes have at most this many cells together, one estimate serves all questions."""
 
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
@@ -52,11 +53,13 @@ _MOST_LOOKS: Final = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class EstimateAnswer:
-    """One answer in the question's unit; ``reach`` bounds each error, None promises nothing.
+    """One answer: ``numbers`` in the question's unit, each with the error bound in ``reach``.
 
-    ``parts`` are charged, or would be for a ``refused`` question (0 without a price). A
-    ``priced`` question is measured alone, with the ``marginal`` or without, and ``parts`` is its
-    share of ε.
+    ``kind`` is ``settled`` (a measurement bounds the error), ``below`` (⊥), ``above`` (⊤),
+    ``priced`` (measured alone), ``unpromised`` (no whole charge is left; ``reach`` is None),
+    ``refused`` (the grant does not pay) or ``limited`` (may cost more than the question's limit).
+    ``parts`` are charged; for ``refused`` and ``limited`` they would be. ``numbered`` is True if a
+    ⊤ published a number, ``marginal`` False if no marginal was measured.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -69,7 +72,11 @@ class EstimateAnswer:
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """The answer without a ⊤; ``below`` if it was compared and ⊥ since the last ⊤."""
+    """The answer to a question unless it is ⊤.
+
+    ``compared`` is True if it must be compared with the table first, ``below`` if that was ⊥ since
+    the last ⊤.
+    """
 
     step: EstimateAnswer
     compared: bool
@@ -80,9 +87,9 @@ class _Look:
 class Estimator:
     """The measurements of one stream, and the estimates that follow from them.
 
-    ``sizes`` are those of the attributes, ``rows`` is the (noisy) row count, and ``private``
-    returns true counts. ``tops`` counts all charged answers; ``left`` is the rest of the grant, in
-    parts of a ⊤'s charge.
+    ``sizes`` has the number of values of each attribute, ``rows`` is the (noisy) row count, and
+    ``private`` returns true counts. ``tops`` counts all charged answers; ``left`` is the rest of
+    the grant, in parts of a ⊤'s charge.
     """
 
     sizes: tuple[int, ...]
@@ -105,11 +112,10 @@ class Estimator:
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
 
     def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
-        """Add the marginal that a charged answer measured, with the question of its numbers, if
-        any.
+        """Add the measurement of a charged answer: the marginal on ``axes``.
 
-        With ``share`` the question was charged these parts for its own measurement; empty
-        ``axes`` mean that only its numbers were measured.
+        ``question`` is given if its numbers were measured too. With ``share`` it was measured
+        alone for this many parts; then empty ``axes`` mean that no marginal was measured.
         """
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
@@ -130,14 +136,13 @@ class Estimator:
         wanted: Mapping[int, Fraction] | None = None,
         limits: Mapping[int, int] | None = None,
     ) -> list[EstimateAnswer]:
-        """Answer questions in order until the grant is used up; with ``beyond`` also without a
-        promise.
+        """Answer questions in order until the grant is used up.
 
-        ``wanted`` maps places to the requested errors in the question's unit, and ``limits`` to
-        the most parts that may be charged: a question that may cost more is ``limited``, before
-        any private value is read. ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Decisions
-        before the first ⊤ of a block are final; only later ones are evaluated again. Blocks grow
-        until a ⊤ occurs.
+        With ``beyond``, later questions are answered too, without a promise. ``wanted`` maps
+        places to requested errors, and ``limits`` places to the most parts that may be charged: a
+        question that may cost more is ``limited``, before any private value is read. A question
+        is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after
+        the first ⊤ of a block, the rest is decided again. Blocks grow until a ⊤ occurs.
         """
         wanted, limits = wanted or {}, limits or {}
         alone = sorted({*wanted, *limits})
@@ -168,7 +173,7 @@ class Estimator:
         return steps
 
     def _alone(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
-        """Answer within ``alpha``: from measurements, by the test, or by an own measurement."""
+        """Answer within ``alpha``: from a measurement, by a comparison, or by a new measurement."""
         reach, index, told = self._nearest(question)
         limit = alpha * question.unit
         if index is not None and reach <= limit:
@@ -189,7 +194,7 @@ class Estimator:
         return EstimateAnswer("priced", numbers, (kept,) * len(numbers), parts=price.parts, marginal=marginal)
 
     def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
-        """Answer by the test with threshold and promise raised by ``slack`` steps."""
+        """Compare with the threshold raised by ``slack`` steps; the promise is raised as much."""
         estimate = self._look([question])[0].step.numbers
         threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
@@ -199,12 +204,12 @@ class Estimator:
         reach = self._promise + slack / WEIGHT_STEPS
         return EstimateAnswer("below", estimate, (reach,) * len(estimate))
 
-    # Public values only:
+    # Methods from here on read public values only (noisy counts are public):
 
     def hides(self, question: ResolvedQuestion) -> bool:
-        """Return True if noise can hide the number that a ⊤ would publish, if any."""
+        """Return True if the noise of the number that a ⊤ would publish, if any, fits 52 digits."""
         if not isinstance(question, Linear):
-            # Plans cover counts; for several numbers a ⊤ publishes the marginal's cells.
+            # Noise of counts fits; for several numbers a ⊤ publishes sums of the marginal's cells.
             return True
         try:
             number_law(self.calibration, question.width)
@@ -213,12 +218,12 @@ class Estimator:
         return True
 
     def is_tested(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
-        """Return True if the test's answer keeps to ``alpha``, on ⊥ and on ⊤."""
+        """Return True if a comparison suffices for ``alpha``: ⊥ and ⊤ both keep to it."""
         rows = alpha * question.unit / question.width
         return rows >= max(self._promise, self._on_top(question)[1])
 
     def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
-        """Return the most parts that a question may be charged, and True if a test decides."""
+        """Return the most parts that a question may cost, and True if a comparison decides."""
         if alpha is None:
             compared = self._look([question])[0].compared
             return (PARTS, True) if compared else (0, False)
@@ -232,7 +237,7 @@ class Estimator:
         return own_price(self.calibration, question, alpha)[0].parts, False
 
     def _look(self, questions: Sequence[ResolvedQuestion]) -> list[_Look]:
-        """Return the answers from measurements; known questions cost one look-up."""
+        """Return the answers to questions unless they are ⊤; equal questions are computed once."""
         if len(self._looks) > _MOST_LOOKS:
             self._looks = {}
         looks = self._looks
@@ -276,7 +281,11 @@ class Estimator:
     def _settled(
         self, axes: Axes, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]
     ) -> list[EstimateAnswer | None]:
-        """Clamp estimates to where one measurement proves the promise; None if none does."""
+        """Return the settled answers, None for other questions.
+
+        A measurement whose noise is small enough settles a question: its estimate is clamped to the
+        interval in which the measurement proves the promised error.
+        """
         found: list[EstimateAnswer | None] = [None] * len(questions)
         by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
         for place, question in enumerate(questions):
@@ -294,7 +303,11 @@ class Estimator:
         return found
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
-        """Return the least reach, its measurement, and True if that published numbers."""
+        """Return the most accurate measurement of a question: error bound, index, and its kind.
+
+        The index is None if there is none. The flag is True if the question's own numbers were
+        measured, False for a marginal.
+        """
         told, moved = self._measured.told.get(question.key), question.width
         best = math.inf if told is None else self._measured.listed[told].reach * moved
         if not question.whole:
@@ -329,7 +342,7 @@ class Estimator:
         reach: float | Fraction,
         limit: Fraction | None = None,
     ) -> EstimateAnswer:
-        """Clamp the estimate so that the measurement proves the promise, or ``limit``."""
+        """Clamp an estimate so that the measured numbers ``told`` prove the promise or ``limit``."""
         moved = question.width
         room = math.floor((self._promise * moved if limit is None else limit) - reach)
         kept = tuple(
@@ -346,7 +359,7 @@ class Estimator:
         return known  # type: ignore[no-any-return]
 
     def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
-        """Return True if a ⊤ publishes a number, and its error in units of the sensitivity."""
+        """Return True if a ⊤ publishes a number, and the error on ⊤ in units of sensitivity."""
         key = (question.summed, question.count, question.whole)
         if (bound := self._on_tops.get(key)) is None:
             law = marginal_law(self.calibration, numbered=False)
@@ -356,7 +369,7 @@ class Estimator:
         numbered = isinstance(question, Single) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
 
-    # Private values from here on, published only with noise:
+    # Methods from here on read private values, which are published only with noise:
 
     def _first_above(self, questions: Sequence[ResolvedQuestion], looks: Sequence[_Look]) -> int:
         """Return the place of the first ⊤, or the number of questions if there is none.
@@ -390,7 +403,7 @@ class Estimator:
         return errors
 
     def _measure(self, question: ResolvedQuestion) -> EstimateAnswer:
-        """Measure on a ⊤: a number, or sums of the marginal's cells if their noise is as small."""
+        """Measure on a ⊤; answer with a number, or with sums of the marginal if accurate enough."""
         numbered, bound = self._on_top(question)
         self.add_measurement(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1

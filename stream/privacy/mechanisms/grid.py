@@ -2,8 +2,8 @@
 
 Private values are compared as integers: v becomes ⌊v/γ + ½⌋, where v, the grid γ and the
 sensitivity Δ are exact decimals. Hence |v − v′| ≤ Δ gives integers at most ⌈Δ/γ⌉ apart, to which
-noise is calibrated. The rounding error of a double matters only next to a tie; only there is the
-decimal itself read. Proof: ``docs/noise.md``.
+noise is calibrated. A value is rounded from its double; if that is so near to a tie that the
+double's rounding error matters, from its decimal. Proof: ``docs/noise.md``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import LARGEST_TOTAL
 
 THRESHOLD_STEPS = 2 * MAX_STEPS
-"""Thresholds are clamped to ±2⁵¹ steps, beyond all values of a feed."""
+"""Thresholds are clamped to ±2⁵¹ steps; values of a feed are at most 2⁵⁰."""
 
 _ROUNDING = 6 * 2.0**-53
-"""Exceeds the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
+"""Bound of the error of ½ + x/γ in doubles, relative to 1 + |x/γ|."""
 
 _FEW = MAX_STEPS // 4
 
@@ -47,7 +47,7 @@ def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
 
 
 def _between(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:
-    """Clamp; numpy's own function takes three times as long for short arrays."""
+    """Clamp numbers; numpy's own function takes three times as long for short arrays."""
     clamped: npt.NDArray[Scalar] = np.minimum(np.maximum(numbers, low), high)
     return clamped
 
@@ -59,7 +59,7 @@ def _ratio(grid: float) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Multiples of ``gamma``; private numbers are clamped to ``low`` … ``high`` steps."""
+    """Multiples of ``gamma``; private numbers are clamped from ``low`` to ``high`` steps."""
 
     gamma: Decimal
     low: int = -MAX_STEPS
@@ -111,7 +111,7 @@ class Grid:
             beside &= (quotients > low - 16.0) & (quotients < high + 16.0)
             places = np.flatnonzero(beside)
             guesses = np.rint(raised[places])
-            # The error is below ½ under 2⁴⁸ steps and below 2 else; at most 1 for integers up to 2⁵³.
+            # A guess errs by less than ½ up to 2⁴⁸ steps, else by less than 2 (integers: at most 1).
             guesses += np.where(np.abs(guesses) < _FEW, 0.0, 2.0)
             steps[places] = [
                 self._at_most(guess, exactly(place))

@@ -1,5 +1,6 @@
-"""The maximum-entropy distribution on a tensor that fits noisy marginals, to the same bits on
-every machine.
+"""The maximum-entropy distribution on a tensor that fits noisy marginals.
+
+The result has the same bits on every machine.
 
 With y_S the noisy counts on axes S, σ_S their standard deviation and p₀ the product of the measured
 one-way marginals, the estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave
@@ -32,17 +33,17 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 TOTAL_BITS: Final = 42
-"""Distributions are integers with total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
+"""A distribution is integers with a total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""
 
 _WEIGHT_BITS: Final = 32
 """The heaviest cell weighs 2³² during a fit: sums over at most 2²⁰ cells stay below 2⁵³."""
 _RELAXATION: Final = 0.5
 _LARGEST_STEP: Final = 2.0
 _LEAST_SHARE: Final = 0.5
-"""Each value of an axis has at least half a standard deviation of rows."""
+"""In p₀, each value of an axis counts as at least this many standard deviations of rows."""
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
-"""Cell updates per fit, within the bounds on the number of steps."""
+"""A fit takes about this number divided by the cells as steps, within the bounds on steps."""
 _OVERLAP: Final = 1.5
 """Curvatures of marginals that share an axis add up; the factor covers correlated axes."""
 
@@ -113,7 +114,7 @@ def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) ->
 
 
 class _Sums:
-    """Orders the sums of a tensor so that most marginals derive from smaller sums."""
+    """Orders the sums of a tensor so that most marginals are summed from other, small marginals."""
 
     def __init__(self, shape: Sequence[int], wanted: Sequence[tuple[int, ...]]) -> None:
         self._all = tuple(range(len(shape)))
@@ -129,7 +130,7 @@ class _Sums:
         self._downwards = sorted(self._parent, key=lambda axes: (-len(axes), axes))
 
     def down(self, tensor: Floats) -> dict[tuple[int, ...], Floats]:
-        """Return the sums over the other axes; exact for integers."""
+        """Return all marginals of a tensor; exact for integers."""
         found = {self._all: tensor}
         for axes in self._downwards:
             above = self._parent[axes]
@@ -138,7 +139,7 @@ class _Sums:
         return found
 
     def up(self, parts: Sequence[Floats]) -> Floats:
-        """Add tensors on the wanted axes, broadcast along the other axes, in a fixed order."""
+        """Broadcast tensors on the wanted axes to all axes and add them, in a fixed order."""
         held = dict(zip(self._wanted, parts, strict=True))
         for axes in reversed(self._downwards):
             if (part := held.get(axes)) is None:
@@ -153,12 +154,12 @@ class _Sums:
 
 
 def steps_for(cells: int) -> int:
-    """Return the number of steps of a fit: fewer for large tensors, which gain less."""
+    """Return the number of steps of a fit; large tensors take fewer, as more help less."""
     return max(_LEAST_STEPS, min(_MOST_STEPS, _CELL_STEPS // cells))
 
 
 def combined(marginals: Sequence[NoisyMarginal]) -> list[NoisyMarginal]:
-    """Merge marginals on equal axes, weighted by precision; sorted by axes."""
+    """Average marginals on equal axes, weighted by precision; the result is sorted by axes."""
     found: dict[tuple[int, ...], NoisyMarginal] = {}
     for one in marginals:
         if (known := found.get(one.axes)) is None:
@@ -182,7 +183,7 @@ def summed(one: NoisyMarginal, axes: tuple[int, ...]) -> NoisyMarginal:
 
 
 def ordered_sum(values: Floats) -> float:
-    """Sum by halves, in the same order on every machine."""
+    """Sum an array by adding its halves, in the same order on every machine."""
     return float(_folded(values.reshape(-1, 1))[0]) if values.size else 0.0
 
 
@@ -198,7 +199,7 @@ def _folded(rows: Floats) -> Floats:
 
 
 def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats:
-    """Return the product of the one-way marginals from all measurements."""
+    """Return p₀: the product of one-way marginals, each averaged over all measurements."""
     base = np.ones(tuple(shape))
     for axis in range(len(shape)):
         seen = [summed(one, (axis,)) for one in marginals if axis in one.axes]
@@ -210,7 +211,7 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
 
 
 def _weights(base: Floats, log: Floats) -> Floats:
-    """Return p₀·exp(Σ θ) in integers, the heaviest 2³²."""
+    """Return p₀·exp(Σ θ) scaled to integers, of which the largest is 2³²."""
     # Exponents have 16 binary digits.
     tables = exponentials(1.0, 1 << _RESOLUTION_BITS)
     down = np.minimum((log - log.max()) * -float(1 << _RESOLUTION_BITS), float(tables.most)).astype(np.int64)
@@ -226,10 +227,10 @@ def _whole(weights: Floats) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """exp(−unit·k) for whole k ≥ 0 by two tables, equal to the last bit on every machine.
+    """Two tables that give exp(−unit·k) for whole k ≥ 0, to the same bits on every machine.
 
-    It is a product of two correctly rounded entries, with relative error below 2⁻⁵¹; 0 beyond
-    exp(−32).
+    A value is the product of two correctly rounded entries, with relative error below 2⁻⁵¹; it is
+    0 below exp(−32).
     """
 
     low: Floats

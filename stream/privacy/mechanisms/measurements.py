@@ -1,7 +1,7 @@
 """The measurements of one stream: marginals and numbers with their noise.
 
-Noisy counts are a function of the list of measurements, the table and the key, and are recomputed
-if dropped. The list, and everything derived from it without the counts, is public.
+Noisy counts are a function of the list of measurements, the table and the key; they are computed
+again if a cache drops them. The list, and what follows from it without the counts, is public.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stream.privacy.planning.prices import Price, estimate_price, numbers_failur
 
 @dataclass(frozen=True, slots=True)
 class OwnMeasurement:
-    """The law of the noise, and the error of the numbers in units of their sensitivity."""
+    """A question measured alone: law of the noise, and error bound in units of sensitivity."""
 
     law: Symmetric
     reach: Fraction
@@ -52,7 +52,7 @@ def own_price(calibration: EstimateCalibration, question: ResolvedQuestion, alph
 def own_measurement(
     calibration: EstimateCalibration, question: ResolvedQuestion, share: int, *, marginal: bool
 ) -> OwnMeasurement:
-    """Return the measurement with ``share`` parts of a ⊤'s ε."""
+    """Return noise and error bound of a question measured alone with ``share`` parts of a ⊤'s ε."""
     width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
     rate = rate_of(calibration, share, width)
     reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS))
@@ -61,7 +61,7 @@ def own_measurement(
 
 
 def _width(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
-    """Return the ℓ₁ sensitivity of all numbers; counts of groups change as a marginal does."""
+    """Return the ℓ₁ sensitivity of all numbers of a question."""
     return question.width * (calibration.marginal_sensitivity if isinstance(question, CellGroups) else 1)
 
 
@@ -70,7 +70,7 @@ Axes = tuple[int, ...]
 
 
 class Draws(Protocol):
-    """The noise of one stream."""
+    """Draws the noise of one stream."""
 
     def barrier(self, tops: int) -> int:
         """Return ρ."""
@@ -82,14 +82,14 @@ class Draws(Protocol):
         """Return the noise of the number on a question's ⊤."""
 
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """Return the noise of the numbers of a question charged ``share`` parts."""
+        """Return the noise of a question's numbers that are measured alone with ``share`` parts."""
 
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
         """Return the noise of a marginal's cells; ``tops`` is None in the opening.
 
-        ``share`` is set if one question is charged for the marginal.
+        ``share`` is set if the marginal was measured for one question alone.
         """
 
 
@@ -105,10 +105,11 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMarginal:
-    """A measured marginal, the law of its noise, and the question answered with it.
+    """One measurement: a marginal on ``axes`` with the law of its noise.
 
-    With ``share`` it was measured for that question, at this price; empty ``axes`` mean that only
-    its numbers were measured. ``reach`` bounds their error, in units of the sensitivity.
+    ``question`` is set if its numbers were measured too; ``reach`` bounds their error, in units of
+    the sensitivity. With ``share`` the question was measured alone for this many parts; then empty
+    ``axes`` mean that no marginal was measured.
     """
 
     axes: Axes
@@ -120,13 +121,16 @@ class MeasuredMarginal:
 
     @property
     def charges(self) -> float:
-        """Its price in ⊤ charges."""
+        """The price of the measurement, in charges of a ⊤."""
         return 1.0 if self.share is None else self.share / PARTS
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """A measurement of all axes of a question, with ``more`` cells per cell of the question."""
+    """A measured marginal on all axes of a question, and more axes.
+
+    Each cell of the question is the sum of ``more`` cells of the marginal.
+    """
 
     index: int
     law: Symmetric
@@ -139,8 +143,8 @@ class Covering:
 class Measurements:
     """The measurements of one stream in order; ``listed`` is indexed by number.
 
-    ``sizes`` are those of the attributes, ``private`` returns true counts. ``told`` has the most
-    accurate measurement of each question's numbers, by the question's key.
+    ``sizes`` has the number of values of each attribute, ``private`` returns true counts. ``told``
+    maps a question's key to the index of the most accurate measurement of its numbers.
     """
 
     sizes: tuple[int, ...]
@@ -159,14 +163,10 @@ class Measurements:
         self._used: dict[Axes, tuple[int, ...]] = {}
         self._covering: dict[Axes, list[Covering]] = {}
 
-    # Public values only:
+    # Methods from here on read public values only:
 
     def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, share: int | None) -> None:
-        """Add the measurement of an answer after ``tops`` charges, with its question, if any.
-
-        With ``share`` the question was charged these parts for its own measurement; empty
-        ``axes`` mean that only its numbers were measured.
-        """
+        """Add the measurement of the answer after ``tops`` charges, as in `MeasuredMarginal`."""
         if share is not None and question is not None:
             own = own_measurement(self.calibration, question, share, marginal=bool(axes))
             one = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
@@ -181,9 +181,9 @@ class Measurements:
         self._used, self._covering = {}, {}
 
     def used_for(self, frame: Axes) -> tuple[int, ...]:
-        """Return the measurements that a fit on these axes uses.
+        """Return the indices of the measurements that a fit on the axes ``frame`` uses.
 
-        These share two axes with the frame, or are the first on a single axis.
+        A measurement is used if it has two or more of these axes, or one that no earlier one has.
         """
         if (known := self._used.get(frame)) is None:
             used, covered = [], set[int]()
@@ -196,7 +196,7 @@ class Measurements:
         return known
 
     def covering(self, axes: Axes) -> list[Covering]:
-        """Return the measurements of all these axes."""
+        """Return the measured marginals that have all these axes."""
         if (known := self._covering.get(axes)) is None:
             known = self._covering[axes] = [
                 Covering(
@@ -211,7 +211,7 @@ class Measurements:
             ]
         return known
 
-    # Private values from here on, published only with noise:
+    # Methods from here on read private values, which are published only with noise:
 
     def counts(self, index: int) -> Integers:
         """Return a measurement's noisy counts."""

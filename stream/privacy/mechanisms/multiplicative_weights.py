@@ -1,10 +1,9 @@
-"""Online private multiplicative weights: a public hypothesis, and the sparse vector that decides
-when to correct it.
+"""Online private multiplicative weights: a sparse vector decides when to correct a hypothesis.
 
-The hypothesis p̂ is a distribution over the cells of a table's attributes. A question is a vector
-q over these cells, in whole steps, 0 ≤ q(x) ≤ ``resolution`` steps, one row's full weight. If the
-error of the hypothesis's answer rows·q(p̂) exceeds the noisy threshold (⊤), the answer is a noisy
-number and p̂(x) ∝ p̂(x)·exp(±η q(x)); otherwise it is the hypothesis's answer (⊥), for free.
+The public hypothesis p̂ is a distribution over the cells of a table's attributes. A question is a
+vector q of weights over these cells, from 0 to ``resolution`` steps, the full weight of a row. If
+the error of the hypothesis's answer rows·q(p̂) exceeds the noisy threshold (⊤), the answer is a
+noisy number, and p̂ is multiplied by exp(±η q(x)); otherwise the hypothesis answers for free (⊥).
 Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; proofs: docs/proofs/pmw-weights.md.
 """
 
@@ -30,17 +29,17 @@ Integers = npt.NDArray[np.int64]
 _FIRST_BLOCK: Final = 32
 _BLOCK_CELLS: Final = 1 << 13
 _BUFFER_CELLS: Final = 1 << 17
-"""Cells of questions written as doubles at once; they fit a core's cache."""
+"""Weights of questions that are converted to doubles at once; they fit a core's cache."""
 
 _MARGINAL_BUDGET: Final = 4
 _STEP: Final = 1
-"""Shares stay at least one step of a count away from 0 and 1."""
+"""Shares are kept at least one step of a count away from 0 and 1."""
 _LOG_ODDS: Final = Context(prec=40)
 """Decimal arithmetic is the same on every machine."""
 
 
 class Noise(Protocol):
-    """The noise of one stream, by the number of earlier ⊤s and the places in the batch."""
+    """Draws a stream's noise, after ``tops`` ⊤s, for questions at some places in the batch."""
 
     def barrier(self, tops: int) -> int:
         """Return ρ + s of the round after ``tops`` ⊤s."""
@@ -54,7 +53,10 @@ class Noise(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HypothesisAnswer:
-    """One answer in steps; with ``above`` a noisy one, which moved the hypothesis up or down."""
+    """One answer in steps.
+
+    With ``above`` it is noisy, and the hypothesis was corrected up or down by ``times``·η.
+    """
 
     above: bool
     value: int
@@ -64,9 +66,9 @@ class HypothesisAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """The strength of a correction, from the error that a noisy answer shows.
+    """Computes how strongly to correct a hypothesis over a tensor, from the observed error.
 
-    ``gap`` is the least error that requires a correction, γ·rows in steps, and η = 4γ; ``reach``
+    ``gap`` is the least error that requires a correction: γ·rows in steps, with η = 4γ. ``reach``
     bounds the noise of the observed error. With a ``gap`` of 0 every correction is by η once.
     """
 
@@ -74,10 +76,10 @@ class Strength:
     reach: int = 0
 
     def times(self, shown: int, estimate: int = 0) -> int:
-        """Return the largest multiple of η up to the observed error that is safe.
+        """Return the multiple of η for the observed error ``shown``.
 
-        Safe: for every true error within the reach, the distance to the truth falls by 2γ² at
-        least.
+        It is the largest for which the distance to the true distribution falls by at least 2γ²,
+        for every true error within ``reach`` of ``shown``.
         """
         del estimate
         if self.gap == 0:
@@ -90,10 +92,10 @@ class Strength:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Corrections that move the hypothesis's answer in one step to the least proved error.
+    """Computes how strongly to correct a sparse hypothesis: by the least error that is certain.
 
-    ``gap`` and ``reach`` are as in ``Strength``. Answers are multiples of ``rows``; ``most`` is
-    at least ``rows`` and the true row count, in steps; ``learning_rate`` is η.
+    ``gap`` and ``reach`` are as in ``Strength``. ``rows`` is the row count of estimates and
+    ``most`` an upper bound of it and the true row count, in steps; ``learning_rate`` is η.
     """
 
     gap: int
@@ -103,16 +105,16 @@ class Aim:
     learning_rate: float
 
     def times(self, shown: int, estimate: int) -> int:
-        """Return the multiple of η between the log-odds of the answer and of the proved error.
+        """Return the multiple of η that moves the answer by the error that is certain.
 
-        A step y of the right sign lowers the distance by at least y·b − ln(1 − a + a·e^y), for
-        the hypothesis's share a and the true share b. This grows until y is the difference of
-        their log-odds: docs/proofs/sparse-pmw.md.
+        A correction y of the right sign lowers the distance to the true distribution by at least
+        y·b − ln(1 − a + a·e^y), for the hypothesis's share a and the true share b. This grows with
+        y up to the difference of their log-odds (docs/proofs/sparse-pmw.md).
         """
         least = max(self.gap, abs(shown) - self.reach)
         with localcontext(_LOG_ODDS) as context:
             sign = 1 if shown > 0 else -1
-            # Answers are rounded to a step; the nearer end is safe.
+            # Answers are rounded to a step: use its end with the smaller correction.
             start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows
             end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
             margin = Decimal(_STEP) / self.most
@@ -134,12 +136,12 @@ def run(
     cutoff: int,
     strength: Strength | Aim,
 ) -> list[HypothesisAnswer]:
-    """Answer questions in order until the cutoff; the rest get no answer.
+    """Answer questions in order until the cutoff; later questions get no answer.
 
-    ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` holds the f(D).
-    Decisions before the first ⊤ of a block are final; later ones are evaluated again after the
-    correction. Blocks grow until a ⊤ occurs, so that a ⊤ repeats few evaluations. The hypothesis
-    is updated in place.
+    A question is ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` holds the
+    true values f(D). Questions are decided in blocks: after the first ⊤ of a block, the hypothesis
+    is corrected in place and the rest is decided again. Blocks grow until a ⊤ occurs, so that a ⊤
+    repeats few evaluations.
     """
     steps: list[HypothesisAnswer] = []
     size = _FIRST_BLOCK
@@ -181,8 +183,8 @@ class TensorHypothesis:
     """A hypothesis over all cells of a tensor, initially uniform.
 
     Log-weights are whole multiples of η/resolution and so exact; p̂ holds integers, computed by
-    operations that IEEE 754 defines to the last bit. Its sums are sums of integers below 2⁵³,
-    exact in any order: a matrix product of any shape gives the same estimates on any machine.
+    operations that IEEE 754 defines to the last bit. Sums of p̂ are integers below 2⁵³ and exact in
+    any order, so that estimates are the same on any machine, in any batch.
     """
 
     def __init__(self, shape: tuple[int, ...], learning_rate: float, resolution: int) -> None:
@@ -261,7 +263,7 @@ def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
 
 
 def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Floats:
-    """Return q·p̂ of each question, as exact integers below 2⁵³."""
+    """Return the sum of q(x)·p̂(x) for each question, as exact integers below 2⁵³."""
     masses = np.zeros(len(vectors))
     written = np.empty((len(vectors), min(len(marginal), _BLOCK_CELLS)))
     for start in range(0, len(marginal), _BLOCK_CELLS):

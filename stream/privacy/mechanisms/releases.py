@@ -1,8 +1,8 @@
 """Releases that are charged once: noisy cells and random projections of a histogram.
 
-Each cell's noise is derived from words of that cell, so that a single cell equals the one of the
-whole release at any time. Privacy: docs/proofs/histogram.md, docs/proofs/lazy-histogram.md and
-docs/proofs/sparse-project.md.
+The noise of a cell is derived from the cell alone, so that a cell that is computed by itself at any
+time equals this cell in the whole release. Privacy: docs/proofs/histogram.md,
+docs/proofs/lazy-histogram.md and docs/proofs/sparse-project.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def cell_names(codes: npt.ArrayLike) -> list[bytes]:
 
 
 def weighted_sum(steps: Sequence[int], values: Sequence[int], divisor: int = 1) -> float:
-    """Return Σ w·value / divisor for weights in steps, rounded once."""
+    """Return Σ weight·value / ``divisor``, with weights in steps, rounded once."""
     total = sum(step * value for step, value in zip(steps, values, strict=True))
     return total / (WEIGHT_STEPS * divisor)
 
@@ -46,16 +46,16 @@ Bits = npt.NDArray[np.uint8]
 
 _CONTEXT = "sotto 2026 projection matrix v1"
 _ROWS_AT_ONCE = 255
-"""Number of bits whose sum fits one byte."""
+"""Most bits whose sum fits one byte."""
 
 
 def matrix_seed(incarnation: str) -> bytes:
-    """Return the 32 bytes of a stream's matrix, public once the incarnation is known."""
+    """Return the 32 bytes from which a stream's matrix is derived; they are not secret."""
     return blake3(incarnation.encode(), derive_key_context=_CONTEXT).digest()
 
 
 def columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bits:
-    """Return the matrix's columns of cells, (cells, projections): 1 is +1 and 0 is −1."""
+    """Return the matrix columns of cells, as bits of shape (cells, projections); 0 is −1."""
     width = -(-projections // 8)
     data = b"".join([blake3(cell, key=seed).digest(width) for cell in cells])
     packed = np.frombuffer(data, dtype=np.uint8).reshape(len(cells), width)
@@ -63,9 +63,9 @@ def columns(seed: bytes, cells: Sequence[bytes], projections: int) -> Bits:
 
 
 def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: int) -> Integers:
-    """Return u exactly, from every row's cell, of shape (projections,); private.
+    """Return u, the sum of the matrix columns of all rows' cells; it is exact and private.
 
-    Rows of equal cells are not merged: the time would reveal their number.
+    Rows with equal cells are not merged, because the time would reveal their number.
     """
     ones = np.zeros(projections, dtype=np.int64)
     for start in range(0, len(private_codes), _ROWS_AT_ONCE):
@@ -75,6 +75,6 @@ def project(seed: bytes, private_codes: npt.NDArray[np.integer], projections: in
 
 
 def inner_products(bits: Bits, release: Integers) -> list[int]:
-    """Return ⟨column, u + v⟩ for each column."""
+    """Return ⟨column, u + v⟩ for each column; ``release`` is u plus noise v."""
     everything = int(release.sum())
     return [2 * int(release[column.view(np.bool_)].sum()) - everything for column in bits]

@@ -1,10 +1,9 @@
-"""Selection of a candidate by its private score: noisy maximum, exponential mechanism, and
-randomized response.
+"""Random choices: noisy maximum, exponential mechanism, and randomized response.
 
-Scores are whole grid steps with sensitivity Δ; the rate is ε0/2Δ per step, or ε0/Δ if all scores
-of neighbors change in the same direction. Both are ε0-differentially private for any number of
-candidates: docs/proofs/noisy-max.md and docs/proofs/exponential.md. Randomized response
-selects around a person's category: docs/proofs/randomized-response.md.
+The first two choose a candidate by its private score, in whole grid steps with sensitivity Δ. Their
+rate is ε0/(2Δ) per step, or ε0/Δ if all scores of neighbors change in the same direction. Both are
+ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md, exponential.md).
+Randomized response replaces a person's category at random (docs/proofs/randomized-response.md).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from stream.privacy.planning.response_plans import RESPONSE_BITS, Response
 Integers = npt.NDArray[np.int64]
 
 WEIGHT_BITS = 192
-"""Weights of the exponential mechanism are out of 2^192, the best candidate's weight."""
+"""Weights of the exponential mechanism are integers; the best candidate's weight is 2^192."""
 
 UNIFORM_BITS = 256
 """Uniform bits that one draw of the exponential mechanism reads."""
@@ -35,7 +34,7 @@ UNIFORM_BITS = 256
 UNIFORM_WORDS = UNIFORM_BITS // 64
 
 GAP_DIGITS = 14
-"""Hexadecimal digits of the distance of two scores within ±2⁵³ steps."""
+"""Hexadecimal digits of the difference of two scores within ±2⁵³ steps."""
 
 
 def selection_rate(calibration: AnswersCalibration) -> Fraction:
@@ -51,7 +50,7 @@ def score_noise(calibration: AnswersCalibration) -> Sampler:
 
 
 def noisy_max(scores: Integers, noise: Integers) -> int:
-    """Return the index of the largest noisy score, the first one of a tie."""
+    """Return the index of the largest noisy score; in a tie, the first."""
     return int(np.argmax(scores + noise))
 
 
@@ -76,10 +75,10 @@ class Weights:
             )
 
     def weight_at(self, gap: int) -> int:
-        """Return the weight out of 2^192, fewer than 2·14 units below e^{−rate·gap}.
+        """Return 2^192·e^{−rate·gap}, less than 28 too low.
 
-        Every digit takes one multiplication, a zero too, so that the time does not reveal the
-        gap.
+        Each digit of ``gap`` takes one multiplication, even if it is 0, so that the time does not
+        reveal the gap.
         """
         weight = 1 << WEIGHT_BITS
         for digit, powers in enumerate(self.powers):
@@ -111,9 +110,9 @@ RESPONSE_WORDS = RESPONSE_BITS // 64
 def respond(own: int | None, law: Response, uniform: int) -> int:
     """Return the category to publish for a person's category ``own``; both are below k.
 
-    ``uniform`` is an integer below 2^128. Each other category is published for exactly
-    ``law.other`` of its values, ``own`` for the rest. If ``own`` is None (none of the k), the
-    shares of all categories differ by at most one value.
+    ``uniform`` is an integer below 2^128. Of its values, exactly ``law.other`` lead to each other
+    category, and the rest to ``own``. If ``own`` is None (none of the k categories), each category
+    has the same number of values, up to one.
     """
     if own is None:
         return uniform * law.categories >> RESPONSE_BITS

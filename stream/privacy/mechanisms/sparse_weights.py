@@ -1,6 +1,6 @@
 """Multiplicative weights over a universe that is too large to enumerate.
 
-All cells but those named by updates have one common weight: time and memory depend on the named
+All cells that no update named have the same weight, so that time and memory depend on the named
 cells, never on the universe. Source: Blum & Roth 2011, Section 4 (Sparse Multiplicative Weights);
 docs/proofs/sparse-pmw.md.
 """
@@ -21,17 +21,17 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 Cell = tuple[int, ...]
 
 SHARE_BITS: Final = 80
-"""Shares of the hypothesis are integers out of 2⁸⁰."""
+"""Shares of cells are integers out of 2⁸⁰."""
 
 _BYTES_PER_CELL: Final = 640
 """Approximate memory of a named cell: codes, log-weight, weight and share."""
 _ARITHMETIC: Final = Context(prec=40, Emax=MAX_EMAX, Emin=MIN_EMIN)
-"""Decimal arithmetic is equal on every machine; 40 digits far exceed 2⁸⁰."""
+"""Decimal arithmetic gives the same result on every machine; 2⁸⁰ has only 25 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellQuestion:
-    """A weighted sum of distinct cells, in increasing order, with weights in steps above 0."""
+    """A weighted sum of distinct, sorted ``cells``; ``steps`` are the weights, above 0."""
 
     cells: tuple[Cell, ...]
     steps: tuple[int, ...]
@@ -43,7 +43,7 @@ class CellQuestion:
 
 
 class SparseHypothesis:
-    """A hypothesis over ``universe`` cells (or ``places`` for them), initially uniform.
+    """A hypothesis over ``universe`` cells (or a plan's ``places``), initially uniform.
 
     Log-weights are whole multiples of η/resolution. Weights are relative to the unnamed cells'
     weight and recomputed from the log-weights, so that rounding errors do not accumulate.
@@ -65,7 +65,7 @@ class SparseHypothesis:
     def estimates(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
         """Return rows·q(p̂) of each question in steps, rounded to nearest, halves upwards.
 
-        Before rounding it is within rows·2⁻⁶⁰ steps of the value under exact weights.
+        Before rounding, the error due to inexact shares is at most rows·2⁻⁶⁰ steps.
         """
         shares = self._normalised()
         other = self._other_share
@@ -97,7 +97,7 @@ class SparseHypothesis:
 
 
 def whole_steps(weight: float) -> int:
-    """Convert a finite weight to steps of 1/1024; raise ValueError between two steps."""
+    """Convert a finite weight to steps of 1/1024; raise ValueError if it is no whole number."""
     steps = weight * WEIGHT_STEPS
     nearest = round(steps)
     if steps != nearest:

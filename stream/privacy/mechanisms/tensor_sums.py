@@ -1,9 +1,9 @@
-"""Exact sums over a tensor of integers by its cumulative sums: a box takes few look-ups.
+"""Exact weighted sums over a tensor of integers by its cumulative sums: a box takes few look-ups.
 
-A weighting is stored as its differences, which are few if it consists of ranges. Cumulative sums
-have one more place than cells on each axis; if they or the differences were much larger than the
-tensor, a weighting is stored cell by cell. Sums of wrapped 64-bit integers are exact if the
-result fits 63 bits.
+A weighting (a weight for each cell) is stored as its differences along the axes, its *corners*,
+which are few if it consists of ranges. Cumulative sums have one more place than cells on each
+axis. If they or the corners were much larger than the tensor, a weighting is stored cell by cell.
+64-bit sums may overflow on the way, and are exact if the result fits 63 bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Integers = npt.NDArray[np.int64]
 
 MOST_PLACES_OF_FEW_CELLS: Final = 1 << 17
 MOST_PLACES_A_CELL: Final = 3
-"""Most places of cumulative sums, in total or per cell, whichever is more."""
+"""Cumulative sums may have this many places, in total or per cell, whichever allows more."""
 
 
 class TensorCells:
@@ -51,13 +51,13 @@ class TensorCells:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes with the cumulative sums."""
+        """Bound of the memory in bytes, with cumulative sums."""
         return 4 * self.tensor.nbytes
 
 
 @dataclass(frozen=True, eq=False)
 class Corners:
-    """A weighting Σ_x w(x)·cell(x), as weights of cumulative sums or of cells."""
+    """A weighting, as weights of some places of the cumulative sums or, if not, of some cells."""
 
     places: Integers
     weights: Integers
@@ -70,7 +70,7 @@ class Corners:
 
 
 def values(weightings: Sequence[Corners], cells: TensorCells) -> Integers:
-    """Return each weighting's exact sum."""
+    """Return the exact weighted sum of the cells for each weighting."""
     lengths = [len(one.places) for one in weightings]
     if len(lengths) < 2 or 0 in lengths or not all(one.is_cumulated for one in weightings):
         return np.array([one.value(cells) for one in weightings], dtype=np.int64)
@@ -102,7 +102,7 @@ def can_cumulate(shape: Sequence[int]) -> bool:
 
 
 def weighting(weights: Integers) -> Corners:
-    """Convert weights of all cells, to differences if these are cheap to compute."""
+    """Convert the weights of all cells to corners if that is cheap, else to weights of cells."""
     if math.prod(size + 2 for size in weights.shape) <= MOST_PLACES_OF_FEW_CELLS:
         return corners(weights)
     flat = weights.reshape(-1)
@@ -111,7 +111,7 @@ def weighting(weights: Integers) -> Corners:
 
 
 def corners(weights: Integers) -> Corners:
-    """Return the differences of a weighting of all cells."""
+    """Convert the weights of all cells to corners."""
     padded = np.pad(weights, 1)
     for axis in range(padded.ndim):
         padded = -np.diff(padded, axis=axis)
@@ -121,12 +121,12 @@ def corners(weights: Integers) -> Corners:
 
 
 def count_of_corners(factors: Sequence[Integers]) -> int:
-    """Count the differences of a product."""
+    """Count the corners of a product of one weighting per axis."""
     return math.prod(int(np.count_nonzero(np.diff(factor, prepend=0, append=0))) for factor in factors)
 
 
 def product_corners(factors: Sequence[Integers]) -> Corners:
-    """Return the differences of a product of one weighting per axis."""
+    """Return the corners of a product of one weighting per axis."""
     places, found = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
     for factor in factors:
         padded = np.pad(factor, 1)
@@ -138,7 +138,7 @@ def product_corners(factors: Sequence[Integers]) -> Corners:
 
 
 def added(parts: Sequence[tuple[int, Corners]]) -> Corners:
-    """Return a linear combination of weightings of cumulative sums."""
+    """Return the linear combination of weightings that are stored as corners."""
     places, where = np.unique(np.concatenate([one.places for _, one in parts]), return_inverse=True)
     found = np.zeros(len(places), dtype=np.int64)
     np.add.at(found, where, np.concatenate([factor * one.weights for factor, one in parts]))

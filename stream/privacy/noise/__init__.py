@@ -1,6 +1,6 @@
 """Keyed, exact, vectorized noise on the integers.
 
-Its names are imported on first use: keys are made and ledgers are verified without NumPy.
+Names are imported on first use, so that making keys and verifying ledgers need no NumPy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The secret that all noise is derived from."""
+"""The secret key from which all noise is derived, and how it is made, read and saved."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class NoiseKey:
         return cls.from_text(done.stdout.decode("ascii", errors="replace"), f"output of {KEY_COMMAND_VARIABLE}")
 
     def successor(self) -> NoiseKey:
-        """Generate a key that keeps this one and its older ones as older keys."""
+        """Generate a new key; this key and its older keys become its older keys."""
         return NoiseKey(secrets.token_bytes(KEY_BYTES), (NoiseKey(self.secret), *self.older))
 
     def save(self, path: Path, *, replace: bool = False) -> None:

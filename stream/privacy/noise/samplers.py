@@ -1,15 +1,16 @@
 """Exact samplers of noise on the integers, from uniform words.
 
-**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ has independent binary digits: digit i is
-1 with probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit uniform word with that
-probability in fixed point, so that the sampled distribution is a product of known Bernoullis. The
-number of words and comparisons depends on the rate alone, never on the outcome: timestamps reveal
-nothing about the noise. (The low 64 bits are read only if the high 64 bits tie, which has
-probability 2⁻⁶⁴ per digit.)
+**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ has independent binary
+digits: digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit
+uniform word with that probability in fixed point, so that the sampled distribution is a product of
+known Bernoullis. The number of words and comparisons depends on the rate alone, never on the
+outcome: timestamps reveal nothing about the noise. (The low 64 bits are read only if the high 64
+bits tie, which has probability 2⁻⁶⁴ per digit.)
 
-**Discrete Gaussian**, P(k) ∝ exp(−k²/2σ²), by one table look-up. The first bit of a 128-bit word is the sign; a binary search compares the other 127 bits with the
-cumulative probabilities of |k| in fixed point. The work depends on σ² alone, never on the outcome.
-(The low 64 bits are read only if the high ones tie with an entry: probability 2⁻⁶³ for each.)
+**Discrete Gaussian.** P(k) ∝ exp(−k²/2σ²) takes one table look-up. The first bit of a 128-bit word
+is the sign; a binary search compares the other 127 bits with the cumulative probabilities of |k|
+in fixed point. The work depends on σ² alone, never on the outcome. (The low 64 bits are read only
+if the high ones tie with an entry, which has probability 2⁻⁶³ per entry.)
 
 Wide noise is a sum x + 512·y of two such draws, where y may be such a sum again. Its probabilities
 are those of one discrete Gaussian within one part in 2⁷⁴ at every integer (proof in docs/noise.md),
@@ -41,9 +42,9 @@ FIXED_POINT_BITS = 128
 DELTA_PER_DRAW = 2.0**-60
 """Largest total variation distance between a draw and its ideal law (docs/noise.md).
 
-A one-sided draw is off by at most 2⁻⁶², the probability of the tail that is cut off, plus at most
-2⁻¹²⁰ by rounding its digits' probabilities. Two-sided noise consists of two such draws and is off
-by at most twice as much. Gaussian noise is off by no more, with all its draws together.
+For a one-sided draw it is at most 2⁻⁶², the probability of the tail that is cut off, plus at most
+2⁻¹²⁰ for rounding its digits' probabilities. Two-sided noise is two such draws, and the distance at
+most twice as large. For Gaussian noise it is no larger, with all its draws together.
 """
 
 LowWords = Callable[[int], Words]
@@ -52,7 +53,7 @@ LowWords = Callable[[int], Words]
 MAX_DIGITS: Final = 52
 """Most binary digits of a draw."""
 TAIL_BITS: Final = 62
-"""The tail that is cut off geometric noise has probability at most 2⁻⁶²."""
+"""Geometric noise is cut off at a tail of probability at most 2⁻⁶²."""
 LARGEST_VARIANCE: Final = 1 << (2 * (MAX_DIGITS - 4) + 1)
 """Gaussian noise of a larger variance does not fit 52 binary digits."""
 
@@ -140,7 +141,7 @@ class TwoSidedGeometric:
 
     @cached_property
     def half(self) -> Geometric:
-        """The law of each of the two parts."""
+        """The law of the two draws whose difference is the noise."""
         return Geometric(self.rate)
 
     @property
@@ -159,11 +160,11 @@ class TwoSidedGeometric:
 LARGEST_TABLE_VARIANCE: Final = 3 << 20
 """Noise of at most this variance is a single draw."""
 STRETCH: Final = 512
-"""The factor of the second of two draws."""
+"""The factor 512 in x + 512·y."""
 CUT_BITS: Final = 66
 """Each table leaves out a tail of probability at most 2⁻⁶⁶."""
 TABLE_BITS: Final = 127
-"""Binary digits of the cumulative probabilities."""
+"""Binary digits of the cumulative probabilities in a table."""
 
 _BASE_VARIANCE: Final = 4 * STRETCH**2
 _SIGN_BIT: Final = WORD_BITS - 1
@@ -192,7 +193,7 @@ class Gaussian:
 
     @cached_property
     def levels(self) -> tuple[Fraction, ...]:
-        """Variances of the draws x₀, x₁, … that add up to Σ 512ⁱ·xᵢ."""
+        """Variances of the draws x₀, x₁, … whose sum Σ 512ⁱ·xᵢ is the noise."""
         found, left = [], self.variance
         while left > LARGEST_TABLE_VARIANCE:
             above = Fraction((left - _BASE_VARIANCE) // STRETCH**2)
@@ -232,7 +233,7 @@ def cumulated(variance: Fraction) -> tuple[int, ...]:
 
 
 def _reach(variance: Fraction) -> int:
-    """The least R with exp(−R²/2σ²) ≤ 2⁻⁶⁶, which bounds P(|k| > R)."""
+    """Return the least R with exp(−R²/2σ²) ≤ 2⁻⁶⁶, which bounds P(|k| > R)."""
     with localcontext(prec=_DIGITS):
         squared = 2 * CUT_BITS * Decimal(2).ln() * Decimal(variance.numerator) / Decimal(variance.denominator)
         return int(squared.sqrt()) + 1
@@ -269,7 +270,7 @@ def _too_many(table: Words, lower: Words, count: int, high: np.uint64, low: np.u
 
 
 Symmetric = TwoSidedGeometric | Gaussian
-"""Noise that is added to a number."""
+"""The laws of noise that is added to a number: symmetric around 0."""
 Sampler = Geometric | Symmetric
 
 
@@ -291,7 +292,7 @@ _two_sided = lru_cache(maxsize=4096)(TwoSidedGeometric)
 
 
 def hides(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> bool:
-    """Return True if ``answer_law`` of these values does not raise NoiseScaleError."""
+    """Return True if the noise of ``answer_law`` for these arguments fits 52 binary digits."""
     if calibration.method == "gaussian":
         return Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved <= LARGEST_VARIANCE
     return geometric_digits(Fraction(calibration.epsilon_answer) / sensitivity_steps) <= MAX_DIGITS

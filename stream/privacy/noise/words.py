@@ -1,4 +1,4 @@
-"""Uniform words derived from the key: an event at a position always gives the same words.
+"""Derives uniform words from the key: an event at a position always gives the same words.
 
 Every input is length-prefixed or of fixed length, so that different inputs give different bytes. A
 stream's subkey binds the version, the key's id, the stream's incarnation, the whole definition
@@ -28,7 +28,7 @@ _CELLS_AT_ONCE: Final = 1 << 15
 
 
 class DrawRole(StrEnum):
-    """The use of a draw; draws of different roles are independent."""
+    """The purpose of noise; noise of different roles is independent."""
 
     THRESHOLD = "threshold"
     QUERY = "query"
@@ -73,20 +73,20 @@ def _length(texts: Spans) -> bytes:
 
 
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
-    """Derive words from the stream and the round alone, one row per subkey."""
+    """Derive words that depend only on the stream and the round, one row per subkey."""
     nothing = _repeated(b"", len(subkeys)) if isinstance(subkeys, Spans) else [b""] * len(subkeys)
     return _derive(subkeys, b"", rounds, nothing, count)
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
-    """Derive words from the stream and a cell alone, one row per cell."""
+    """Derive words that depend only on the stream and the cell, one row per cell."""
     return _derived([subkey] * len(cells), cells, count)
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
-    """Return the noise of named cells, drawn in parts of bounded memory.
+    """Return the noise of named cells, drawn block by block to bound memory.
 
-    It depends on the stream and the cell alone, never on the question or its time.
+    It depends only on the stream and the cell, never on the question or its time.
     """
     some = [cells[start : start + _CELLS_AT_ONCE] for start in range(0, len(cells), _CELLS_AT_ONCE)]
     drawn = [law.draw(*cell_words(subkey, names, law.words)) for names in some]
@@ -94,7 +94,7 @@ def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> Integers:
 
 
 def block_words(subkey: bytes, block: bytes, cells: int, count: int) -> tuple[Words, LowWords]:
-    """Derive words of a block of cells, one row per cell; cheaper than ``cell_words``."""
+    """Derive the words of all cells of a block, one row per cell; cheaper than ``cell_words``."""
     width = cells * count * _WORD_BYTES
     high = blake3(_prefixed(b"high", block), key=subkey).digest(width)
 
@@ -113,7 +113,7 @@ def event_words(
     payloads: Sequence[bytes],
     count: int,
 ) -> tuple[Words, LowWords]:
-    """Derive words for events of one partition, each under its stream's subkey.
+    """Derive the words of events of one partition; ``subkeys`` has the key of each event's stream.
 
     Returns:
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.

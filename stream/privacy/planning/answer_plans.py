@@ -2,7 +2,7 @@
 
 Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by basic
 composition, ε0 = ε/c, or by optimal composition (Kairouz, Oh & Viswanath 2015). Numbers may have
-Gaussian noise (docs/proofs/composition.md). Errors are exact for the integer noise; proofs:
+Gaussian noise instead (docs/proofs/composition.md). Errors are exact for integer noise; proofs:
 docs/proofs/laplace.md, docs/proofs/noisy-max.md and docs/proofs/exponential.md.
 """
 
@@ -30,7 +30,7 @@ from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.noise_layouts import fits, require_fit
 
 PartsMethod = Literal["textbook", "basic", "optimal"]
-"""Composition of equal parts."""
+"""The theorem that composes equal parts of ε."""
 
 _TWO_NUMBERS = 2
 """Most numbers of an answer about a table that one row changes: a quotient, or two groups."""
@@ -40,9 +40,9 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
     """Return every calibration that applies.
 
     These are the textbook's constants, basic composition and, if δ > 0, optimal composition and
-    Gaussian noise. ``alpha`` is that of the largest answer: ``dimensions`` numbers, all groups of
-    a window, or a choice among ``MAX_CANDIDATES``. The textbook's is its theorem's, or the exact
-    one if a coarse grid makes that larger.
+    Gaussian noise. ``alpha`` bounds the error of the largest answer: ``dimensions`` numbers, all
+    groups of a window, or a choice among ``MAX_CANDIDATES``. The textbook's ``alpha`` comes from
+    its theorem, or is the exact error if a coarse grid makes this larger.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
@@ -82,11 +82,11 @@ def equal_parts(epsilon: float, delta: float, parts: int) -> list[tuple[PartsMet
 
 
 def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
-    """Return the textbook's (ε0, δ) of each of ``answers`` equal parts.
+    """Return the textbook's ε0 for each of ``answers`` equal parts, and the δ that it uses.
 
-    It is ε/c, or ε/√(8c ln(1/δ)) if that is larger and sound. The latter (Dwork & Roth 2014,
-    Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) is stated for any ε and false for large ones;
-    it is used only if optimal composition confirms (ε, δ). δ is 0 if unused.
+    ε0 is ε/c, or ε/√(8c ln(1/δ)) if that is larger and sound. The textbooks (Dwork & Roth 2014,
+    Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) state the second for any ε, but for large ε it
+    is false: it is used only if optimal composition confirms (ε, δ). With ε/c, δ is 0.
     """
     added = optimal_round_epsilon(epsilon, 0.0, answers)
     if delta > 0.0:
@@ -99,9 +99,10 @@ def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, f
 def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) -> int:
     """Return the ℓ₁ sensitivity of ``values`` numbers of one answer, in steps.
 
-    One person may change all trusted values. Of disjoint groups, adding or removing a row changes
-    one count, replacing it two. ``sensitivity_steps`` includes the contribution bound; for a
-    standing stream it is that of the whole answer.
+    One person may change all values that a producer sends. If the values are counts of disjoint
+    groups, adding or removing a row changes one count, and replacing a row changes two.
+    ``sensitivity_steps`` includes the contribution bound; for a standing stream it is the
+    sensitivity of the whole answer.
     """
     if values == 1 or setting.movement is not None:
         return sensitivity_steps
@@ -111,9 +112,10 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
 
 
 def numbers_moved(values: int, setting: Setting) -> int:
-    """Return the number of values that share a person's change when its ℓ₂ norm is largest.
+    """Return how many values a person changes in the case with the largest ℓ₂ norm.
 
-    That is one group with all rows of a person, or two if neighbors replace a row.
+    For disjoint groups this is one group, with all rows of a person, or two if neighbors replace
+    a row.
     """
     if setting.movement is not None:
         return setting.movement.spread
@@ -136,7 +138,8 @@ def _most_moved(mechanism: Laplace | Histogram, setting: Setting) -> int:
 def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
     """Return the noise of each number of an answer with ℓ₁ sensitivity ``sensitivity_steps``.
 
-    A person changes ``moved`` numbers equally: their ℓ₂ norm is the ℓ₁ norm over √``moved``.
+    A person changes ``moved`` numbers equally: the ℓ₂ sensitivity is the ℓ₁ sensitivity divided
+    by √``moved``.
     """
     if calibration.method == "gaussian":
         return gaussian(Fraction(calibration.deviation) ** 2 * sensitivity_steps**2 / moved)
@@ -146,8 +149,8 @@ def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: i
 def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int, moved: int = 1) -> float:
     """Return the error bound, in the query's unit, of all numbers of one laplace answer.
 
-    ``sensitivity_steps`` is its ℓ₁ sensitivity. With probability 1 − β all answers keep to their
-    α.
+    ``sensitivity_steps`` is the answer's ℓ₁ sensitivity. With probability 1 − β no answer of the
+    stream exceeds its error bound.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     far = reach(answer_law(calibration, sensitivity_steps, moved), values, allowed)
@@ -160,7 +163,7 @@ def choice_alpha(
 ) -> float:
     """Bound the distance of the chosen score from the best, in the query's unit.
 
-    With probability 1 − β every choice of the stream keeps to its α.
+    With probability 1 − β no choice of the stream exceeds its bound.
     """
     allowed = each_failure(calibration.beta, promised_answers(calibration))
     rate = choice_rate(calibration)
@@ -176,25 +179,26 @@ def choice_alpha(
 
 
 def choice_rate(calibration: AnswersCalibration) -> float:
-    """Return ε0/2Δ per step, or ε0/Δ for monotone scores."""
+    """Return the rate of a choice's noise: ε0/(2Δ), or ε0/Δ for monotone scores (Δ in steps)."""
     width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return calibration.epsilon_answer / width
 
 
 def promised_answers(calibration: AnswersCalibration) -> int:
-    """Return the number of answers that share β."""
+    """Return the number of answers that the error bound covers; they share β."""
     return min(calibration.cutoff, calibration.expected_queries)
 
 
 def ratio_interval(
     numerator: tuple[float, float], denominator: tuple[float, float], bounds: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return a quotient and its α from two noisy numbers with their α.
+    """Return an estimate of a quotient and its error bound.
 
-    The true quotient, in the public range ``bounds``, is within α whenever both numbers are
-    within theirs. If these leave the whole range open and the noisy quotient is outside it, the
-    estimate is the middle of the range. The two numbers share ε0 equally: their α is that of
-    ``alpha_for`` at twice the sensitivity and two values.
+    ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
+    the public range of the true quotient. The bound holds whenever those of both numbers hold. If
+    they exclude no part of the range and the noisy quotient is outside, the estimate is the middle
+    of the range. The two numbers share ε0 equally: their bounds are ``alpha_for`` at twice the
+    sensitivity and two values.
     """
     low, high = bounds
     (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator

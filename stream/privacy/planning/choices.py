@@ -1,4 +1,4 @@
-"""Choice of a mechanism for a number of questions of one form, at an ε or within an α.
+"""Choice of a mechanism for questions of one form, for a given ε or a largest error α.
 
 Every mechanism that answers the form is planned and ranked by its error on such a question. The
 choice depends on public parameters alone.
@@ -59,7 +59,7 @@ _TAKES: Final[dict[str, tuple[Form, ...]]] = {
     "randomized_response": ("category",),
     "running_count": ("running",),
 }
-"""The forms that each mechanism answers; simple mechanisms first, which win ties."""
+"""The forms that each mechanism answers. The first of equals wins: simple ones are first."""
 
 _ONLY: Final[dict[str, str]] = {
     "above_threshold": "answers above or below, no number",
@@ -83,10 +83,10 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A ranked mechanism: its error at the wanted ε, the ε for the wanted error, and the reason.
+    """A mechanism in the ranking: ``alpha`` at the wanted ε, ``epsilon`` for the wanted error.
 
-    A mechanism that does not apply has neither. With ``alone`` it covers only the grouped
-    attributes.
+    ``why`` describes the use of ε or says why the mechanism does not apply; then ``alpha`` and
+    ``epsilon`` are None. With ``alone`` the mechanism covers only the grouped attributes.
     """
 
     kind: str
@@ -108,8 +108,9 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
     """Return all mechanisms, best first, and those that do not apply last.
 
     ``say`` is called with each kind before it is planned. With groups, a mechanism over a table's
-    attributes may appear twice: over all attributes and over the grouped ones alone. The least α
-    ranks at a given ε, otherwise the least ε; within a thousandth the simpler mechanism wins.
+    attributes may appear twice: over all attributes and over the grouped ones alone. If ε is
+    given, the least α is best, otherwise the least ε; within a thousandth the simpler mechanism
+    wins.
 
     Raises:
         PlanError: ε and α are both missing, α depends on private facts, or there are too many groups.
@@ -128,7 +129,7 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
 
 
 def _figure(choice: Choice, wanted: Wanted) -> float:
-    """Return the figure that ranks a choice; infinite if the error cannot be reached."""
+    """Return the α or ε by which a choice is ranked; infinite if no ε reaches the wanted error."""
     figure = choice.alpha if wanted.epsilon is not None else choice.epsilon
     return math.inf if figure is None else figure
 
@@ -201,7 +202,10 @@ def _charged(wanted: Wanted) -> int:
 
 
 def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
-    """Return the ε for the wanted error, or None if a given ε ranks and no ε suffices."""
+    """Return the ε for the wanted error, or None if no ε suffices.
+
+    Without a given ε, that is a PlanError: nothing could be ranked.
+    """
     try:
         return needed_epsilon(spec, wanted.setting, alpha, lambda one: form_alpha(one, spec.mechanism, wanted))
     except PlanError:
@@ -211,7 +215,7 @@ def _needed(spec: StreamSpec, wanted: Wanted, alpha: float) -> float | None:
 
 
 def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
-    """Describe the use of ε, to distinguish the choices."""
+    """Describe how the mechanism spends ε, so that a reader can compare the choices."""
     gaussian = ", with Gaussian noise" if "gaussian" in {chosen.method, getattr(chosen, "noise", None)} else ""
     answers = _charged(wanted)
     charged = f"each of {answers:,} answers is charged" if answers > 1 else "one answer is charged"

@@ -1,8 +1,8 @@
 """Planner of streams with an estimate: opening measurements, number of ⊤s, division of ε.
 
 Everything depends on public sizes. Noise on comparisons is one-sided, so that a ⊥ never errs by
-more than the threshold and its noise, for any number of questions; their number affects only the
-rate of false ⊤s. Proofs: docs/proofs/pmw.md. Errors are counts of rows; steps are 1/1024 row.
+more than the threshold and its noise; the number of questions affects only the rate of ⊤s that a
+good estimate would not need. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is 1/1024 row.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ THRESHOLD_PART = 0.5
 _FALSE_SHARE = 0.2
 """Share of the ⊤s that may be spent on questions that the estimate answers well."""
 _WIDE_RARITY = 2.75
-"""With measured pairs, noise of wide sums may raise a ⊤ for one question in e^2.75 ≈ 16."""
+"""With measured pairs, one question in e^2.75 ≈ 16 about many cells may be a ⊤ due to noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """The public parameters of a stream's comparisons, in rows.
+    """The public parameters of the comparisons of estimate and table; errors are in rows.
 
-    ``slack`` is the tolerated error of the estimate. ``wide`` is the standard deviation of the
-    noisiest sums of the opening's cells if the threshold depends on it (measured pairs), else
-    None.
+    ``updates`` is the number of ⊤s. ``slack`` is the tolerated error of the estimate. If pairs are
+    measured at the opening, the threshold may depend on ``wide``, the standard deviation of the
+    noisiest sums of their cells.
     """
 
     updates: int
@@ -50,20 +50,23 @@ class Comparisons:
 
     @property
     def rarity(self) -> float:
-        """ln of the number of questions per tolerated false ⊤."""
+        """ln of the number of questions per tolerated false ⊤ (one that only noise causes)."""
         return math.log(max(2.0, self.queries / (_FALSE_SHARE * self.updates)))
 
     def raised(self, query: float) -> float:
-        """Return the threshold in rows, for questions at the slack and for rare wide sums."""
+        """Return the threshold in rows for the ε₂ ``query``.
+
+        An estimate that errs by the slack, or by the noise of a wide sum, is rarely a ⊤.
+        """
         scale = 2.0 * self.updates / query
         plain = self.slack + scale * self.rarity
         return plain if self.wide is None else max(plain, self.wide + scale * _WIDE_RARITY)
 
     def divided(self, rest: float) -> tuple[float, float, float]:
-        """Return (ε₁, ε₂) of the part ``rest`` of ε with the least error of ⊥s, and that error.
+        """Return the division (ε₁, ε₂) of ``rest`` with the least error of ⊥s, and that error.
 
-        Slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least at ε₁/D = √b/(√a + √b); the maximum of two
-        such sums is least at one of these points, or where both are equal.
+        Slack + a/ε₂ + b/ε₁ with ε₁ + ε₂ = D is least at ε₁/D = √b/(√a + √b). The maximum of two
+        such sums is least at the best point of either sum, or at a point where both are equal.
         """
         least = -math.log(THRESHOLD_PART * self.beta)
 
@@ -85,16 +88,16 @@ class Comparisons:
 
 
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
-"""Parts of β for the numbers on ⊤s and for sums of cells; the row count has ``ROWS_SHARE``."""
+"""Parts of β for the numbers on ⊤s and for sums of cells; ``ROWS_SHARE`` is for the row count."""
 
 Order = Literal[0, 1, 2]
 
 MOST_PAIRS = 15
 """Pairs of attributes are measured in advance if there are at most this many (six attributes)."""
 _MOST_NOISE = 320.0
-"""Largest noise of half the largest pair's cells, in scales of a marginal measured alone.
+"""Pairs are not measured if half the cells of the largest pair sum to more noise than this.
 
-More noise would raise the paid ⊤s on its own.
+The unit is the noise scale of a marginal measured alone. More noise would by itself cause ⊤s.
 """
 
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
@@ -102,24 +105,24 @@ _WHOLE_START_SHARE = 0.8
 """Share of ε for an opening that settles every question."""
 _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
-"""Default number of ⊤s: a constant, and a number per attribute."""
+"""Default number of ⊤s for each order of the opening: a constant, and a number per attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
-"""Part of a ⊤'s ε for its number; the marginal needs less if its pairs are measured."""
+"""Part of a ⊤'s ε for its number; after an opening with pairs the marginal needs less of it."""
 NOISES_OF_SLACK = 3.0
-"""Slack in scales of the noise of one measured cell."""
+"""The slack is this many noise scales of one measured cell."""
 _WIDE_CELLS = 1 << 11
-"""Pairs with more cells are mostly empty, and the fit averages out their noise."""
+"""Larger pairs count as this many cells: most are empty, and the fit averages their noise."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 _HOPELESS = 1.5
-"""Sums whose deviation exceeds the promise by this factor are not computed exactly."""
+"""No exact bound is computed for a sum whose deviation exceeds the promise by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """The public parameters of a plan, except the division of ``left``, the rest of ε.
+    """The public parameters of a plan; only the division of ``left``, the rest of ε, is open.
 
-    ``gap`` is the requested slack in rows. ``known`` is the noise scale of the opening's cells
-    and ``wide`` as in ``Comparisons``.
+    ``width`` is the sensitivity of a marginal and ``gap`` the requested slack in rows. With
+    measured pairs, ``known`` is the noise scale of their cells and ``wide`` as in ``Comparisons``.
     """
 
     left: Fraction
@@ -145,7 +148,7 @@ class _Task:
 
 
 class _Division(NamedTuple):
-    """The larger error of both kinds of answers, in rows, and two parts of ε."""
+    """A division of ε: ε₁ for the threshold, ``answer`` for all ⊤s; ``error`` is in rows."""
 
     error: float
     threshold: float
@@ -153,9 +156,9 @@ class _Division(NamedTuple):
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
-    """Return the only calibration with Laplace noise, which is pure for any δ.
+    """Return one calibration, with Laplace noise; it uses no δ.
 
-    By group privacy, each of a person's rows has its part of ε.
+    If a person has several rows, the plan is for ε divided by their number (group privacy).
     """
     if (rows := setting.contribution) > 1:
         of_one = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
@@ -202,7 +205,7 @@ def _candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration
 
 
 def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
-    """Return the number of attributes of the opening's marginals."""
+    """Return the number of attributes of each marginal in the opening; 0 for no opening."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
     pairs = len(opening(sizes, 2))
@@ -212,7 +215,7 @@ def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
 
 
 def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
-    """Return the axes of the opening's marginals, without those of more than 2²⁰ cells."""
+    """Return the axes of the opening's marginals; marginals of more than 2²⁰ cells are left out."""
     if order == 0:
         return ()
     return tuple(
@@ -223,7 +226,7 @@ def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
-    """Return the default number of ⊤s, at most twice the unmeasured marginals."""
+    """Return the default number of ⊤s: at most twice the number of unmeasured marginals."""
     fixed, each = _UPDATES[order]
     count = len(sizes)
     unsettled = sum(math.comb(count, named) for named in range(order + 1, min(count, 8) + 1))
@@ -317,8 +320,9 @@ def largest_pair(sizes: Sequence[int]) -> int:
 class Bounds:
     """The error bounds of one stream; together they fail with at most their parts of β.
 
-    They hold for adaptive questions, even if the noise is known: for all single cells and all
-    ranges of a marginal's attributes at once, and for sums of cells by adding their bounds.
+    They hold for adaptive questions, even if the noise is known, because they bound all single
+    cells and all ranges of a marginal's attributes at once; bounds of single cells add up to one
+    for any sum of cells.
     """
 
     calibration: EstimateCalibration
@@ -326,9 +330,10 @@ class Bounds:
     def cells(
         self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
     ) -> float:
-        """Bound all sums of ``summed`` cells of one marginal; infinite beyond the promise.
+        """Bound the error of all sums of ``summed`` cells of one marginal.
 
-        A marginal with the charge of ``charges`` ⊤s has their part of β.
+        With ``ranges`` the bound also uses that the cells form a range of each attribute. A
+        marginal that is charged as ``charges`` ⊤s has their part of β.
         """
         if summed == 0:
             return 0.0
@@ -344,10 +349,11 @@ class Bounds:
         return min(single, sum_alpha(law, summed, count, beta, whole=True))
 
     def fresh(self, law: Symmetric, numbers: int, summed: int, *, whole: bool) -> float:
-        """Bound numbers from a marginal that their own ⊤ measured, per unit of sensitivity.
+        """Bound an answer's ``numbers`` that are summed from the marginal its ⊤ just measured.
 
-        Each sums at most ``summed`` cells, with full weight if ``whole``. The marginal's noise is
-        independent of the question: no other sums need a bound.
+        The bound is per unit of sensitivity. Each number sums at most ``summed`` cells, with
+        weights of 1 if ``whole``. The question is older than the noise, so that no other sums
+        need a bound.
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed, numbers, beta, whole=whole)
@@ -361,7 +367,7 @@ def opening_law(calibration: EstimateCalibration) -> Symmetric:
 
 
 def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:
-    """Return the noise of each cell of a ⊤'s marginal, with a number or without."""
+    """Return the noise of the cells of a ⊤'s marginal; ``numbered`` if it publishes a number too."""
     if calibration.noise == "gaussian":
         precision = 1 / Fraction(calibration.deviation_answer) ** 2
         if numbered:

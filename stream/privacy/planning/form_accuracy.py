@@ -1,9 +1,9 @@
 """Error of answers of one form under a plan, from public facts alone.
 
-It is the answers' ``alpha`` if that follows from public facts. The error of a quotient of two
-private numbers decreases in its denominator: for shares with a private row count, and for means,
-the result is the error times that number. An answer's error is at most this over its noisy
-denominator less the denominator's error (docs/proofs/laplace.md, docs/proofs/pmw.md).
+The result is the ``alpha`` of such answers if public facts determine it. The error of a quotient
+of two private numbers also depends on its denominator: for shares with a private row count, and
+for means, the result is the error times the denominator. The ``alpha`` of an answer is at most
+this result divided by (noisy denominator − its error); see docs/proofs/laplace.md and pmw.md.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ class Summed:
 
 
 UNKNOWN_RANGE: Final = Summed(range=1, moves=1, centred=1)
-"""For an unknown attribute: errors in ranges, or in sensitivities of its sum."""
+"""For an unknown attribute: errors are in units of its range or of its sum's sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``queries`` questions of one form or windows, at ``epsilon`` or within ``alpha``.
+    """A wanted plan: ``queries`` questions (or windows), for ``epsilon`` or an error ``alpha``.
 
     ``fields`` are further fields of mechanisms, each for the mechanisms that have it.
-    ``group_by`` holds the places of the grouped attributes in the setting's sizes; empty for any
-    grouping. ``summed`` are the attributes of sums and means; empty if their ranges are unknown.
+    ``group_by`` holds the places of the grouped attributes in ``setting.sizes`` and is empty if
+    any grouping may be asked. ``summed`` are the attributes of sums and means; it is empty if
+    their ranges are unknown.
     """
 
     form: Form
@@ -91,7 +92,7 @@ class Wanted:
         return replace(self, setting=setting, group_by=tuple(range(len(sizes))))
 
     def require_alpha(self) -> None:
-        """Raise PlanError without a goal, or if the error needs private facts."""
+        """Raise PlanError without ε and α, or if α depends on facts that are not given."""
         if self.epsilon is None and self.alpha is None:
             raise PlanError("epsilon: give it, or alpha, the largest allowed error")
         if self.alpha is None:
@@ -116,7 +117,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ListedGroups:
-    """The largest number of listed groups, and of table cells in one group."""
+    """The most groups that an answer lists, and the most table cells in one group."""
 
     most: int
     cells: int
@@ -140,16 +141,15 @@ def groups_of(wanted: Wanted) -> ListedGroups:
 
 
 _BOTH = 2
-"""Numbers of a quotient; they share ε, so that each has twice the noise."""
+"""A quotient has two numbers, which share ε, so that each has twice the noise."""
 
 
 def form_alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """Return the error of each answer to a question of the form; the largest of several
-    attributes.
+    """Return the error of each answer to a question of the form.
 
-    It is in rows, in shares if the row count is public, or in the attribute's unit for sums and
-    means. Groups and means are over all rows. If windows are counted separately, a running count
-    sums all of them.
+    It is in rows; for a fraction in shares, if the row count is public; for sums and means in the
+    attribute's unit, the largest if there are several. Groups and means are taken over all rows.
+    A mechanism that counts each window separately sums all windows for a running count.
     """
     match wanted.form:
         case "fraction":
@@ -180,7 +180,7 @@ def of_rows(alpha: float, wanted: Wanted) -> float:
 
 
 def _counted(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
-    """Return the error of a count, which for a histogram sums up to all cells."""
+    """Return the error of a count; from a histogram, a count may sum up to all cells."""
     if not isinstance(mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
         return promised_alpha(calibration)
     universe = wanted.setting.universe or 1
@@ -216,7 +216,7 @@ def _mean(calibration: Calibration, wanted: Wanted, summed: Summed) -> float:
     if isinstance(calibration, AnswersCalibration):
         top = alpha_for(calibration, _BOTH * rows * max(1, summed.centred), _BOTH, _BOTH)
         bottom = alpha_for(calibration, _BOTH * rows, _BOTH, _BOTH)
-        # As for a share; the mean is within half the range of its middle.
+        # As for a share; a mean differs from the middle of the range by at most half the range.
         return top + (summed.range - summed.range // 2) * bottom
     told = width * promised_alpha(calibration)
     if not isinstance(calibration, EstimateCalibration):

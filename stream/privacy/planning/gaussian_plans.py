@@ -1,7 +1,7 @@
 """Planner of streams with an estimate and Gaussian measurements, for δ > 0.
 
-It scales the error bound and the opening's noise of the Laplace plan by the least common factor
-that (ε, δ) pays for. Comparisons are pure. Proofs: docs/proofs/pmw.md; errors are counts of rows.
+It multiplies the Laplace plan's error bound and opening noise by one factor, the least that (ε, δ)
+pays for. Comparisons use no δ. Proofs: docs/proofs/pmw.md. Errors are in rows.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from stream.privacy.planning.noise_layouts import fits
 
 _PAIRS = 2
 _MOST_PAIRS = 120
-"""Pairs of up to sixteen attributes are tried."""
+"""Pairs of attributes are tried if there are at most this many (sixteen attributes)."""
 _LEAST_FACTOR = 1e-2
 _HALVINGS = 16
 _WIDEST = 64.0
-"""Largest ratio of a ⊤ cell's noise to the Laplace plan's, or its inverse."""
+"""A cell measured on a ⊤ has from 1/64 to 64 times the noise of the Laplace plan."""
 _LAPLACE_SCALES = math.sqrt(0.5)
-"""Scale of Laplace noise per deviation, the unit of slack."""
+"""Laplace noise of deviation σ has the scale σ·√½; slack is in scales."""
 _OVERDRAWN = 1e12
 _NEARLY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _GaussianDivision:
-    """ε for comparisons and their plan, and the deviations of all noise, in rows."""
+    """``decisions`` is the ε of comparisons; ``start``, ``marginal``, ``number`` are deviations."""
 
     decisions: float
     comparisons: Comparisons
@@ -59,9 +59,9 @@ class _GaussianDivision:
 
 @dataclass(frozen=True, slots=True)
 class _GaussianTask:
-    """The Laplace plan to improve, the deviations of its noise, and the budget.
+    """The Laplace plan to improve (``known``), its noise's deviations, and the stream's (ε, δ).
 
-    ``gap`` is the requested slack in rows. ``wide`` is as in ``Comparisons``, in deviations of
+    ``gap`` is the requested slack in rows. ``wide`` is as in ``Comparisons``, but in deviations of
     the opening's noise.
     """
 
@@ -74,7 +74,7 @@ class _GaussianTask:
     wide: float | None = None
 
     def divided(self, factor: float) -> _GaussianDivision:
-        """Return the best division with the opening's noise and errors scaled by ``factor``."""
+        """Return the best division for ``factor`` times the opening's noise and the error bound."""
         known = self.known
         failure = each_failure(NUMBERS_PART * known.beta, known.cutoff)
         number = factor * known.alpha * (1.0 - _NEARLY) / normal_reach(failure)
@@ -95,7 +95,7 @@ class _GaussianTask:
                 slack=NOISES_OF_SLACK * _LAPLACE_SCALES * noise if self.gap is None else self.gap,
                 wide=None if self.wide is None else self.wide * start,
             )
-            # The penalty grows with the overdraft, to guide the search.
+            # If ε is overdrawn, the error grows with the overdraft, to guide the search.
             error = comparisons.divided(left)[2] if left > 0.0 else _OVERDRAWN * (1.0 - left)
             return _GaussianDivision(left, comparisons, start, marginal, number, error)
 
@@ -112,15 +112,16 @@ class _GaussianTask:
         return at(float(found.x))
 
     def kept(self, factor: float) -> bool:
-        """Return True if the error bound decreases by ``factor``."""
+        """Return True if (ε, δ) pays for an error bound of ``factor`` times the Laplace plan's."""
         return self.divided(factor).error <= factor * self.known.alpha
 
 
 def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -> tuple[EstimateCalibration, ...]:
-    """Return the calibration with Gaussian noise, if any; ``known`` has Laplace noise.
+    """Return the best calibration that improves a Laplace plan by Gaussian noise, if any.
 
-    Under Gaussian noise many measurements cost less than proportionally. With ``auto`` it
-    therefore also tries pairs of more attributes, if wide sums of their cells are not too noisy.
+    ``known`` is the chosen Laplace plan. With Gaussian noise, n measurements cost less than n times
+    one. If ``warm_start`` is ``auto``, pairs of more attributes than under Laplace noise are
+    therefore tried; such a plan is dropped if sums of many of their cells are too noisy.
     """
     mechanism = spec.mechanism
     # With several rows per person the ℓ₂ norm may equal the ℓ₁ norm: Laplace noise is as good.
@@ -193,7 +194,7 @@ def _finished(
 
 
 def _private(draft: EstimateCalibration) -> EstimateCalibration | None:
-    """Widen all Gaussian noise so that (ε, δ) holds; None if no ε is left for it."""
+    """Multiply all Gaussian noise so that (ε, δ) holds; None if comparisons use up all ε."""
     parts = losses(draft)
     left = Fraction(draft.epsilon) - parts.total
     factor = least_multiple(parts.gaussian, left, Fraction(draft.delta))

@@ -1,8 +1,9 @@
 """Planner of multiplicative weights: the number of updates, and the division of ε.
 
-One ⊤ of the sparse vector is one update of the hypothesis. If every ⊤ means an error above γ (as
-a share of the rows), and η = 4γ, fewer than c = ln|X| / (2γ²) updates can happen. Proofs:
-docs/proofs/pmw-weights.md. Errors are counts of rows; steps are 1/1024 row.
+One ⊤ of the sparse vector is one update of the hypothesis (a public table that approximates the
+private one). If each update corrects an error above the gap γ, a share of the rows, and the
+learning rate is η = 4γ, fewer than c = ln|X| / (2γ²) updates occur for |X| cells. Proofs:
+docs/proofs/pmw-weights.md. Errors are in rows; a step is 1/1024 row.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from stream.privacy.planning.noise_layouts import (
 )
 
 WEIGHT_STEPS = 1024
-"""Steps that a row's full weight in a question is divided into."""
+"""Steps per row: a question weighs each row with a multiple of 1/1024."""
 
 RESOLUTION = 2.0**-20
-"""Largest distance, as a share of the rows, of an integer hypothesis from the exact one."""
+"""Largest error, as a share of the rows, from rounding a hypothesis to integers."""
 
 ROWS_SHARE = 0.1
 """Share of β for the noisy number of rows."""
 
 TEXTBOOK_ROWS_SHARE = 0.01
-"""The textbook calibration's share of ε for the row count, which the textbook assumes public."""
+"""Share of ε for the noisy row count in the textbook calibration (textbooks assume it public)."""
 
 _LEAST_SPLIT = 1e-4
 _LARGEST_SPLIT = 0.5
 _UPDATES_TOLERANCE = 0.04
-"""In ln c: near the minimum 4 % of c change the error by less than 0.1 %."""
+"""Tolerance of the search for c, in ln c: near the best c, 4 % change the error by under 0.1 %."""
 
 _Make = Callable[[PlanInputs], SparseVectorCalibration]
 
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisTask:
-    """The public parameters of a plan; ``rows`` bounds the table's rows."""
+    """The public parameters of a plan; the table has at most ``rows`` rows."""
 
     spec: StreamSpec
     setting: Setting
@@ -92,7 +93,7 @@ class _HypothesisTask:
 
 @dataclass(frozen=True, slots=True)
 class _HypothesisDivision:
-    """Part of ε for the row count, relative accuracy of numbers, and the error."""
+    """``rows`` is a part of ε; the error of numbers is ``answer_ratio`` times that of decisions."""
 
     rows: float
     answer_ratio: float
@@ -102,10 +103,11 @@ class _HypothesisDivision:
 def candidates(
     spec: StreamSpec, setting: Setting, *, textbook_alone: bool = False
 ) -> tuple[HypothesisCalibration, ...]:
-    """Return every calibration that applies: textbook, one threshold, and rounds if δ > 0.
+    """Return every calibration that applies.
 
-    ``alpha`` is in counts, for tables of at most ``rows`` rows. Cost and noise do not depend on
-    the true number.
+    These are the textbook's, one with a single threshold and, if δ > 0, one with a new threshold
+    after each ⊤. ``alpha`` is in rows and holds for tables of at most ``rows`` rows; cost and
+    noise do not depend on the true number.
     """
     task = _task(spec, setting)
     makers: list[Callable[[], HypothesisCalibration]] = [lambda: _textbook(task)]
@@ -119,23 +121,23 @@ def candidates(
 def places(universe: int, sparsity: int, updates: int, rows: int) -> int:
     """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
-    It is the universe, or enough that a question about unnamed cells is answered with one row at
-    most; at least the cells that updates can name, plus one for the rest. The bound on updates
-    holds with the logarithm of this number or a larger one (docs/proofs/sparse-pmw.md, Theorem
-    1).
+    The universe if it is small. Otherwise there are enough that a question about cells that no
+    update named is answered with one row at most, and at least one more than updates can name.
+    The bound on updates holds with the logarithm of this number or of a larger one
+    (docs/proofs/sparse-pmw.md, Theorem 1).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
 
 def guaranteed_gap(log_universe: float, updates: int) -> float:
-    """Return γ, the error share for which fewer than ``updates`` corrections by η = 4γ occur."""
+    """Return the γ for which fewer than ``updates`` updates with η = 4γ occur."""
     return math.sqrt(log_universe / (2.0 * updates))
 
 
 def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
     """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with η = 4γ.
 
-    ``factor`` 4 instead of ½ is the textbook's.
+    The textbook's ``factor`` is 4 instead of ½.
     """
     return max(1, math.ceil(factor * log_universe / (gap * gap)))
 
@@ -143,7 +145,7 @@ def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
 def rows_reach(calibration: HypothesisCalibration | EstimateCalibration) -> int:
     """Bound the error of the noisy row count at its part of β.
 
-    At least 1 with noise, because the noisy number is never below 1.
+    The bound is at least 1 if there is noise, because the noisy count is raised to 1.
     """
     if calibration.epsilon_rows == 0.0:
         return 0
@@ -156,9 +158,9 @@ def rows_rate(calibration: HypothesisCalibration | EstimateCalibration) -> Fract
 
 
 def hypothesis_reach(calibration: HypothesisCalibration) -> float:
-    """Bound the error, in counts, of the hypothesis's answer from the ideal one's.
+    """Bound the difference, in rows, of the hypothesis's answer from an exact hypothesis's answer.
 
-    It covers a noisy row count, the integer hypothesis, and the rounding of answer and threshold.
+    It is due to the noisy row count, integer weights, and the rounding of answer and threshold.
     """
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
@@ -227,9 +229,10 @@ def _best_updates(task: _HypothesisTask, make: _Make) -> int:
 def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _HypothesisDivision:
     """Return the division of ε with the least error, with noise scales proportional to 1/ε.
 
-    With A and B the errors of decisions and of numbers at all of ε, a part r for the rows and a
-    part f of the rest for the numbers, the error is 2A/((1−f)(1−r)) + max(γ·rows + R/r,
-    B/(f(1−r))): either the numbers just show the sign of an error above γ, or the sum is least.
+    Let A and B be the errors of decisions and numbers if each had all of ε, and R that of the row
+    count. With a part r of ε for the row count, and a part f of the rest for numbers, the error is
+    2A/((1−f)(1−r)) + max(γ·rows + R/r, B/(f(1−r))). It is least at the f where both terms of the
+    maximum are equal, or at the least sum of the first term and B/(f(1−r)).
     """
     vector = make(task.problem(updates))
     each = vector.epsilon_threshold + vector.epsilon_query
@@ -259,8 +262,8 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Make) -> _Hypothe
 def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
     """Dwork & Roth 2014, Algorithm 6: c = 4 ln|X|/γ², η = γ/2, and NumericSparse.
 
-    γ is the least for which NumericSparse keeps to γ·rows with its c; the error is then 3γ·rows
-    (their Theorem 4.14) plus that of a noisy row count.
+    γ is the least for which the error of NumericSparse with c answers is at most γ·rows; the error
+    is then 3γ·rows (their Theorem 4.14) plus the error of a noisy row count.
     """
     epsilon_rows, rest = _without_rows(task, 0.0 if task.setting.rows_public else TEXTBOOK_ROWS_SHARE)
 
@@ -288,7 +291,7 @@ def _textbook(task: _HypothesisTask) -> HypothesisCalibration:
 
 
 def _without_rows(task: _HypothesisTask, part: float) -> tuple[float, float]:
-    """Return ε of the noisy row count, and the exact rest of ε."""
+    """Return the ε of the noisy row count and the rest of ε, which add up to at most ε exactly."""
     epsilon_rows = task.spec.epsilon * part
     return epsilon_rows, rounded_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
 
@@ -301,7 +304,7 @@ def _finished(
     learning_rate: float,
     epsilon_rows: float,
 ) -> HypothesisCalibration:
-    """Set the threshold, above which a ⊤ shows an error above γ with its sign, and the error."""
+    """Set error bound and threshold, so that each ⊤ shows an error above γ and its sign."""
     draft = HypothesisCalibration(
         method=method,
         sparse_vector=vector,

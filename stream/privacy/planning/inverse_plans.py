@@ -1,8 +1,8 @@
 """Inverse planners: the ε, charged answers or rows that a requested error requires.
 
-Each searches among plans, so that it matches the plan's error bound for every mechanism. The
-result keeps to the error; one better by more than ``TOLERANCE`` does not. Formulas:
-``docs/calculators.md``. Error curves of a plan are here too.
+Each one searches among plans, so that it agrees with the planned error for every mechanism. A plan
+with the result keeps to the requested error; a result better by more than the relative
+``TOLERANCE`` would not. Formulas: ``docs/calculators.md``. Error curves of a plan are here too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates
 
 FIELDS: Final = ("cutoff", "answers", "updates")
-"""Field names of the cutoff: ⊤s or measurements, noisy answers, updates."""
+"""Names of the field that holds the cutoff, which counts ⊤s, noisy answers or updates."""
 ANSWERED: Final = frozenset({"cutoff", "answers"})
-"""The fields that count single answers."""
+"""The names under which the cutoff counts single answers."""
 
 
 def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | None:
-    """Return the cutoff's field of a kind of mechanism; None if it is charged once.
+    """Return the name of a mechanism's field that holds the cutoff; None if it is charged once.
 
-    A histogram over a table is charged once, a ``standing`` one for each window.
+    A histogram over a table is charged once; in a ``standing`` stream it is charged for each
+    window.
     """
     if kind == "histogram" and not standing:
         return None
@@ -40,18 +41,18 @@ def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | 
 
 
 TOLERANCE = 1e-3
-"""Relative distance of a result from the best; errors are optimised no finer."""
+"""Largest relative distance of a result from the best one; plans are optimised no finer."""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1000.0
 LARGEST_ROWS = 10**12
 
 _FIRST_ROWS = 10_000
 _FAR = math.log(64.0)
-"""Distance of an error that is infinite or 0: the next guess is 64 times away."""
+"""The search treats an error that is infinite or 0 as 64 times too large or too small."""
 
 
 def promised_alpha(calibration: Calibration) -> float:
-    """Return the error bound of all that a stream publishes, decisions and numbers."""
+    """Return the larger error bound of a stream's decisions and numbers."""
     if isinstance(calibration, SparseVectorCalibration):
         return max(calibration.alpha, calibration.answer_alpha)
     return calibration.alpha
@@ -86,8 +87,8 @@ def needed_epsilon(
 def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
     """Return the most charged answers, within ``TOLERANCE``, with an error of at most ``alpha``.
 
-    These are ⊤s of above_threshold and numeric_sparse, answers of laplace, noisy_max and
-    exponential; at most ``MAX_ANSWERS``. The specification's own number is ignored.
+    Charged are the ⊤s of above_threshold and numeric_sparse, and the answers of laplace, noisy_max
+    and exponential. The result is at most ``MAX_ANSWERS``; the cutoff in ``spec`` is ignored.
 
     Raises:
         PlanError: a single answer has a larger error, or the mechanism does not charge single answers.
@@ -109,11 +110,10 @@ def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
 
 
 def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> int:
-    """Return the least rows, within ``TOLERANCE``, with an error share of at most
-    ``alpha_fraction``.
+    """Return the least number of rows (within ``TOLERANCE``) for a relative error.
 
-    For mechanisms whose errors are counts of rows; for randomized response, whose error is a
-    share, the rows are the stream's events. ``setting.rows`` is ignored.
+    The error is at most ``alpha_fraction`` of the rows. For randomized response, whose error is
+    already a share, the result is the number of events. ``setting.rows`` is ignored.
 
     Raises:
         PlanError: no number of rows up to 10^12 will do, or the specification has no plan at all.
@@ -169,9 +169,10 @@ def _boundary(
 ) -> tuple[float, float] | None:
     """Return two neighboring points, of which only the second is past the boundary.
 
-    A point is past it if its error keeps to ``alpha`` or, for ``rising`` errors, does not. None if
-    no point is; the least point twice if all are. Errors are nearly powers of the parameter, so
-    the next point is extrapolated in logarithms; every third one bisects.
+    A point is past the boundary if its error is at most ``alpha`` or, for ``rising`` errors, above
+    it. Return None if no point is past it, and the least point twice if all are. Errors are nearly
+    powers of the parameter, so the next point is extrapolated in logarithms; every third step
+    bisects.
     """
     least, largest = bounds
     below: float | None = None
@@ -226,10 +227,10 @@ class PlanPoint:
 
 
 def curve(spec: StreamSpec, setting: Setting, against: Against, points: int = POINTS) -> Iterator[PlanPoint]:
-    """Yield the calibrations at ``points`` places around the specification, which is one.
+    """Yield the calibrations at about ``points`` values of ε or the cutoff, the given one included.
 
-    ε varies from a tenth to ten times the given one, a cutoff from 1 to ten times it. Places are
-    planned lazily.
+    ε varies from a tenth to ten times the given ε, the cutoff from 1 to ten times the given one.
+    Each plan is computed when the iterator reaches it.
 
     Raises:
         PlanError: the mechanism is charged once, and has no cutoff to vary.
@@ -243,7 +244,7 @@ def curve(spec: StreamSpec, setting: Setting, against: Against, points: int = PO
 
 
 def variations(spec: StreamSpec, against: Against, points: int = POINTS) -> list[tuple[float, StreamSpec]]:
-    """Return the specifications at the places of a curve, in order."""
+    """Return the varied specifications of a curve, each with its value, in order."""
     if against is Against.EPSILON:
         arm = np.geomspace(1.0, 10.0, points // 2 + 1)[1:].tolist()
         values = [

@@ -1,8 +1,8 @@
-"""Noise layouts of the planner, each as a calibration with its exact error.
+"""Noise layouts of the sparse vector; a planner of each returns a calibration and its exact error.
 
-Privacy: ``docs/proofs/above-threshold.md`` and ``docs/proofs/numeric-sparse.md``. Budgets are
-split with ε1 + ε2 + ε3 <= ε, or c rounds of that (less for monotone queries, see
-``tops_epsilon``), in rational arithmetic on the doubles.
+ε is split into ε1 for the threshold, ε2 for queries and ε3 for numbers, with ε1 + ε2 + ε3 <= ε for
+the whole stream or for each of c rounds (less for monotone queries, see ``tops_epsilon``), in
+rational arithmetic. Proofs: ``docs/proofs/above-threshold.md``, ``docs/proofs/numeric-sparse.md``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The division of ε: a share ``answers`` for fresh numbers, of the rest ``threshold`` for ρ."""
+    """A division of ε: share ``answers`` for numbers; ``threshold`` of the rest for T's noise ρ."""
 
     threshold: float
     answers: float = 0.0
 
 
 LayoutFor = Callable[[Split], RunLayout]
-"""Returns the layout of a division of ε."""
+"""Returns the noise rates and other parameters of a run for a division of ε."""
 
 COARSEST_SCALE = 4096
-"""Noise scale in steps above which the grid does not affect split and shift."""
+"""Noise scale, in steps, above which the best split and shift do not depend on the grid."""
 
 _BLOCKS = 192
 _RESOLUTION = 4096
@@ -78,7 +78,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: Split, beta: float) -> tu
 
 
 def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
-    """Start at the numbers' share with equal errors of decisions and numbers."""
+    """Return a split in which decisions and numbers have about the same error."""
     halves = layout_for(Split(threshold, 0.5))
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
@@ -88,7 +88,7 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Split:
 
 
 def best_answers(layout_for: LayoutFor, start: Split, beta: float) -> Split:
-    """Return the numbers' share (three digits) with the least α, at shift 0."""
+    """Return ``start`` with the share of numbers (three digits) that minimises α, at shift 0."""
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, answers=_fraction(logit)))
@@ -114,7 +114,7 @@ def _fraction(logit: float) -> float:
 
 
 def _first_shift(layout: RunLayout, beta: float) -> float:
-    # Half of the failures for the largest of k query noises, half for failures of a high query.
+    # False ⊤s (largest of k query noises) and missed high queries may each fail with β/2.
     low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
     if layout.one_sided:
         rounds = layout.tops if layout.fresh else 1
@@ -150,7 +150,7 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> Split:
 
 
 HEADROOM = 64
-"""Noise scales that must fit ``LARGEST_NOISE``; the tail e^−64 is below 2^−92."""
+"""Noise fits if this many scales are at most ``LARGEST_NOISE``; the tail e^−64 is below 2^−92."""
 
 LARGEST_NOISE = 2**52
 """Noise has at most 52 binary digits, so that f + ν and T + ρ + s fit 64 bits."""
@@ -185,7 +185,7 @@ def fits(scale: float) -> bool:
 
 
 def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
-    """Refuse noise that does not fit; with ``grid`` the refusal names a coarser one."""
+    """Raise PlanError if noise does not fit; with ``grid`` the text names a coarser one."""
     if not fits(scale):
         coarser = (
             f", or use a grid {HEADROOM * scale / LARGEST_NOISE:.2g} times coarser than {grid:g}" if grid else ""
@@ -197,10 +197,7 @@ def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The inputs of a plan.
-
-    The error of fresh numbers may be ``answer_ratio`` times the α of decisions.
-    """
+    """The inputs of a plan; the error of fresh numbers may be ``answer_ratio`` times α."""
 
     cutoff: int
     monotone: bool
@@ -215,14 +212,13 @@ class PlanInputs:
 
 
 def textbook(problem: PlanInputs) -> SparseVectorCalibration:
-    """Two-sided noise of scales σ and 2σ, a new threshold after each ⊤ (Kamath lecture 9, Figure
-    2).
+    """Plan two-sided noise with a new threshold after each ⊤ (Kamath lecture 9, Figure 2).
 
-    σ = 2c/ε, or √(32 c ln(1/δ))/ε if that is smaller and optimal composition confirms (ε, δ).
-    ``alpha`` is that of Theorems 2 and 4, 4σ(ln k + ln(2c/β))Δ, or the exact one if a coarse grid
-    makes that larger. Monotonicity is not used. Fresh numbers take 1/9 of ε, or 1/(√512 + 1) of it
-    with ln(2/δ) in σ, and α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3 and Theorem
-    3.28).
+    The scales are σ for the threshold and 2σ for queries, σ = 2c/ε, or √(32 c ln(1/δ))/ε if that
+    is smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ (Theorems
+    2 and 4), or the exact error if a coarse grid makes this larger. Monotonicity is not used. Fresh
+    numbers take 1/9 of ε, or 1/(√512 + 1) of it with ln(2/δ) in σ; then α is 4σ(ln k + ln(4c/β))Δ
+    (Dwork & Roth 2014, Algorithm 3 and Theorem 3.28).
     """
     cutoff, fresh = problem.cutoff, problem.numbers == "fresh"
     per_round, delta, answers = optimal_round_epsilon(problem.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
@@ -242,8 +238,9 @@ def textbook(problem: PlanInputs) -> SparseVectorCalibration:
 
 
 def two_sided(problem: PlanInputs) -> SparseVectorCalibration:
-    """One threshold, two-sided noise, split of Lyu, Su & Li 2017, no shift; best share for
-    numbers.
+    """Plan one threshold, two-sided noise, the split of Lyu, Su & Li 2017, and no shift.
+
+    The share of numbers is the best one.
     """
     split = Split(stated_split(_width(problem, fresh=False)))
     if problem.numbers == "fresh":
@@ -254,21 +251,21 @@ def two_sided(problem: PlanInputs) -> SparseVectorCalibration:
 
 
 def two_sided_shifted(problem: PlanInputs) -> SparseVectorCalibration:
-    """One threshold, two-sided noise, split of Lyu, Su & Li 2017, best shift."""
+    """Plan one threshold, two-sided noise, the split of Lyu, Su & Li 2017, and the best shift."""
     return _optimised(
         problem, "two_sided_shifted", problem.epsilon, threshold=stated_split(_width(problem, fresh=False))
     )
 
 
 def one_sided(problem: PlanInputs) -> SparseVectorCalibration:
-    """One threshold, one-sided noise, best split and shift."""
+    """Plan one threshold, one-sided noise, the best split and the best shift."""
     return _optimised(problem, "one_sided", problem.epsilon)
 
 
 def one_sided_rounds(problem: PlanInputs) -> SparseVectorCalibration:
-    """A round of cutoff 1 for each ⊤, one-sided noise, best split and shift.
+    """Plan a new threshold after each ⊤, one-sided noise, the best split and the best shift.
 
-    ε0 per round is the largest of optimal composition (Kairouz, Oh & Viswanath 2015).
+    Each round has the largest ε0 of optimal composition (Kairouz, Oh & Viswanath 2015).
     """
     per_round = optimal_round_epsilon(problem.epsilon, problem.delta, problem.cutoff)
     return _optimised(problem, "one_sided_rounds", per_round, delta=problem.delta)
@@ -292,7 +289,7 @@ def _optimised(
 
 
 def _start(problem: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> Split:
-    """Return the start of the split search; refuse at once if no noise could fit."""
+    """Return the split at which the search starts; raise PlanError if no noise could fit."""
     start = Split(threshold)
     decisions = layout_for(start)
     _require_fit(problem, refinement * min(decisions.threshold_rate, decisions.query_rate))
@@ -366,7 +363,7 @@ def _require_fit(problem: PlanInputs, rate: float) -> None:
 
 
 def _gain(problem: PlanInputs, split: Split) -> float:
-    """Return the sum of the parts over ε: above 1 if they are never lost together."""
+    """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no transcript can lose all three parts."""
     if not (problem.monotone and problem.numbers == "fresh"):
         return 1.0
     threshold = (1.0 - split.answers) * split.threshold

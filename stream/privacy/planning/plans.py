@@ -81,9 +81,9 @@ def split_candidates(
 ) -> tuple[SparseVectorCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    ``parameters`` are the other fields of ``PlanInputs``. All are pure (δ = 0) except
-    ``one_sided_rounds``, and the textbook's if its constant for δ > 0 is better and sound.
-    Calibrations whose noise is too wide for the grid's integers are omitted.
+    ``parameters`` are the other fields of ``PlanInputs``. Calibrations have δ = 0 except
+    ``one_sided_rounds``, and the textbook's if its formula for δ > 0 is better and sound. A
+    calibration is omitted if its noise does not fit 52 binary digits of grid steps.
     """
     numbers = mechanism.numbers if isinstance(mechanism, NumericSparse) else "none"
     return _split_candidates(
@@ -100,7 +100,7 @@ def _split_candidates(problem: PlanInputs) -> tuple[SparseVectorCalibration, ...
 
 
 TIE = 1.001
-"""Errors within this ratio of the least are equal, as splits are optimised no finer."""
+"""An error up to 1.001 times the least is a tie, because splits are not optimised more exactly."""
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
@@ -126,7 +126,7 @@ def rank(calibration: Calibration) -> float:
 
 
 def name_of(calibration: Calibration) -> str:
-    """Return a calibration's method, with its noise or sparse vector if that distinguishes it."""
+    """Return a calibration's method, and its noise or sparse vector if candidates differ in it."""
     if isinstance(calibration, EstimateCalibration) and calibration.noise != "laplace":
         return f"{calibration.method}, {calibration.noise}"
     if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":
@@ -143,11 +143,11 @@ def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
                 return one
         raise PlanError("calibration: the textbook has none for this mechanism and these parameters; use 'best'")
     if isinstance(spec.mechanism, Pmw) and not spec.mechanism.worst_case:
-        # A different algorithm, vacuous for few rows: used only on request.
+        # The textbook has another algorithm, vacuous for few rows: use it only on request.
         found = tuple(one for one in found if one.method != "textbook")
     acceptable = TIE * min(rank(one) for one in found)
     near = [one for one in found if rank(one) <= acceptable]
-    # The textbook's is first as the simplest; prefer an equal one with a newer name.
+    # The textbook comes first, as the simplest; prefer another method with an equal error.
     return next((one for one in near if one.method != "textbook"), near[0])
 
 
@@ -207,7 +207,7 @@ def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> Spa
 
 
 def _anonymous(spec: StreamSpec) -> StreamSpec:
-    """Drop fields on which no plan depends, and round ε and δ down to affordable values."""
+    """Drop names and thresholds, on which no plan depends; round ε and δ to affordable values."""
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})

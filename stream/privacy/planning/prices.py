@@ -1,9 +1,9 @@
 """Price of a question with a requested error.
 
-Its noise has ``share`` parts of an ordinary charge's ε: the least with which it keeps to the
-error at a proportional part of β. A grant pays for a fixed number of parts in any mix: with δ =
-0, losses add up in each transcript, so that the sum is a valid filter. Prices depend on public
-values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
+An ordinary charge has ``PARTS`` parts of ε. A question gets ``share`` parts, the least number with
+which its noise keeps to the requested error, with β in proportion. A grant pays for a fixed
+number of parts, however questions divide them: with δ = 0, losses add up in each transcript.
+Prices depend on public values alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stream.privacy.planning.noise_layouts import HEADROOM, LARGEST_NOISE
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Noise with ``share`` parts of a charge keeps to ``reach`` steps; ``parts`` are charged."""
+    """Noise of ``share`` parts of ε stays within ``reach`` steps; ``parts`` are charged."""
 
     share: int
     parts: int
@@ -34,15 +34,15 @@ class Price:
 
 
 def takes_alpha(calibration: Calibration) -> bool:
-    """Return True if answers may have separate prices, because charges add up."""
+    """Return True if a question may request an error, and so have its own price: charges add up."""
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
 
 
 def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
-    """Return True if independent answers may be priced by their ε alone.
+    """Return True if answers with independent noise may have different prices, counted in ε alone.
 
-    Then nothing is known of the sum of squares. It concerns counts of a table; for sources under
-    ``zcdp``, `answer_price` bounds the squares.
+    Then the sum of ε², which determines ρ, has no better bound than the square of the sum. This
+    concerns laplace on a table under ``pure``; under ``zcdp``, `answer_price` bounds the squares.
     """
     return (
         isinstance(source, TableSource)
@@ -64,7 +64,7 @@ def epsilon_left(calibration: Calibration, parts: int) -> float:
 
 
 def shown_price(calibration: Calibration, parts: int) -> float | None:
-    """Return the displayed ε of ``parts``; None for Gaussian noise, which has none."""
+    """Return the displayed ε of ``parts``; None for Gaussian noise, whose charges have no ε."""
     return None if parts and has_gaussian_charges(calibration) else epsilon_of(calibration, parts)
 
 
@@ -80,10 +80,10 @@ def has_gaussian_charges(calibration: Calibration) -> bool:
 
 
 def parts_within(calibration: Calibration, max_price: float | str) -> int:
-    """Return the most parts of an answer at a ``max_price``, an ε or a percentage.
+    """Return the most parts that an answer may cost at ``max_price``, an ε or a percentage.
 
-    A percentage is of the opened stream's ε (basic composition), or of its charges under Gaussian
-    noise; extensions do not change it.
+    100 % is the opened stream's ε (by basic composition) or, under Gaussian noise, its number of
+    charges; extensions do not change it.
     """
     each, total = losses(calibration).each, losses(calibration).total
     if has_gaussian_charges(calibration):
@@ -104,8 +104,8 @@ def rate_of(calibration: Calibration, share: int, width: int) -> Fraction:
 def answer_price(calibration: AnswersCalibration, accountant: str, width: int, values: int, steps: int) -> Price:
     """Return the price of ``values`` laplace numbers within ±``steps``.
 
-    Their ℓ₁ sensitivity is ``width``. Under ``zcdp`` an answer of f ordinary charges has f² times
-    their ρ and is charged max(f, f²), so that ε and ρ of the grant both hold.
+    ``width`` is the ℓ₁ sensitivity. Under ``zcdp`` an answer with f times the ε of an ordinary
+    charge has f² times its ρ and is charged max(f, f²), so that ε and ρ of the grant both hold.
     """
     promised, log_kept = promised_answers(calibration), math.log1p(-calibration.beta)
 
@@ -121,8 +121,8 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
 def estimate_price(calibration: EstimateCalibration, width: int, values: int, steps: int) -> Price:
     """Return the price of ``values`` numbers of a stream with an estimate, within ±``steps``.
 
-    β for numbers is divided among all charges. The whole stream is one pure mechanism, so that
-    its ρ is that of its ε for any charges.
+    Each charge has an equal part of the β for numbers. The whole stream is one pure mechanism:
+    its ρ follows from its ε, whatever the prices.
     """
     failure = partial(numbers_failure, calibration)
     share, reach = _least(float(rate_of(calibration, PARTS, width)), values, failure, steps)
@@ -130,7 +130,7 @@ def estimate_price(calibration: EstimateCalibration, width: int, values: int, st
 
 
 def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) -> Price | None:
-    """Return the price of one count within ``alpha``; None if no alpha is accepted."""
+    """Return the price of one count within ``alpha``; None if the stream takes no alpha."""
     if not takes_alpha(calibration):
         return None
     if isinstance(calibration, EstimateCalibration):
@@ -146,10 +146,9 @@ def numbers_failure(calibration: EstimateCalibration, charges: float) -> float:
 
 
 def _least(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
-    """Return the least share whose noise keeps to ``steps``, and its reach.
+    """Return the least share whose noise stays within ``steps``, and the reach of this noise.
 
-    ``rate`` is that of a whole charge. The reach decreases in the share, so that bisection
-    applies.
+    ``rate`` is the noise rate at a whole charge. The reach falls as the share grows, so bisect.
     """
 
     def reach(share: int) -> int:

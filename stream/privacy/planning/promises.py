@@ -37,14 +37,15 @@ from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
-"""Warning about a promise that a constant answer would keep."""
+"""Warning about a promise that a constant answer would keep too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One bound of a stream: ``before`` α ``after``, its probability and remarks.
+    """One error bound of a stream as text: ``before`` α ``after``, its probability and remarks.
 
-    ``warning`` is empty or ``VACUOUS``. All promises hold together with the same ``probability``.
+    ``over`` says for which answers it holds. ``warning`` is empty or ``VACUOUS``. All promises of
+    a stream have the same ``probability``, with which they hold together.
     """
 
     before: str
@@ -66,14 +67,14 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return the error bounds of a stream, from its public definition alone.
 
-    Extensions do not change the bounds of the opening's charged answers; the added ones may fail
-    as well. ``counted`` describes the contribution bound in rows, if any; streams about people
-    count everyone.
+    Extensions do not change the bounds for the charged answers of the opening, but with more
+    answers some bound is more likely to fail. ``counted`` is a text about the contribution bound
+    in rows, if any; it is left out for streams that count people.
     """
     found = _opened(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
         found = tuple(_remarked(one, counted) for one in found)
-    # If fewer answers are promised than paid for, extensions follow all of them.
+    # If no more answers are promised than the opening pays for, extensions change no promise.
     beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
     if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
         return found
@@ -156,16 +157,16 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
 
 
 def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
-    """Return True if a constant, such as half of the public row count, keeps the promise.
-
-    A share's range is 1. The error of a decision or a choice is at most the number of rows.
-    """
+    """Return True if a constant answer, such as half of the public row count, keeps the promise."""
     least = least_vacuous(spec, rows)
     return least is not None and calibration.alpha >= least
 
 
 def least_vacuous(spec: StreamSpec, rows: int | None) -> float | None:
-    """Return the least α that a constant keeps; None for private row counts or sums."""
+    """Return the least α that a constant answer keeps; None for private row counts or sums.
+
+    A share is between 0 and 1. The error of a decision or a choice is at most the number of rows.
+    """
     if isinstance(spec.mechanism, RandomizedResponse):
         return 0.5
     sums: tuple[str, ...] = getattr(spec.mechanism, "sums", ())

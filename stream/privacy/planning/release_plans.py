@@ -1,9 +1,9 @@
 """Planner of mechanisms with one release: histogram, lazy_histogram, sparse_project, running_count.
 
-A histogram is one part, with Laplace noise or, if δ > 0 makes that better, Gaussian noise; a
-projection has one part per row; all sums of all groups of a running count are one release. Parts are (ε, δ)-private together by basic or optimal composition
-(Kairouz, Oh & Viswanath 2015). Proofs: docs/proofs/histogram.md, docs/proofs/lazy-histogram.md,
-docs/proofs/sparse-project.md and docs/proofs/running-count.md.
+A histogram is one part, with Laplace noise or, if δ > 0, Gaussian noise; a projection has one part
+for each row of its matrix; a running count releases all sums of all groups together. Parts are
+(ε, δ)-private together by basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs:
+docs/proofs/histogram.md, lazy-histogram.md, sparse-project.md and running-count.md.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _LEADING_CONSTANT = 4 * 64**2
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    ``alpha`` is the error of every cell of a histogram, or of a question of ``sparsity`` cells.
-    The textbook's is its theorem's, or the exact one if that is larger. A projection's covers its
-    noise alone (``noise_only``) if the row count is private, else the worst table.
+    ``alpha`` bounds the error of every cell of a histogram, or of a question of ``sparsity``
+    cells. The textbook's ``alpha`` comes from its theorem, or is the exact bound if this is larger.
+    If the row count is private, the ``alpha`` of a projection bounds its noise alone
+    (``noise_only``), otherwise the whole error for the worst table.
     """
     match spec.mechanism:
         case Histogram():
@@ -69,8 +70,8 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, 
 def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> int:
     """Return the projection rows of the accuracy theorem of Blum & Roth 2011 (Tutunov).
 
-    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²), τ = β/4k. About 10¹⁶ at n = 1000 and m = 100;
-    privacy needs none of it.
+    T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²), τ = β/4k, is about 10¹⁶ at n = 1000 and
+    m = 100. Only accuracy needs so many, not privacy.
     """
     root = math.sqrt(sparsity)
     polynomial = 0.5 * root**3 + 0.5 * rows**4 / root + root * rows**2
@@ -88,7 +89,7 @@ def _sparse_project(
     for part in (*better, stated):
         draft = _draft(spec, setting, parts, *part)
         if setting.rows is None:
-            # The error from other cells depends on the table and is given with each answer.
+            # The error that other cells cause depends on the table; each answer states it.
             known = {"alpha": noise_alpha(draft, mechanism.sparsity), "noise_only": True}
         else:
             known = {"alpha": projection_alpha(draft, mechanism.sparsity, float(setting.rows))}
@@ -99,7 +100,10 @@ def _sparse_project(
 def _one_release(
     spec: StreamSpec, setting: Setting, alpha: Callable[[ReleaseCalibration], float], cells: int, summed: int
 ) -> tuple[ReleaseCalibration, ...]:
-    """Return the calibrations of a release; the theorem's α is for ``summed`` of ``cells``."""
+    """Return the calibrations of one release of ``cells`` cells.
+
+    The theorem's α is for questions that sum ``summed`` of them.
+    """
     basic = _draft(spec, setting, 1, "basic", spec.epsilon, 0.0)
     theorem = summed * math.log(cells / basic.beta) * basic.sensitivity_steps / basic.epsilon
     found = [basic.model_copy(update={"alpha": alpha(basic)})]
@@ -123,7 +127,7 @@ def _draft(
         epsilon=spec.epsilon,
         delta=delta,
         grid=1.0,
-        # One row changes one cell, or each projection row, by 1; replacing it counts twice.
+        # A row changes one cell, or each projection row, by 1; replacing it changes twice as much.
         sensitivity_steps=setting.groups_steps,
         cutoff=0,
         expected_queries=spec.expected_queries,
@@ -139,10 +143,10 @@ def _universe(setting: Setting) -> int:
 
 
 def running_count_candidates(spec: StreamSpec, setting: Setting) -> tuple[RunningCountCalibration, ...]:
-    """Return the papers' dyadic tree, and the best tree for each noise law.
+    """Return calibrations with the papers' dyadic tree, and with the best tree for each noise law.
 
-    ``alpha`` bounds the errors of all answers together; the textbook's is its theorem's, or the
-    exact one if that is larger.
+    ``alpha`` bounds the error of every answer; the textbook's comes from its theorem, or is the
+    exact bound if this is larger.
     """
     if not isinstance(spec.mechanism, RunningCount):
         raise TypeError(f"{spec.mechanism.kind} is not a running count")
@@ -159,7 +163,7 @@ def running_count_candidates(spec: StreamSpec, setting: Setting) -> tuple[Runnin
 
 
 def tree_of(calibration: RunningCountCalibration) -> CountingTree:
-    """Return the tree whose nodes have the noise."""
+    """Return the tree of a calibration; each node (sum of windows) has its own noise."""
     return CountingTree(calibration.steps, calibration.levels, calibration.tree)
 
 
@@ -176,7 +180,7 @@ def node_law(calibration: RunningCountCalibration) -> Symmetric:
 def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
     """Return the error of an answer that sums ``nodes`` nodes.
 
-    With probability 1 − β every answer of the horizon and of every group keeps to its α; exact
+    With probability 1 − β no answer of any window and group exceeds its bound, which is exact
     except for the union bound.
     """
     each = calibration.beta / calibration.expected_queries
@@ -246,5 +250,5 @@ def _theorem(calibration: RunningCountCalibration) -> float:
 
 
 def _scale(calibration: RunningCountCalibration) -> float:
-    """The scale 1/λ of a node's Laplace noise."""
+    """Return the scale of a node's Laplace noise."""
     return calibration.levels * calibration.sensitivity_steps / calibration.epsilon

@@ -19,12 +19,12 @@ from stream.privacy.accuracy.source_facts import Setting
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 
 RESPONSE_BITS = 128
-"""Probabilities are out of 2^128, as the uniform words."""
+"""Probabilities are integers out of 2^128, like the uniform words that are compared with them."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """The law of one answer with the event's exact ε and k categories."""
+    """The distribution of one answer, for the exact ε of an event and k categories."""
 
     epsilon: Fraction
     categories: int
@@ -45,7 +45,7 @@ class Response:
 
     @property
     def own(self) -> int:
-        """Probability of the person's category, out of 2^128."""
+        """Probability of the person's own category, out of 2^128."""
         return (1 << RESPONSE_BITS) - (self.categories - 1) * self.other
 
     @property
@@ -60,7 +60,7 @@ class Response:
 
 
 response = lru_cache(maxsize=4096)(Response)
-"""Returns the law of an answer; equal parameters share one object."""
+"""Returns the distribution of an answer; equal parameters share one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class EstimatedShare:
 
 
 def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
-    """Return every calibration that applies: textbook, basic, and with δ > 0 optimal composition.
+    """Return every calibration that applies: textbook, basic and, if δ > 0, optimal composition.
 
     The stream's (ε, δ) protects a person with up to ``contributions`` events of ε0 each.
-    ``alpha`` bounds the error of every category's share after ``expected_queries`` events; the
-    textbook's by Hoeffding.
+    ``alpha`` bounds the error of every category's share after ``expected_queries`` events; in the
+    textbook's calibration it is Hoeffding's bound.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, RandomizedResponse):
@@ -119,12 +119,12 @@ def share_alpha(law: Response, events: int, beta: float) -> float:
 def estimate_shares(
     counts: Sequence[int], categories: Sequence[str], law: Response, beta: float
 ) -> tuple[EstimatedShare, ...]:
-    """Unbiased shares of all categories from how often each was answered.
+    """Estimate the shares of all categories from the number of answers with each, without bias.
 
-    π̂ = (y/n − q)/(p − q). With probability 1 − ``beta`` all intervals hold the shares among those
-    who answered, and also those of a population that they were drawn from independently:
-    Clopper-Pearson, β/k for each category. ``deviation`` is the estimate's standard deviation over
-    the noise, at the estimated share.
+    π̂ = (y/n − q)/(p − q). With probability 1 − ``beta`` all intervals contain the shares among the
+    people who answered, and also the shares in a population from which these people were drawn
+    independently: Clopper-Pearson intervals, β/k for each category. ``deviation`` is the standard
+    deviation that the noise gives the estimate, if the true share is the estimated one.
     """
     events = sum(counts)
     own, other = law.rates
@@ -151,8 +151,7 @@ def estimate_shares(
 def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, float]:
     """Clopper and Pearson's interval for the mean of independent trials, β at most 1/2.
 
-    It is made for trials of equal probability, and holds as often for unequal ones (Hoeffding
-    1956, Theorem 4).
+    It also holds if the trials have different probabilities (Hoeffding 1956, Theorem 4).
     """
     return float(at_least(successes, trials, 0.5 * beta)), float(at_most(successes, trials, 0.5 * beta))
 
@@ -178,9 +177,9 @@ def _finished(
 
 
 def _least_divergence(low: float, high: float, step: float) -> float:
-    """Return min KL(θ + step ‖ θ) over θ, rounded down; infinite if there is none.
+    """Return min KL(θ + step ‖ θ) over θ, rounded down; infinite if no θ is possible.
 
-    θ and θ + step are in [low, high] and [0, 1]. Relative entropy is jointly convex, and so convex
+    θ is in [low, high] and θ + step in [0, 1]. Relative entropy is jointly convex, and so convex
     in θ.
     """
     low, high = max(low, -step), min(high, 1.0 - step)
@@ -206,7 +205,7 @@ def _divergence(theta: float, step: float) -> float:
 
 
 class EstimateError(ValueError):
-    """There is nothing to estimate; the message gives the reason."""
+    """Shares cannot be estimated; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +219,13 @@ class Estimate:
 
 
 def shares_of(grant: GrantRecord, answers: Iterable[Answer], beta: float | None = None) -> Estimate:
-    """Return the shares behind a stream's collected answers.
+    """Estimate the shares from a stream's collected answers.
 
-    Answers of other streams and halted or rejected ones are ignored; duplicates count once. The
-    intervals hold for the people behind these answers, and for a population that they were drawn
-    from independently. ``beta`` defaults to the stream's.
+    Answers of other streams and halted or rejected answers are ignored; duplicates count once.
+    For the meaning of the intervals see `estimate_shares`. ``beta`` defaults to the stream's.
 
     Raises:
-        EstimateError: not randomized response, contradictory answers, or no answers.
+        EstimateError: no randomized response, or answers are missing or contradictory.
     """
     mechanism, calibration, stream = grant.spec.mechanism, grant.calibration, grant.spec.stream
     if not isinstance(mechanism, RandomizedResponse) or not isinstance(calibration, ReleaseCalibration):

@@ -1,4 +1,7 @@
-"""Families of mechanisms: each module admits and answers the questions of some kinds."""
+"""Families of mechanisms: each module admits and answers the questions of some kinds of mechanism.
+
+Start with `family` (the protocol) or, for the sparse vector, `question_columns`.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ from stream.worker.families.window_families import RunningCountFamily, StandingH
 from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM
 
 IN_COLUMNS: Final = frozenset({"above_threshold", "numeric_sparse"})
-"""Mechanisms whose questions are answered in columns."""
+"""Kinds of mechanism whose questions are decided in batches of columns, not one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """The families by name; ``in_columns`` answers the streams of ``IN_COLUMNS``."""
+    """The families of a partition: ``in_columns`` answers the kinds in ``IN_COLUMNS``."""
 
     one_by_one: Mapping[str, Family]
     in_columns: ColumnFamily
 
     def family(self, kind: str) -> Family | ColumnFamily:
-        """Return the family of a kind."""
+        """Return the family that answers a kind of mechanism."""
         return self.in_columns if kind in IN_COLUMNS else self.one_by_one[kind]
 
 

@@ -35,14 +35,14 @@ from stream.worker.families.family import AdmittedQuestion, Context, Family, Rep
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Candidates' names and private scores; trusted values are the nearest doubles."""
+    """Candidates' names and private scores; scores that a producer sends are nearest doubles."""
 
     names: tuple[str, ...]
     scores: tuple[float, ...]
 
 
 class _Selection(Family):
-    """Base of both selection mechanisms, which differ only in the draw."""
+    """Base of noisy maximum and exponential mechanism, which differ only in the draw."""
 
     kind: Literal["noisy_max", "exponential"]
 
@@ -56,7 +56,7 @@ class _Selection(Family):
         return _Choice(names, tuple(score(slot, one) for one in query.candidates))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer each question with a draw from the words of its event."""
+        """Answer each question with a choice; its randomness is derived from the event."""
         return self._answer_paid(questions, lambda _, own: [self._reply(one) for one in own])
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
@@ -144,12 +144,12 @@ class RandomizedResponseFamily(Family):
         self._numbers: dict[int, dict[str, int]] = {}
 
     def admit(self, slot: int, query: Any) -> int | None:
-        """Return the category's index; None for an unknown one, which is answered too."""
+        """Return the category's index; None for an unknown category, which gets an answer too."""
         form_for(query, "category")
         return self._categories(slot).get(query.category)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer each event with a draw; answers are unlimited."""
+        """Answer each event with a random category; the number of answers is unlimited."""
         words, _ = self._context.answer_words(questions, RESPONSE_WORDS)
         replies: list[Reply | None] = []
         for one, row in zip(questions, words, strict=True):

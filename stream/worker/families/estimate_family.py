@@ -1,8 +1,8 @@
 """Streams that answer from an estimate of the table, fitted to all measurements.
 
-Noise belongs to (number of ⊤s so far, question) and not to an event; docs/proofs/pmw.md proves
-that this is sound. Only the attributes of measured marginals are stored: a restore derives their
-noise again and repeats the fit.
+Noise is derived from (number of ⊤s so far, question), not from an event; docs/proofs/pmw.md proves
+that this is sound. The changelog has the attributes and questions of measurements, not their
+counts: a restore derives the noise again and repeats the fit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MEMORY_BYTES: Final = 256 << 20
 PRIVATE_BYTES: Final = 128 << 20
 """Cache of exact counts per partition, with their cumulative sums."""
 READ_QUESTIONS: Final = 1 << 13
-"""Resolved questions in a partition's cache: at least this many, at most twice."""
+"""A partition's cache keeps at least this many resolved questions, at most twice as many."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
 _BASES: Final = {
@@ -65,7 +65,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class _Wanted(NamedTuple):
-    """A question with its requested error and the most parts of its charge, if given."""
+    """A resolved question, its requested error, and the most parts that it may cost, if given."""
 
     read: ReadQuestion
     alpha: float | None
@@ -74,7 +74,7 @@ class _Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _EstimateState:
-    """The state of a stream."""
+    """The state of a stream; ``rows`` is the public or noisy row count."""
 
     incarnation: str
     reader: QuestionReader
@@ -186,7 +186,7 @@ class EstimateFamily(Restored[_EstimateState]):
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A stream's view of its partition's cache."""
+    """A stream's part of the partition's cache."""
 
     memory: BoundedCache[Any, Any]
     incarnation: str
@@ -201,7 +201,7 @@ class _Own:
 
 
 class _Keyed:
-    """A stream's noise, keyed by its number of ⊤s and questions' canonical bytes."""
+    """Draws a stream's noise, from the number of ⊤s and the canonical bytes of questions."""
 
     def __init__(self, context: Context, slot: int) -> None:
         self._streams = context.streams
@@ -230,7 +230,7 @@ class _Keyed:
         return int(law.draw(words, low)[0])
 
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """Draw the noise of a question's numbers that are charged ``share`` parts."""
+        """Draw the noise of a question's numbers that are measured alone with ``share`` parts."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         place = _ALONE + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
         words, low = block_words(subkey, place, count, law.words)
@@ -253,13 +253,13 @@ class _Keyed:
 
 
 def _asked(query: Any) -> tuple[Any, ...]:
-    """Return a question's cache key within its form, without the requested error."""
+    """Return the fields that distinguish questions of one form, without the requested error."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     return (query.where, terms, query.sum, query.mean, query.group_by)
 
 
 def _limit(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
-    """Return the requested error in the unit of the numbers: rows for a fraction."""
+    """Return the requested error in the unit of the numbers; for a fraction, in rows."""
     return Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
 
 
@@ -290,7 +290,7 @@ def _reply(
 
 
 def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
-    """Add a requested error and its price; the error must not round above the request."""
+    """Add a requested error and its price; rounding must not raise the error above the request."""
     kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
     return replace(reply, alpha=kept, parts=step.parts, price=shown_price(calibration, step.parts))
 
@@ -309,7 +309,7 @@ def _refused(calibration: EstimateCalibration, step: EstimateAnswer, left: int, 
 
 
 def _measurement(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int) -> Measurement:
-    """Return the changelog record: the measured marginal and the published question."""
+    """Return the changelog record of a measurement: its marginal, and the numbers' question."""
     alone = step.kind == "priced"
     own = alone or step.numbered
     return Measurement(
@@ -339,7 +339,7 @@ def _take(current: _EstimateState, update: Any) -> None:
 
 
 def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:
-    """Return a mean and its α from the sum and the count."""
+    """Return a mean and its error bound from the sum and the count."""
     bounds = (0.0, float(question.range))
     total, count = step.numbers[0], step.numbers[1] / question.rows.unit
     if step.kind == "above" and step.reach is not None:

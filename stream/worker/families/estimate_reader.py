@@ -1,4 +1,4 @@
-"""Resolves questions to sums over the cells of the attributes that they name."""
+"""Resolves questions of streams with an estimate to sums over cells of the named attributes."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from stream.worker.families.tensors import WeightedPredicates, canonical, check_
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Facts that boxes of the same attributes share.
+    """Values that all boxes on the same attributes share.
 
-    ``order`` has the place of each axis in the order of names, ``key`` the canonical text without the
-    ends of ranges.
+    ``order`` has, for each axis, its place among the names in the predicate. ``key`` is the
+    canonical text with ``%d`` for the ends of ranges.
     """
 
     axes: tuple[int, ...]
@@ -63,7 +63,7 @@ class BoxReader:
         self._frames: dict[tuple[str, ...], _Frame | None] = {}
 
     def read(self, where: str) -> Box | None:
-        """Return a count of a box; None if the predicate is not known to be one."""
+        """Return the count of a box; None if the predicate is not recognised as a box."""
         ranges = self.tables.ranges(self.source, where)
         if not ranges:
             return None
@@ -77,7 +77,7 @@ class BoxReader:
         return Box(frame.axes, key.encode(), low, high, frame.shape)
 
     def _frame(self, names: tuple[str, ...]) -> _Frame | None:
-        """Build a frame; None if attributes are not the stream's or have too many cells."""
+        """Build a frame; None if an attribute is not the stream's or there are too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
         if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not can_cumulate(shape):
@@ -100,8 +100,8 @@ _FEW_CORNERS = 4096
 class ReadQuestion:
     """A resolved question, with the fields that the changelog keeps if its numbers are published.
 
-    ``last`` is the last step of the estimator with its reply. ``hidden`` says whether the stream's
-    noise suffices for the number of a ⊤.
+    ``last`` is the estimator's last answer and the reply that was made from it. ``hidden`` is False
+    if a ⊤ would publish a number whose noise is too wide.
     """
 
     question: ResolvedQuestion
@@ -119,7 +119,7 @@ class ReadQuestion:
 
 
 class QuestionReader:
-    """Reads the questions of one stream, and checks their sensitivity on the cells."""
+    """Reads the questions of one stream, and checks the weight that each cell gets."""
 
     def __init__(self, source: TableSource, tables: TableStore, attributes: Sequence[str]) -> None:
         self._source = source
@@ -169,7 +169,8 @@ class QuestionReader:
     def total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> Linear:
         """Resolve the sum of an attribute over the rows of a term, or over all rows.
 
-        Unless ``narrow``, its noise fits all values of the attribute, as in earlier versions.
+        If ``narrow``, the noise is scaled to the values that the predicate admits, otherwise to all
+        values of the attribute, as in earlier versions.
         """
         domain = self._summable(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
@@ -280,14 +281,14 @@ def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:
 
 
 def _counting(predicate: Predicate, sizes: dict[str, int]) -> Corners:
-    """Weight each cell of a predicate by 1."""
+    """Give each cell that satisfies a predicate the weight 1."""
     if (found := _products([_factors(predicate, sizes)], sizes)) is not None:
         return found[0]
     return weighting(cells(predicate, sizes).astype(np.int64))
 
 
 def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corners:
-    """Weight each cell of a predicate by its code of an attribute."""
+    """Give each cell that satisfies a predicate its code (from 0) of an attribute as weight."""
     if (factors := _factors(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _products([factors], sizes)) is not None:
@@ -296,7 +297,7 @@ def _valued(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Corn
 
 
 def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]) -> list[Corners] | None:
-    """Build products from the corners of their factors; None if cells are fewer."""
+    """Convert products of one factor per axis to corners; None if impossible or too large."""
     if not can_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]
@@ -307,7 +308,7 @@ def _products(products: Sequence[dict[str, Integers] | None], sizes: dict[str, i
 
 
 def _written(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
-    """Return the attribute's value in each cell of a predicate, 0 elsewhere."""
+    """Return the attribute's value in each cell that satisfies a predicate, 0 in other cells."""
     along = [size if name == attribute else 1 for name, size in sizes.items()]
     values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
     return np.where(cells(predicate, sizes), values, 0)
@@ -320,7 +321,7 @@ def _extent(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bo
 
 
 def _extent_of(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
-    """Count a predicate's cells, and return whether they are a range on every axis."""
+    """Count the cells of a predicate; the flag is True if they are a range on every axis."""
     if (factors := _factors(predicate, sizes)) is None:
         return extent_of(cells(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]

@@ -1,7 +1,7 @@
 """The protocol of families of mechanisms, and their common functions.
 
 A family resolves questions to its mechanism's inputs (private numbers, public weights) and answers
-them in order. Positions, indices, charges, cutoffs and checkpoints belong to the processor.
+them in order. The processor keeps positions, indices, charges, cutoffs and checkpoints.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from stream.worker.stream_terms import About
 
 @dataclass(frozen=True, slots=True)
 class AdmittedQuestion:
-    """An admitted question: place in the batch, slot of its stream, and resolved content.
+    """An admitted question: its place in the batch, its stream's slot, and its ``content``.
 
-    ``about`` is the window and group of a standing stream's question.
+    ``content`` is what ``Family.admit`` returned. ``about`` is the window and group of a standing
+    stream's question.
     """
 
     place: int
@@ -53,10 +54,10 @@ class AdmittedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The published answer to a question; if ``charged``, it costs ``parts``.
+    """The answer to a question as it is published; if ``charged``, it costs ``parts``.
 
-    ``price`` is the ε shown for a question with an alpha. With ``refusal`` the question is refused and
-    no state changes.
+    ``price`` is the ε shown for a question with an alpha. ``update`` is the changelog record of a
+    changed state. With ``refusal`` the question is refused and no state changes.
     """
 
     charged: bool
@@ -87,7 +88,7 @@ def stream_by_stream(
 
 
 class TableLetGoError(Exception):
-    """The table of an ended stream was released."""
+    """The table of an ended stream is no longer in memory."""
 
 
 class Family(ABC):
@@ -99,7 +100,7 @@ class Family(ABC):
 
     @abstractmethod
     def admit(self, slot: int, query: Any) -> Any:
-        """Resolve a query or its struct, or raise Rejection; changes no state."""
+        """Resolve a query (model or decoded struct), or raise Rejection; changes no state."""
 
     @abstractmethod
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -109,7 +110,7 @@ class Family(ABC):
         """
 
     def resume(self, slot: int, updates: Sequence[Update]) -> None:
-        """Restore a stream's updates in order; most families have none."""
+        """Restore a stream from its updates (changelog records); most families have none."""
         del slot, updates
 
     def _answer_paid(
@@ -117,7 +118,7 @@ class Family(ABC):
         questions: Sequence[AdmittedQuestion],
         answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply]],
     ) -> list[Reply | None]:
-        """Answer the questions that their streams can pay for, if every answer is charged."""
+        """Answer the questions that a grant pays for, in families that charge every answer."""
 
         def paid(slot: int, own: Sequence[AdmittedQuestion]) -> list[Reply | None]:
             bought = own[: max(0, self._streams.left(slot))]
@@ -130,7 +131,7 @@ State = TypeVar("State")
 
 
 class Restored(Family, Generic[State]):
-    """A family whose streams have a state, which their updates determine."""
+    """A family whose streams have a state that follows from their updates (changelog records)."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -142,7 +143,7 @@ class Restored(Family, Generic[State]):
         return stream_by_stream(questions, self._answer)
 
     def resume(self, slot: int, updates: Sequence[Any]) -> None:
-        """Restore a stream's updates in order."""
+        """Keep a stream's updates; its state is built at its first question."""
         self._states.pop(slot, None)
         self._updates[slot] = (self._streams.incarnations[slot], list(updates))
 
@@ -152,7 +153,7 @@ class Restored(Family, Generic[State]):
 
     @abstractmethod
     def _begin(self, slot: int, updates: Sequence[Any]) -> State:
-        """Build a stream's state."""
+        """Build a stream's state from its updates."""
 
     def _state(self, slot: int) -> State:
         incarnation = self._streams.incarnations[slot]
@@ -171,7 +172,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The streams, tables and queries partition that families work with."""
+    """The streams and tables of a queries partition, with functions that all families use."""
 
     streams: HostedStreams
     tables: TableStore
@@ -179,19 +180,19 @@ class Context:
     partition: int
 
     def mechanism(self, slot: int, kind: type[Terms]) -> Terms:
-        """Return a stream's mechanism, which is of this kind."""
+        """Return a stream's mechanism; TypeError if it is not of this class."""
         return _of_kind(self.streams.terms_at(slot).mechanism, kind)
 
     def calibration(self, slot: int, kind: type[Terms]) -> Terms:
-        """Return a stream's calibration, which is of this kind."""
+        """Return a stream's calibration; TypeError if it is not of this class."""
         return _of_kind(self.streams.terms_at(slot).calibration, kind)
 
     def source(self, slot: int, kind: type[Terms]) -> Terms:
-        """Return a stream's source, which is of this kind."""
+        """Return a stream's source; TypeError if it is not of this class."""
         return _of_kind(self.streams.terms_at(slot).source, kind)
 
     def answer_words(self, questions: Sequence[AdmittedQuestion], count: int) -> tuple[Words, LowWords]:
-        """Derive the words of questions' answers from their events."""
+        """Derive uniform words for the answers to questions, from the questions' events."""
         return event_words(
             [self.streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
             self.topic,
@@ -221,7 +222,7 @@ class Context:
         return max(1, self.table(slot).private_row_count + int(law.draw(words, low)[0]))
 
     def trusts_values(self, slot: int) -> bool:
-        """Return whether a stream's queries carry trusted values."""
+        """Return True if producers send values with this stream's queries, which are trusted."""
         return self.streams.terms_at(slot).trusts_values
 
     def source_table(self, slot: int) -> TableSource:
@@ -232,7 +233,7 @@ class Context:
         return source
 
     def table(self, slot: int) -> PrivateTable:
-        """Return a stream's private table; TableLetGoError if the stream ended and it is freed."""
+        """Return a stream's private table; TableLetGoError if an ended stream's table is freed."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
         if (known := self.tables.at_hand(source, terms.fingerprint)) is not None:
             return known
@@ -291,10 +292,11 @@ class Context:
         return domain
 
     def public_rows(self, slot: int) -> int | None:
-        """Return the file's number of rows, if neighbors replace a row and keep the number.
+        """Return the table's number of rows if it is public: if neighbors have the same number.
 
-        The number of rows that domains leave out stays private. If one row of each person counts, it
-        is the number of people plus rows without a name; if several count, it is private.
+        If one row of each person counts, it is the number of people plus rows without a name. It is
+        private (None) if several rows of a person count. How many rows are outside the domains is
+        always private.
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
@@ -307,7 +309,7 @@ def _of_kind(terms: Any, kind: type[Terms]) -> Terms:
 
 
 def _refusing(field: str, read: Callable[[], Result]) -> Result:
-    """Read a predicate's result; refuse the field if the predicate has an error."""
+    """Call ``read``; raise Rejection about ``field`` if it raises ValueError."""
     try:
         return read()
     except ValueError as error:
@@ -315,17 +317,17 @@ def _refusing(field: str, read: Callable[[], Result]) -> Result:
 
 
 def named(attribute: str, attributes: Container[str]) -> str:
-    """Describe an attribute in a refusal, which is public: name it only if declared."""
+    """Describe an attribute in a refusal; because refusals are public, name only a declared one."""
     return f"attribute {described(attribute)}" if attribute in attributes else "what is named"
 
 
 def declared(names: Collection[str]) -> str:
-    """List the declared names for a refusal."""
+    """List declared names, as a part of a refusal."""
     return f"declared are {listed(names)}" if names else "none is declared"
 
 
 def meant(attribute: str, names: Collection[str]) -> str:
-    """End a refusal with the declared name that differs only in case, if there is one."""
+    """Suggest the declared name that differs only in case, as the end of a refusal; else empty."""
     found = None if attribute in names else in_other_case(attribute, names)
     return "" if found is None else f"; did you mean {described(found)}?"
 
@@ -358,7 +360,7 @@ def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
 
 
 def no_alpha_for(form: str) -> Rejection:
-    """Refuse an alpha for a quotient of private numbers, whose error depends on them."""
+    """Build the refusal of an alpha for a quotient: its error depends on private numbers."""
     asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
     if form == "fraction":
         asked = (
@@ -368,12 +370,12 @@ def no_alpha_for(form: str) -> Rejection:
 
 
 def too_wide(field: str, charged: str) -> Rejection:
-    """Refuse a number whose sensitivity exceeds the stream's noise, which is public."""
+    """Build the refusal of a number whose sensitivity, which is public, needs too wide noise."""
     return Rejection("malformed", f"{field}: {samplers.too_wide(charged)}")
 
 
 def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
-    """Refuse a question that costs more than the rest of the grant; both are public."""
+    """Build the refusal of a question that costs more than the rest of the grant (both public)."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
     text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_left(calibration, left):.6g} is left"
@@ -383,7 +385,7 @@ def too_dear(calibration: Calibration, parts: int, left: int, *, alpha: bool) ->
 
 
 def most_parts(calibration: Calibration, query: Any) -> int | None:
-    """Return the most parts that a question may be charged, or None; it is public."""
+    """Return the most parts that a question's ``max_price`` allows; None without one."""
     limit = query.max_price
     if limit is None:
         return None
@@ -393,7 +395,7 @@ def most_parts(calibration: Calibration, query: Any) -> int | None:
 
 
 def above_limit(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
-    """Refuse a question that may cost more than its ``max_price``; all of it is public."""
+    """Build the refusal of a question that may cost more than its ``max_price`` (both public)."""
     price = shown_price(calibration, parts)
     if price is None:
         whole = calibration.cutoff * PARTS

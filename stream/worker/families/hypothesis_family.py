@@ -1,8 +1,8 @@
 """Private multiplicative weights: answers from a public hypothesis, corrected by noisy answers.
 
-Noise belongs to (number of updates so far, question) and not to an event, so a repeated question
-has the same answer until the next update, for free. docs/proofs/pmw-weights.md proves that this is
-sound.
+Noise is derived from (number of updates so far, question), not from an event, so that a repeated
+question has the same answer for free until the next update. docs/proofs/pmw-weights.md proves that
+this is sound.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NUMBER_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """An admitted question: resolved, as written, and whether it asks for a fraction."""
+    """An admitted question: resolved, and with its terms or cells as the changelog records them."""
 
     question: Any
     terms: tuple[Term, ...]
@@ -44,7 +44,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _HypothesisState:
-    """The state of a stream: cells, (noisy) number of rows, and updates."""
+    """The state of a stream: its cells, its public or noisy number of rows, and its updates."""
 
     space: TensorSpace | CellSpace
     rows: int
@@ -117,7 +117,7 @@ class HypothesisFamily(Restored[_HypothesisState]):
 
     def _begin(self, slot: int, updates: Sequence[Any]) -> _HypothesisState:
         calibration = self._calibration(slot)
-        # The number is public if it has no part of ε.
+        # If no ε is planned for the number of rows, it is public.
         rows = self._context.noisy_rows(slot, calibration) if calibration.epsilon_rows else calibration.rows
         return _HypothesisState(self._space(slot, calibration), rows, list(updates))
 
@@ -134,7 +134,7 @@ class HypothesisFamily(Restored[_HypothesisState]):
 
 
 class _KeyedNoise:
-    """A stream's noise, keyed by its number of updates and questions' canonical bytes."""
+    """Draws a stream's noise, from the number of updates and the canonical bytes of questions."""
 
     def __init__(self, context: Context, slot: int, keys: Sequence[bytes]) -> None:
         terms = context.streams.terms_at(slot)
@@ -163,7 +163,7 @@ class _KeyedNoise:
 
 
 def strength_of(calibration: HypothesisCalibration, rows: int) -> Strength | Aim:
-    """Return how strongly answers correct a hypothesis; constant for the textbook method."""
+    """Return the rule for the strength of corrections; the textbook's strength is constant."""
     if calibration.method == "textbook":
         return Strength()
     gap = calibration.learning_rate / 4.0 * calibration.rows

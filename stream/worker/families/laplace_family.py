@@ -1,6 +1,6 @@
-"""Laplace: every answer has noise for its question's sensitivity, until the grant is used up.
+"""Laplace: every answer has noise scaled to its question's sensitivity, and is charged.
 
-The noise is Gaussian if the plan says so.
+The noise is Gaussian if the calibration says so.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from stream.worker.families.family import (
 class _LaplaceQuestion:
     """A resolved question.
 
-    - ``numbers``: private integers; ``widths``: the ℓ1 sensitivity in steps that the noise of each
-      must cover; ``moved``: how many of them one person changes.
-    - ``trusted``: trusted values as doubles, which are rounded to steps as written in the event.
-    - The answer is the number divided by ``parts``, or the quotient of two numbers + ``centre``,
+    - ``numbers``: private integers; ``widths``: ℓ1 sensitivity in steps to which the noise of each
+      is scaled; ``moved``: how many of them one person changes.
+    - ``trusted``: values that a producer sent, as doubles; they are rounded to steps from the
+      decimals in the event.
+    - The answer is the number divided by ``parts``, or the quotient of two numbers plus ``centre``,
       within ``low`` and ``high``.
-    - ``alpha``: the requested error; ``price``: its cost, of at most ``most`` parts.
+    - ``alpha``: requested error; ``price``: its price; ``most``: most parts that it may cost.
     """
 
     numbers: tuple[int, ...]
@@ -68,7 +69,7 @@ class LaplaceFamily(Family):
         try:
             if query.alpha is not None:
                 question = self._priced(slot, question, query.alpha)
-            # A price implies noise that fits; its sampler is not built until the grant pays for it.
+            # Priced noise always fits; its sampler is built only when the grant pays for it.
             if question.price is None:
                 self._laws(slot, question)
         except NoiseScaleError:
@@ -100,7 +101,7 @@ class LaplaceFamily(Family):
                 return self._groups(slot, query)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions, drawing all noise of equal widths at once."""
+        """Answer questions that the grant pays for; noise of equal laws is drawn at once."""
         replies: list[Reply | None] = [None] * len(questions)
         left: dict[int, int] = {}
         by_laws: dict[tuple[Sampler, ...], list[int]] = {}
@@ -250,7 +251,7 @@ class LaplaceFamily(Family):
 
 
 def _kept(calibration: AnswersCalibration, question: _LaplaceQuestion) -> float:
-    """Return the error of the numbers; rounding must not exceed a requested error."""
+    """Return the error bound of the numbers; it must not exceed a requested error by rounding."""
     if question.alpha is None or question.price is None:
         width, values = question.widths[0], len(question.widths)
         return alpha_for(calibration, width, values, question.moved) / question.parts

@@ -1,4 +1,4 @@
-"""Questions and verdicts as columns, for families that answer a batch at once."""
+"""Questions and decisions as columns, for families that decide a whole batch at once."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class QuestionRows(NamedTuple):
     """Admitted questions in the order of their records.
 
     - ``places``: indices of their records in the batch.
-    - ``ids``: as JSON strings without the quotation marks.
+    - ``ids``: the questions' ids as JSON strings without the quotation marks.
     - ``values``: private numbers.
-    - ``thresholds``: the questions' thresholds, NaN if the stream's applies.
-    - ``abouts``: by place, the windows and groups of standing streams' questions.
+    - ``thresholds``: the questions' thresholds; NaN if a question uses the stream's threshold.
+    - ``abouts``: windows and groups of standing streams' questions, by place.
     """
 
     places: Places
@@ -68,7 +68,7 @@ class QuestionRows(NamedTuple):
         return cls(integers, nothing, integers, floats, floats, integers, nothing)
 
     def and_also(self, others: QuestionRows) -> QuestionRows:
-        """Merge with others in the order of records."""
+        """Merge two sets of questions, in the order of their records."""
         if not len(others.places) or not len(self.places):
             return others if len(others.places) else self
         order = np.argsort(np.concatenate((self.places, others.places)), kind="stable")
@@ -84,7 +84,7 @@ class QuestionRows(NamedTuple):
         ).picked(order)
 
     def before(self, place: int) -> QuestionRows:
-        """Return the questions before a record."""
+        """Return the questions whose records come before ``place``."""
         if not len(self.places) or self.places[-1] < place:
             return self
         return self.picked(np.flatnonzero(self.places < place))
@@ -112,10 +112,10 @@ class Number(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """The streams of some rows.
+    """The streams of some questions.
 
-    ``slots`` and ``figures`` have each stream once; ``stream_of`` is each row's index in them.
-    ``order`` sorts the rows by stream and keeps their order within one.
+    ``slots`` and ``figures`` (answers, ⊤s and other state) have one entry per stream; ``stream_of``
+    has each question's index in them. ``order`` sorts the questions stably by stream.
     """
 
     slots: Places
@@ -125,15 +125,16 @@ class Streams(NamedTuple):
 
     @classmethod
     def of(cls, rows: QuestionRows, columns: StreamColumns) -> Self:
-        """Group rows by stream, with the current figures."""
+        """Group questions by stream, and gather the streams' current figures."""
         slots, stream_of, order = grouped(rows.slots)
         return cls(slots, columns.picked(slots), stream_of, order)
 
 
 class Verdicts(NamedTuple):
-    """The decisions on some rows, and the streams' figures before them.
+    """The decisions on some questions, and the figures of their streams before them.
 
-    Streams that are not ``live`` have ended or are refused. ``numbers`` has numbers of ⊤s by place.
+    ``live`` is False for streams that have ended or are refused. ``numbers`` has the published
+    numbers of ⊤s, by place.
     """
 
     streams: Streams
@@ -148,7 +149,7 @@ class ColumnFamily(Protocol):
     def admit(self, slot: int, query: Any) -> float:
         """Return the question's private number, or raise Rejection; changes no state.
 
-        Not called for plain streams, whose number is the question's value.
+        It is not called for sparse vectors over values that producers send.
         """
 
     def decide(self, rows: QuestionRows, asked: Streams) -> Verdicts:

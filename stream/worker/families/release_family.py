@@ -1,6 +1,6 @@
-"""Mechanisms with one release: the first answer is charged, later ones are post-processing.
+"""Mechanisms with one release: the stream is charged once, and its answers are post-processing.
 
-A release is not stored: its noise is derived again from its cells, or the rows of a projection.
+A release is not stored: its noise is derived again from the names of its cells or projection rows.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class _Release(Family):
         return self._context.table(slot), question
 
     def _cells(self, slot: int, attributes: Sequence[str]) -> NamedCells:
-        """Return the stream's cells, which streams of equal terms share."""
+        """Return the cells of a stream's attributes; streams of equal terms share one object."""
         terms = int(self._streams.columns.terms_of[slot])
         if (known := self._cells_of.get(terms)) is None:
             known = self._cells_of[terms] = NamedCells(self._context.source_table(slot), attributes)
         return known
 
     def _release(self, slot: int, table: PrivateTable) -> Integers:
-        """Return a stream's noisy numbers."""
+        """Return a stream's release, from the cache or computed again."""
         incarnation = self._streams.incarnations[slot]
         if (known := self._kept.get(incarnation)) is None:
             known = self._computed(slot, table)
@@ -95,7 +95,7 @@ class _Release(Family):
 
 @dataclass(frozen=True, slots=True)
 class _Marginal:
-    """Counts over ``axes`` of the cells in ``mask``, divided by ``rows``."""
+    """Sums of the cells in ``mask`` for each cell of ``axes``, divided by ``rows``."""
 
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
@@ -129,7 +129,7 @@ class HistogramFamily(_Release):
         return table, _Marginal(mask, (), max(1, rows))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions from the releases."""
+        """Answer questions from their streams' releases."""
         return [self._reply(one) for one in questions]
 
     def _axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
@@ -179,7 +179,7 @@ class LazyHistogramFamily(_Release):
         return self._cells_asked(slot, query, LazyHistogram)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions, drawing the noise of each stream's cells at once."""
+        """Answer questions; the noise of all cells of a stream is drawn at once."""
         return stream_by_stream(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -206,7 +206,7 @@ class SparseProjectFamily(_Release):
         return self._cells_asked(slot, query, SparseProject)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer with inner products; their error bound follows from the noisy projection."""
+        """Answer with inner products; the error bound follows from the noisy projection."""
         return [self._reply(one) for one in questions]
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
@@ -226,7 +226,7 @@ class SparseProjectFamily(_Release):
         )
 
     def _computed(self, slot: int, table: PrivateTable) -> Integers:
-        """Compute the noisy projection u + v."""
+        """Compute the noisy projection u + v, with noise v."""
         mechanism = self._context.mechanism(slot, SparseProject)
         codes = np.stack([table.private_codes[name] for name in mechanism.attributes], axis=1)
         exact = project(matrix_seed(self._streams.incarnations[slot]), codes, mechanism.projections)

@@ -41,7 +41,7 @@ class NamedCells:
         return math.prod(self.shape)
 
     def question(self, cells: Sequence[Any], most: int) -> CellQuestion:
-        """Resolve a query's cells without those of weight 0, or raise Rejection."""
+        """Resolve the cells of a query, without cells of weight 0, or raise Rejection."""
         if len(cells) > most:
             raise Rejection(
                 "malformed",
@@ -64,7 +64,7 @@ class NamedCells:
 
 
 class CellSpace:
-    """The universe of ``sparse_pmw``; its hypothesis starts with ``places`` cells."""
+    """The universe of ``sparse_pmw``; the first hypothesis spreads the rows over ``places`` cells."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class CellSpace:
         self._places = min(self._cells.universe, places)
 
     def read(self, cells: Sequence[Any]) -> CellQuestion:
-        """Resolve a question, or the question of an update, or raise Rejection."""
+        """Resolve the cells of a query or of an update, or raise Rejection."""
         return self._cells.question(cells, self._sparsity)
 
     def private(self, questions: Sequence[CellQuestion]) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""AboveThreshold and NumericSparse, for batches over thousands of streams at once."""
+"""The family of AboveThreshold and NumericSparse: decides batches over thousands of streams."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from stream.worker.stream_terms import StreamTerms
 
 
 class Rounds(FigureArrays):
-    """Values of sparse vectors for the current round, derived from their definitions.
+    """Values that each sparse vector needs in its current round, derived from its definition.
 
-    ``threshold`` is T in steps and ``barrier`` is ρ + s; ``fresh`` streams draw a new ρ after each ⊤.
-    A slot's values are valid for one ``begun`` and, if ``fresh``, for one ``tops``.
+    ``threshold`` is T in steps and ``barrier`` is ρ + s; ``fresh`` streams draw a new ρ after each
+    ⊤. A slot's values are derived again if the stream's ``begun`` changes (it started from new
+    terms) or, if ``fresh``, its ``tops``.
     """
 
     APART = frozenset({"fresh"})
@@ -44,7 +45,7 @@ class Rounds(FigureArrays):
         self._some_are_fresh = False
 
     def current(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
-        """Return the values of the current round.
+        """Return the values of some streams for their current rounds.
 
         They are derived at a stream's first query, so that idle streams do not slow a restore.
         """
@@ -61,7 +62,7 @@ class Rounds(FigureArrays):
         return self.picked(slots)
 
     def which_are_fresh(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of streams that draw a new ρ after each ⊤; None if no stream does."""
+        """Return a mask of the streams that draw a new ρ after each ⊤; None if no stream does."""
         return self.fresh[slots] if self._some_are_fresh else None
 
     def query_keys(self, slots: npt.NDArray[np.intp]) -> Spans:
@@ -88,14 +89,14 @@ _NO_NUMBERS: Final[Mapping[int, Number]] = {}
 
 
 class _Batch(NamedTuple):
-    """Rows, grouped by terms."""
+    """Questions, with their indices grouped by the terms of their streams."""
 
     rows: QuestionRows
     by_terms: Sequence[tuple[StreamTerms, Places]]
 
 
 class _ComparedBatch(NamedTuple):
-    """The numbers f, T and f − T + ν of a batch's questions, in steps."""
+    """f, T and f − T + ν of each question in a batch, in steps."""
 
     values: Integers
     thresholds: Integers
@@ -111,7 +112,7 @@ class SparseVectorFamily:
         self._rounds = Rounds(context.streams)
 
     def admit(self, slot: int, query: Any) -> float:
-        """Return a question's private number: a trusted value, or a table's count or sum."""
+        """Return a question's private number: the sent value, or a table's count or sum."""
         context = self._context
         if context.trusts_values(slot):
             form_for(query, "value")
@@ -145,14 +146,14 @@ class SparseVectorFamily:
         return Verdicts(asked, live, decisions, self._numbers(batch, compared, decisions))
 
     def _by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[StreamTerms, Places]]:
-        """Group the rows of a batch by terms."""
+        """Group the indices of questions by the terms of their streams."""
         terms = self._streams.terms
         if len(terms_of) and (terms_of == terms_of[0]).all():
             return [(terms[terms_of[0]], np.arange(len(terms_of)))]
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compared(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
-        """Compare numbers with the streams' thresholds, which questions may override."""
+        """Subtract thresholds (a question's own replaces the stream's) and add noise."""
         values, asked = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
@@ -174,7 +175,7 @@ class SparseVectorFamily:
         return noise
 
     def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:
-        """Draw the noise of rows with separate keys."""
+        """Draw one noise for each question, from its stream's key and its event."""
         topic, partition = self._context.topic, self._context.partition
         words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
         return law.draw(words, low)
@@ -208,7 +209,7 @@ class SparseVectorFamily:
 
 
 def _as_written(terms: StreamTerms, rows: QuestionRows, members: Places) -> Callable[[int], Decimal]:
-    """Return the exact number of each row: as written in its event, or a count."""
+    """Return a function for the exact number of a question: from its event, or a table's number."""
     if terms.trusts_values:
         return lambda place: value_of(rows.payloads[int(members[place])])
     return lambda place: shortest_decimal(float(rows.values[members[place]]))

@@ -1,4 +1,4 @@
-"""Questions as weights over the tensor of their attributes' cells."""
+"""Questions of ``pmw`` as weights over the tensor of their attributes' cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Steps = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class WeightedPredicates:
-    """Σ weight·predicate: distinct predicates in canonical order, nonzero weights in steps."""
+    """A weighted sum of distinct predicates in canonical order; weights are in steps and not 0."""
 
     parts: tuple[tuple[Predicate, int], ...]
 
@@ -51,7 +51,7 @@ class WeightedPredicates:
 
 
 def weighted(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) -> WeightedPredicates:
-    """Resolve a question's terms with ``parse``, called with a predicate and its field."""
+    """Resolve the terms of a question; ``parse`` is called with each predicate's text and field."""
     alone = len(terms) == 1
     parts: dict[Predicate, int] = {}
     for place, term in enumerate(terms):
@@ -73,7 +73,7 @@ class VectorCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], Steps
 
 @dataclass(frozen=True, eq=False)
 class HypothesisQuestion:
-    """A question about a tensor, whose attributes have these sizes."""
+    """A question to a hypothesis over a tensor; ``sizes`` has all attributes of the tensor."""
 
     sizes: Mapping[str, int]
     weights: WeightedPredicates
@@ -97,7 +97,7 @@ class HypothesisQuestion:
 
     def steps(self) -> Steps:
         """Return q over the cells of these axes in row-major order, in steps."""
-        # A predicate knows its attributes' sizes, so that their names in order say it all.
+        # Predicates contain their attributes' sizes, so that names and weights are a full key.
         key = (tuple(self.own_sizes), self.weights)
         known = self.written.get(key)
         if known is None:
@@ -127,9 +127,10 @@ class TensorSpace:
         self._learning_rate = learning_rate
 
     def read(self, terms: Sequence[Any]) -> HypothesisQuestion:
-        """Resolve a question, or the question of an update, or raise Rejection.
+        """Resolve the terms of a query or of an update, or raise Rejection.
 
-        The weight of every cell must lie between 0 and 1, so that a row of any table has sensitivity 1.
+        The weight of every cell must lie between 0 and 1, so that a row of any table has
+        sensitivity 1.
         """
         weights = weighted(terms, partial(predicate_on, self._sizes, self._tables, self._source))
         question = HypothesisQuestion(self._sizes, weights, self._written)
@@ -168,7 +169,7 @@ def predicate_on(
 
 
 def canonical(predicate: Predicate) -> str:
-    """Return a text that is equal for predicates of equal normal form."""
+    """Return a text that is equal for predicates with equal normal forms."""
     return evaluate(
         predicate,
         lambda holds: "1" if holds else "0",

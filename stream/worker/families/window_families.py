@@ -1,7 +1,8 @@
-"""Running counts and histograms of windows.
+"""Families of standing streams: running counts, and histograms of windows.
 
-A running count's question carries the exact sums of its nodes. A node's noise depends only on its
-place, so a node has the same noisy sum in all answers, and nothing is stored.
+A running count's question carries the exact sums of its nodes (sums of windows, see
+`counting_trees`). A node's noise depends only on its group and windows, so that it has the same
+noisy sum in all answers, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stream.worker.families.family import AdmittedQuestion, Context, Family, Rep
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """The counting tree and windows that streams of equal terms share."""
+    """A running count's tree and windows: ``first`` start, ``step`` and ``size`` in ms."""
 
     calibration: RunningCountCalibration
     tree: CountingTree
@@ -45,7 +46,7 @@ class _Horizon:
 
 @dataclass(frozen=True, slots=True)
 class _NodeQuestion:
-    """A group's place, the nodes of its windows so far, and their trusted sums as doubles."""
+    """A group's index, the nodes of its windows so far, and their exact sums as doubles."""
 
     group: int
     nodes: tuple[Node, ...]
@@ -60,7 +61,7 @@ class RunningCountFamily(Family):
         self._horizons: dict[int, _Horizon] = {}
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
-        """Find the nodes of a question from its window, which is public."""
+        """Resolve a question: its window and group, which are public, determine its nodes."""
         form_for(query, "values")
         horizon = self._horizon(slot)
         group = self._streams.terms_at(slot).groups.place(query.group)
@@ -75,7 +76,7 @@ class RunningCountFamily(Family):
         return _NodeQuestion(group, nodes, query.values)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions, drawing the noise of each stream's nodes at once."""
+        """Answer questions; the noise of all nodes of a stream is drawn at once."""
         return self._answer_paid(questions, self._replies)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply]:
@@ -114,7 +115,7 @@ class RunningCountFamily(Family):
 
 
 def _windows(horizon: _Horizon, window: Window | None) -> int:
-    """Return the number of a question's window within the horizon."""
+    """Return the number (from 1) of a question's window; Rejection if it is not in the horizon."""
     if window is None:
         raise Rejection("malformed", "window: the windows ask this stream; a question by hand is not answered")
     try:
@@ -149,7 +150,7 @@ class StandingHistogramFamily(Family):
         return values
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions, drawing the noise of each stream's windows at once."""
+        """Answer questions; the noise of all windows of a stream is drawn at once."""
         return self._answer_paid(questions, self._replies)
 
     def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
@@ -171,7 +172,7 @@ class StandingHistogramFamily(Family):
         return math.prod(attributes[name].size for name in self._context.mechanism(slot, Histogram).attributes)
 
     def _spread(self, slot: int, groups: int) -> int:
-        """Return how many numbers a person changes if the ℓ₂ norm is largest."""
+        """Return s: the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
         standing = self._streams.terms_at(slot).standing
         if standing is None:
             raise TypeError(f"stream in slot {slot} is no standing one")
