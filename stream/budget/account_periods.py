@@ -23,7 +23,7 @@ from schemas import (
     span_ms,
     written_moment,
 )
-from stream.budget.openings import Workers, definition_digest
+from stream.budget.openings import ControlPublisher, definition_digest
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant, meaning_in_periods
@@ -35,7 +35,7 @@ class AccountPeriods:
     """The periods of all sources, as accounts of the ledger."""
 
     def __init__(
-        self, ledger: Ledger, workers: Workers, *, key_id: str, mint: Callable[[RecordLike], bytes]
+        self, ledger: Ledger, workers: ControlPublisher, *, key_id: str, mint: Callable[[RecordLike], bytes]
     ) -> None:
         self._ledger = ledger
         self._workers = workers

@@ -24,7 +24,7 @@ from schemas import (
     TableSource,
 )
 from schemas.wire import UNREADABLE, Codec, MalformedEventError
-from stream.budget.openings import Workers
+from stream.budget.openings import ControlPublisher
 from stream.budget.request_handler import RequestHandler
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.composition.refusals import RefusedError
@@ -156,7 +156,7 @@ class BudgetProcessor:
         self.ledger = Ledger()
         self._topics = topics
         self._partition = partition
-        self._workers = Workers(topics)
+        self._workers = ControlPublisher(topics)
         self.desk = RequestHandler(self.ledger, self._workers, key_id=key_id, tables=tables, mint=mint)
         self._trail = TrailWriter(topics, self.ledger)
         self._clock = LedgerClock()

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord
 from schemas.trail import Since
 from schemas.wire import Codec
-from stream.budget.openings import Workers
+from stream.budget.openings import ControlPublisher
 from stream.budget.trail_writer import TrailWriter
 from stream.privacy.ledger.ledger_records import restore
 from stream.privacy.ledger.state_machine import Ledger
@@ -36,7 +36,7 @@ class LedgerReturn:
         """Take the latest records of each key, without receipts."""
         records = list(records)
         self._topics = topics
-        self._workers = Workers(topics)
+        self._workers = ControlPublisher(topics)
         self.ledger = Ledger()
         restore(self.ledger, records)
         self._trail = TrailWriter(topics, self.ledger)

@@ -224,7 +224,7 @@ def control_event(account: Account, grant: Grant) -> Control:
 _control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 
-class Workers:
+class ControlPublisher:
     """Publishes control events to the workers."""
 
     def __init__(self, topics: Topics) -> None:

@@ -28,7 +28,7 @@ from schemas import (
     subject_of,
 )
 from stream.budget.account_periods import AccountPeriods, period_meaning, require_whole_life
-from stream.budget.openings import Workers, definition_digest, plan_for, require_reach
+from stream.budget.openings import ControlPublisher, definition_digest, plan_for, require_reach
 from stream.budget.receipts import Receipts, Write, receipt_key, request_digest
 from stream.budget.standing_streams import complete_spec, promised_windows, require_bounded_past, require_declared
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
@@ -57,7 +57,7 @@ class RequestHandler:
     def __init__(
         self,
         ledger: Ledger,
-        workers: Workers,
+        workers: ControlPublisher,
         *,
         key_id: str,
         tables: TableStore,

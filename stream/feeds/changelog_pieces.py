@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.wire import UNREADABLE
-from stream.feeds.person_counts import Counting, Visits, Words, packed, packed_bytes, unpacked
+from stream.feeds.person_counts import Counting, PersonCounts, Words, packed, packed_bytes, unpacked
 from stream.feeds.tally import Tally, Touched
 from stream.feeds.window_forms import Form
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
@@ -38,7 +38,7 @@ class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
     counts: bytes
 
 
-class _Lives(msgspec.Struct, array_like=True, gc=False):
+class _TotalCounts(msgspec.Struct, array_like=True, gc=False):
     """Counts of people in one tally over all windows, or over the windows of a period."""
 
     tally: int
@@ -66,7 +66,7 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
     """The content of a piece."""
 
     people: list[_PersonCounts]
-    lives: list[_Lives]
+    lives: list[_TotalCounts]
     cells: list[_Places]
 
     @property
@@ -76,7 +76,7 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
         return digests // _DIGEST_BYTES + sum(one.count for one in self.cells)
 
 
-_Section = _PersonCounts | _Lives | _Places
+_Section = _PersonCounts | _TotalCounts | _Places
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Sections).decode
@@ -117,7 +117,7 @@ def pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
 def _add(piece: _Sections, section: _Section) -> None:
     if isinstance(section, _PersonCounts):
         piece.people.append(section)
-    elif isinstance(section, _Lives):
+    elif isinstance(section, _TotalCounts):
         piece.lives.append(section)
     else:
         piece.cells.append(section)
@@ -134,7 +134,7 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
     for (number, period), rows in touched.lives.items():
         tally = form.tallies[number]
         yield from (
-            (_Lives(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
+            (_TotalCounts(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
             for digests, counts in _people(tally.life(period), rows, [0], tally.shape.total or 0)
         )
     by_row = {window.row: start for start, window in form.windows.items()}
@@ -143,7 +143,7 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
 
 
 def _people(
-    visits: Visits, rows: npt.NDArray[np.int64], columns: list[int], most: int
+    visits: PersonCounts, rows: npt.NDArray[np.int64], columns: list[int], most: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the digests and counts of some people's rows, in parts of limited size."""
     for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):

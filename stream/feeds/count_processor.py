@@ -173,7 +173,7 @@ class FeedProcessor:
         changes = self._count(records, outputs) if records else []
         self._write(outputs, changes)
         if self._clock.passed:
-            self._turn(outputs)
+            self._update_epoch_bounds(outputs)
         if published := self._partial_writer.due(self._streams, self._clock.now, outputs):
             for stream in published:
                 self._keep_stream(outputs, stream)
@@ -253,7 +253,7 @@ class FeedProcessor:
             self._kept.setdefault(name, {})[epoch] = key + name.encode()
             self._keep_stream(outputs, stream)
         self._is_new = False
-        self._turn(outputs)
+        self._update_epoch_bounds(outputs)
 
     def _beginning(self, told: StandingDefinition, epoch: int, moment: int) -> Beginning:
         """Return the beginning of an epoch that control defined at a moment.
@@ -265,18 +265,18 @@ class FeedProcessor:
             since = NOT_BEGUN if self._is_new else self._clock.since(moment)
             return Beginning(told, begins_at(told, self._clock.first_after(moment)), since)
         since = self._clock.effect(moment)
-        first = self._clock.first_behind(since)
+        first = self._clock.first_window_after(since)
         return Beginning(
             told, self._clock.first_after(moment) if first is None else first, since, epoch, first is None
         )
 
-    def _turn(self, outputs: Outputs) -> None:
+    def _update_epoch_bounds(self, outputs: Outputs) -> None:
         """Set the first and last windows of epochs whose beginnings and ends have been read."""
         for stream in self._streams:
             was = stream.next, stream.last, stream.waits
             ends = stream.told.epoch(stream.epoch).ends
             last = None if ends is None else self._clock.reading_at(self._clock.effect(ends))
-            if stream.waits and (first := self._clock.first_behind(stream.since)) is not None:
+            if stream.waits and (first := self._clock.first_window_after(stream.since)) is not None:
                 stream.begin_at(first)
             if last is not None and not stream.is_ending and not stream.waits:
                 stream.end_at(last)

@@ -151,7 +151,7 @@ class EventClock:
             return None
         return self.passed.get(stamp, self.now)
 
-    def first_behind(self, stamp: int) -> int | None:
+    def first_window_after(self, stamp: int) -> int | None:
         """Return the earliest start of a window after an extension; None until its mark is read.
 
         A window that begins more than ``ahead`` after a mark has no event from before the mark.

@@ -69,7 +69,7 @@ class StandingDefinition:
         return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])
 
 
-def told_of(record: RecordLike, known: StandingDefinition | None = None) -> StandingDefinition | None:
+def parse_definition(record: RecordLike, known: StandingDefinition | None = None) -> StandingDefinition | None:
     """Parse a control event; return ``known`` if it is irrelevant, unreadable or stale."""
     value = record.value
     if value is None or b'"standing":' not in value or (known is not None and is_stale(known.value, value)):
@@ -152,7 +152,7 @@ class FeedDefinitions:
             if (over := self._over.get(name)) is not None and is_stale(over, record.value):
                 continue
             known = self._latest.get(name)
-            told = told_of(record, known)
+            told = parse_definition(record, known)
             if told is None or told is known or told.spec.stream != name:
                 continue
             self._latest[name] = told

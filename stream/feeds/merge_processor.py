@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from schemas import MAX_GROUPS
-from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition, told_of
+from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition, parse_definition
 from stream.feeds.merge_state import (
     NODE,
     PARTIAL,
-    Merged,
+    MergedStreamState,
     MergePeriods,
     Partials,
     RunningSums,
@@ -83,7 +83,7 @@ class MergeProcessor:
         self._topics = topics
         self._partition = partition
         self._told: dict[str, StandingDefinition] = {}
-        self._streams: dict[str, Merged] = {}
+        self._streams: dict[str, MergedStreamState] = {}
         self._offset = 0
         self.topic_ids: dict[str, str] = {}
         self._kept: dict[bytes, RecordLike] = {}
@@ -119,7 +119,7 @@ class MergeProcessor:
                 nodes.append((stream, int(place), decode_kept(record, decode_node)))
             else:
                 found = decode_kept(record, decode_stream)
-                self._streams[kind] = Merged(found.incarnation, found.partitions, found.reached)
+                self._streams[kind] = MergedStreamState(found.incarnation, found.partitions, found.reached)
                 running = self._streams[kind].running
                 running.windows, running.lost = found.windows, found.lost
         for partial in sorted(partials, key=lambda one: one.start):
@@ -199,7 +199,7 @@ class MergeProcessor:
 
     def _follow_control(self, record: RecordLike) -> None:
         name = (record.key or b"").decode(errors="replace")
-        told = told_of(record, self._told.get(name))
+        told = parse_definition(record, self._told.get(name))
         if told is None or told.spec.stream != name or told.source.period_of is not None:
             return  # feeds publish partials of models, not of periods' streams
         self._told[name] = told
@@ -238,7 +238,11 @@ class MergeProcessor:
             raise _LOST
 
     def _advance(
-        self, outputs: Outputs, told: StandingDefinition, merged: Merged, written: dict[bytes, bytes | None]
+        self,
+        outputs: Outputs,
+        told: StandingDefinition,
+        merged: MergedStreamState,
+        written: dict[bytes, bytes | None],
     ) -> None:
         """Ask the complete windows of a stream."""
         before = merged.reached
@@ -267,7 +271,7 @@ class MergeProcessor:
         self,
         outputs: Outputs,
         told: StandingDefinition,
-        merged: Merged,
+        merged: MergedStreamState,
         step: tuple[int, int],
         partials: Partials,
         written: dict[bytes, bytes | None],
@@ -301,7 +305,7 @@ class MergeProcessor:
         return told
 
     def _ask(
-        self, outputs: Outputs, told: StandingDefinition, merged: Merged, start: int, partials: Partials
+        self, outputs: Outputs, told: StandingDefinition, merged: MergedStreamState, start: int, partials: Partials
     ) -> Sequence[int]:
         """Ask all groups of a window; return the changed nodes of a running count."""
         counts = [0] * groups_in(told)
@@ -320,10 +324,10 @@ class MergeProcessor:
         outputs.extend(self._topics.queries, home, [(name.encode(), value, ()) for value in asked])
         return changed
 
-    def _stream_of(self, partial: Any) -> Merged:
+    def _stream_of(self, partial: Any) -> MergedStreamState:
         merged = self._streams.get(partial.stream)
         if merged is None or merged.incarnation != partial.incarnation:
-            merged = self._streams[partial.stream] = Merged(partial.incarnation, partial.partitions)
+            merged = self._streams[partial.stream] = MergedStreamState(partial.incarnation, partial.partitions)
         return merged
 
     def _settle(self, outputs: Outputs) -> None:

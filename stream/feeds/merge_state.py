@@ -83,7 +83,7 @@ Partials = dict[int, Any]
 
 
 @dataclass(slots=True)
-class Merged:
+class MergedStreamState:
     """A stream's state in merging: its open windows, and ``reached``, the last closed window.
 
     A partition publishes its windows in order, each once. So if it skips a window, as after an
@@ -149,7 +149,7 @@ def node_key(stream: str, place: int) -> bytes:
     return f"{NODE}|{stream}|{place}".encode()
 
 
-def kept_stream(merged: Merged) -> bytes:
+def kept_stream(merged: MergedStreamState) -> bytes:
     """Encode the progress of a stream."""
     running = merged.running
     return _encode(
@@ -157,7 +157,7 @@ def kept_stream(merged: Merged) -> bytes:
     )
 
 
-def kept_node(merged: Merged, place: int) -> bytes:
+def kept_node(merged: MergedStreamState, place: int) -> bytes:
     """Encode a node of a stream's running count."""
     return _encode(_WireNode(merged.incarnation, merged.running.node(place)))
 
@@ -180,7 +180,7 @@ class WaitingWindows:
     def ready(
         self,
         told: Mapping[str, StandingDefinition],
-        streams: Mapping[str, Merged],
+        streams: Mapping[str, MergedStreamState],
         is_ready: Callable[[StandingDefinition, int], bool],
     ) -> Iterator[tuple[str, int]]:
         """Yield windows to ask by closing time; an unready one delays its source's later ones."""

@@ -24,7 +24,7 @@ def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype(np.uint8 if most < 1 << 8 else np.uint16 if most < 1 << 16 else np.uint32)
 
 
-class Visits:
+class PersonCounts:
     """A table of people's counts in one window or over several; rows are never removed.
 
     Each row is marked with the number of the changelog piece that has its current counts.

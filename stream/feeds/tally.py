@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from schemas.sources import Domain, Integers
 from stream.events import Events
-from stream.feeds.person_counts import CellCounts, Counting, Visits
+from stream.feeds.person_counts import CellCounts, Counting, PersonCounts
 from stream.kernel import Column
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import membership
@@ -118,7 +118,7 @@ class OpenWindow:
     """An open window: its row in each ``CellCounts``, and the people counted in it."""
 
     row: int
-    visits: Visits
+    visits: PersonCounts
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +140,7 @@ class Tally:
     first: int = NO_END
     reached: int = -1
     cells: dict[Counting, CellCounts] = field(default_factory=dict)
-    lives: dict[int, Visits] = field(default_factory=dict)
+    lives: dict[int, PersonCounts] = field(default_factory=dict)
     """Counts of each person over all windows, or over those of a period, if they are bounded."""
 
     @property
@@ -156,11 +156,11 @@ class Tally:
         within = start % shape.period if shape.period else 0
         return not shape.period or (within < shape.reach and within + shape.size <= shape.period)
 
-    def life(self, number: int) -> Visits:
+    def life(self, number: int) -> PersonCounts:
         """Return the counts of people in a period, or over all windows."""
         found = self.lives.get(number)
         if found is None:
-            found = self.lives[number] = Visits(self.shape.total or 0, 1)
+            found = self.lives[number] = PersonCounts(self.shape.total or 0, 1)
         return found
 
     def is_over(self, life: int) -> bool:

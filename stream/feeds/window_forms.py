@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from schemas.sources import Domain
-from stream.feeds.person_counts import Counting, Visits, Words
+from stream.feeds.person_counts import Counting, PersonCounts, Words
 from stream.feeds.tally import NO_END, EventBatch, OpenWindow, Shape, Tally, Touched
 from stream.kernel import Bounded, Column
 
@@ -215,7 +215,7 @@ class Form:
         window = self.windows.get(start)
         if window is None:
             row = self._free.pop() if self._free else len(self.windows)
-            window = self.windows[start] = OpenWindow(row, Visits(self.most, self._width))
+            window = self.windows[start] = OpenWindow(row, PersonCounts(self.most, self._width))
             for tally in self.tallies.values():
                 for cells in tally.cells.values():
                     cells.reserve(len(self.windows) + len(self._free))
@@ -248,7 +248,7 @@ class Form:
         """Return the number of entries that the changelog must hold."""
         return self.people + sum(tally.live for tally in self.tallies.values())
 
-    def tables(self) -> Iterator[Visits]:
+    def tables(self) -> Iterator[PersonCounts]:
         """Yield all tables of people."""
         yield from [window.visits for window in list(self.windows.values())]
         for tally in list(self.tallies.values()):

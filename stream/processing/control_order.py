@@ -47,7 +47,7 @@ def control_digest(value: bytes) -> bytes:
 def is_stale(known: bytes | None, later: bytes | None) -> bool:
     """Return True if ``later`` is an older control event than ``known`` of the same incarnation.
 
-    Workers follow a stream's latest control event. Events are repeated or out of order only if
+    ControlPublisher follow a stream's latest control event. Events are repeated or out of order only if
     another client writes to the topic; then the event with the highest ``rank`` counts.
     """
     if known is None or later is None:

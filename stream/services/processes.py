@@ -52,7 +52,7 @@ class Service:
         self.role = role
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _owners_alone(log) as output:
+        with _open_private_log(log) as output:
             self._process = started(["serve", role, "--stop-with-stdin", "--json-logs"], environment, output)
 
     @property
@@ -83,7 +83,7 @@ class Service:
         if self.log.stat().st_size <= LOG_BYTES:
             return
         previous = self.log.with_name(f"{self.log.name}.1")
-        with self.log.open("rb") as grown, _owners_alone(previous) as kept:
+        with self.log.open("rb") as grown, _open_private_log(previous) as kept:
             kept.truncate(0)
             shutil.copyfileobj(grown, kept)
         os.truncate(self.log, 0)  # the service appends, so that it continues at the beginning
@@ -123,7 +123,7 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], log: Binar
     )
 
 
-def _owners_alone(log: Path) -> BinaryIO:
+def _open_private_log(log: Path) -> BinaryIO:
     """Open a log for appending; only its owner may read or write it."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)  # a log of an earlier version may have other permissions

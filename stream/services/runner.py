@@ -107,14 +107,14 @@ async def heartbeats(settings: Settings, role: EngineRole, started: float) -> No
             await asyncio.sleep(HEARTBEAT_SECONDS)
         except asyncio.CancelledError:
             if is_shown:
-                await _take_back(producer, role)
+                await _delete_heartbeat(producer, role)
             raise
         finally:
             if producer is not None:
                 await producer.stop()
 
 
-async def _take_back(producer: Any, role: EngineRole) -> None:
+async def _delete_heartbeat(producer: Any, role: EngineRole) -> None:
     """Delete this process's heartbeat."""
     try:
         async with asyncio.timeout(_LEAVING_SECONDS):

@@ -28,7 +28,7 @@ from stream.worker.families import Families
 from stream.worker.families.family import AdmittedQuestion, Context, TableLetGoError
 from stream.worker.families.question_columns import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN, STANDING
-from stream.worker.stream_terms import about_of, quotes_of
+from stream.worker.stream_terms import quotes_of, window_and_group_of
 
 
 class QueryForm(NamedTuple):
@@ -84,7 +84,7 @@ def each_once(value: bytes, query: Any) -> Any:
     return query
 
 
-def unfit(value: bytes | None) -> Rejection:
+def reject_unreadable(value: bytes | None) -> Rejection:
     """Return the rejection for a missing, oversized or unreadable event."""
     return value.rejection if isinstance(value, Unread) else malformed(value)
 
@@ -177,7 +177,7 @@ class Admission:
         for place, record in zip(places.tolist(), picked(records, places), strict=True):
             value = record.value
             if value.__class__ is not bytes or len(value) > MAX_EVENT_BYTES:
-                rejected.append((place, unfit(value)))
+                rejected.append((place, reject_unreadable(value)))
                 continue
             try:
                 query = like.decode(value)
@@ -194,7 +194,7 @@ class Admission:
                 like = QUERY_FORMS[sort]
                 if query.__class__ is not like.kind:
                     query = decode_as(like, value, query)
-                about = about_of(query, streams.terms_at(slot).groups) if sort & STANDING else None
+                about = window_and_group_of(query, streams.terms_at(slot).groups) if sort & STANDING else None
                 if sort & PLAIN and query.__class__ is like.kind and query.value is not None:
                     row = (place, query.id, slot, query.value, query.threshold, record.offset, value, about)
                     rows.append(row)
@@ -257,7 +257,7 @@ class Admission:
             except Rejection as rejection:
                 rejected.append((place, rejection))
                 continue
-            about = about_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING else None
+            about = window_and_group_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING else None
             if kinds[slot] in one_by_one:
                 asked.append(AdmittedQuestion(place, query.id, slot, record.offset, payload, content, about))
             else:

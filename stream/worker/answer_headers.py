@@ -37,7 +37,9 @@ _tracestate_member = re.compile(
 _CARRIED: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
 
 
-def enveloped(topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]) -> list[Message]:
+def with_answer_headers(
+    topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]
+) -> list[Message]:
     """Return the answers with the headers that their queries request, without None."""
     return [
         (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer

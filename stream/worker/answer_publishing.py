@@ -249,7 +249,7 @@ class ColumnPublisher:
             figures["tops"] = before.tops + shown
         if ended.any():
             figures["state"] = np.where(ended, EXHAUSTED, before.state)
-        after = columns.moved_on(slots, before, figures)
+        after = columns.write_figures(slots, before, figures)
         touched = some | ended
         if touched.all():
             columns.changed[slots] = True

@@ -41,7 +41,7 @@ class LifeCycle:
     """The states of a partition's streams.
 
     ``reasons`` has by slot why a stream has ended or is refused; ``turns`` has by slot the ``turn``
-    (see ``About``) of a standing stream's last answer.
+    (see ``WindowAndGroup``) of a standing stream's last answer.
     """
 
     def __init__(self, columns: StreamColumns) -> None:

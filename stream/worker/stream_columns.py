@@ -62,7 +62,9 @@ class FigureArrays:
             setattr(found, name, array)
         return found
 
-    def moved_on(self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]) -> Self:
+    def write_figures(
+        self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]
+    ) -> Self:
         """Write figures of distinct slots, and return ``picked`` with these figures."""
         self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
         found = object.__new__(type(self))

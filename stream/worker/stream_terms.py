@@ -40,7 +40,7 @@ from stream.privacy.noise import Sampler, round_words
 from stream.processing.dead_letters import Rejection, without_constants
 
 
-class About(NamedTuple):
+class WindowAndGroup(NamedTuple):
     """The window and the group, or None, of a standing stream's question.
 
     ``turn`` grows with each question of a stream: by window, then by group in row-major order.
@@ -84,7 +84,7 @@ _moment_ms = lru_cache(maxsize=64)(moment_ms)
 _decode_asking = msgspec.json.Decoder(_Asking).decode
 
 
-def about_of(query: Any, groups: QuestionGroups) -> About:
+def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
     """Return a query's window and group; Rejection without a window or for an unknown group."""
     if query.window is None:
         raise _NO_WINDOW
@@ -92,7 +92,7 @@ def about_of(query: Any, groups: QuestionGroups) -> About:
         start = _moment_ms(query.window.start)
     except ValueError as error:
         raise Rejection("malformed", f"window: {error}") from None
-    return About(query.window, query.group, start * len(groups.places) + groups.place(query.group) + 1)
+    return WindowAndGroup(query.window, query.group, start * len(groups.places) + groups.place(query.group) + 1)
 
 
 def about_of_event(value: bytes | None) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from stream.processing.topic_names import Topics
 from stream.tables import TableStore
 from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
 from stream.worker.answer_encoding import Replies
-from stream.worker.answer_headers import enveloped
+from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, Publisher
 from stream.worker.control_records import Control
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
@@ -150,7 +150,7 @@ class QueryProcessor:
         answers = answers or [None] * len(records)
         for place, answer in zip(batch.rows.places.tolist(), in_columns, strict=True):
             answers[place] = answer
-        return enveloped(self._topics.answers, records, answers)
+        return with_answer_headers(self._topics.answers, records, answers)
 
     def _charge(self, batch: QueryBatch) -> Sequence[int]:
         """Keep the fair shares after a batch, and return the slots whose shares have changed."""

@@ -12,7 +12,7 @@ from typing import Any
 from schemas import BeginPeriod, EventsSource, moment_ms, written_moment
 from sotto import Driver
 from stream.feeds.count_processor import FeedProcessor
-from stream.feeds.feed_definitions import FeedDefinitions, told_of
+from stream.feeds.feed_definitions import FeedDefinitions, parse_definition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.processing.protocol import Outputs, Record
 from tests import builders
@@ -94,7 +94,7 @@ class World:
     @property
     def told(self) -> Mapping[str, Any]:
         """What control tells, by stream."""
-        found = ((record, told_of(record)) for record in self.control)
+        found = ((record, parse_definition(record)) for record in self.control)
         return {(record.key or b"").decode(): told for record, told in found if told is not None}
 
 

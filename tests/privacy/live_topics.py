@@ -16,7 +16,7 @@ from schemas.windows import END_MS
 from schemas.wire import struct
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import StandingDefinition
-from stream.feeds.merge_state import Merged
+from stream.feeds.merge_state import MergedStreamState
 from stream.feeds.window_queries import groups_in
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics, partition_of
@@ -134,10 +134,12 @@ def asked(
         feed.idle(0.0)
         own = [record for record in records if record.partition == partition]
         if source.clock == "marks":
-            told_of = [
+            parse_definition = [
                 Record("ops", partition, 0, mark, None, None, [("sotto-mark", b"%d" % mark)]) for mark in marks
             ]
-            own = sorted([*told_of, *own], key=lambda record: (record.timestamp, record.value is not None))
+            own = sorted(
+                [*parse_definition, *own], key=lambda record: (record.timestamp, record.value is not None)
+            )
             last = Record("ops", partition, 0, end * MINUTE, None, None, [("sotto-mark", b"%d" % (end * MINUTE))])
             own.append(last)
         own = [record._replace(offset=offset) for offset, record in enumerate(own)]
@@ -170,7 +172,7 @@ def _partials(outputs: Outputs) -> Iterator[Any]:
 def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> Numbers:
     found: Numbers = {}
     for stream in streams:
-        merged = Merged(stream.incarnation, PARTITIONS)
+        merged = MergedStreamState(stream.incarnation, PARTITIONS)
         for partial in (one for one in partials if one.stream == stream.spec.stream):
             merged.add_partial(partial)
         for start, parts in merged.due():

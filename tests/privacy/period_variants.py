@@ -7,7 +7,7 @@ from typing import Any
 
 from stream.feeds import merge_state
 from stream.feeds.merge_processor import MergeProcessor
-from stream.feeds.merge_state import Merged, RunningSums
+from stream.feeds.merge_state import MergedStreamState, RunningSums
 from stream.feeds.tally import Shape
 from tests.privacy.audit_variants import Surgery, Variant
 
@@ -53,7 +53,9 @@ def sums_carried_over(surgery: Surgery) -> None:
             totals[name] = (account, [one + more for one, more in zip(sums, counts, strict=True)])
             return super().add(told, start, counts)
 
-    def carrying(self: MergeProcessor, outputs: Any, told: Any, merged: Merged, *parts: Any) -> Sequence[int]:
+    def carrying(
+        self: MergeProcessor, outputs: Any, told: Any, merged: MergedStreamState, *parts: Any
+    ) -> Sequence[int]:
         if not isinstance(merged.running, Carried):
             merged.running = Carried(
                 merged.running.windows, merged.running.lost, merged.running.groups, merged.running.kept

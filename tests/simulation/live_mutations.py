@@ -19,7 +19,7 @@ from stream.feeds.counted_streams import StandingStreams, Stream
 from stream.feeds.event_clock import EventClock
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
-from stream.feeds.merge_state import Merged
+from stream.feeds.merge_state import MergedStreamState
 from stream.feeds.window_queries import PartialWriter
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Processor
 from tests.simulation.mutations import Mutation, no_fencing
@@ -97,13 +97,13 @@ def partials_not_kept() -> Iterator[None]:
 def the_first_partition_is_enough() -> Iterator[None]:
     """A window is asked when anybody has told of it."""
 
-    def due(self: Merged) -> Iterator[tuple[int, Any]]:
+    def due(self: MergedStreamState) -> Iterator[tuple[int, Any]]:
         for start in sorted(self.open):
             self.reached = start
             partials = self.open.pop(start)
             yield start, dict.fromkeys(range(self.partitions), next(iter(partials.values())))
 
-    with patch.object(Merged, "due", due):
+    with patch.object(MergedStreamState, "due", due):
         yield
 
 

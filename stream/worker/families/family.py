@@ -32,7 +32,7 @@ from stream.tables.table_errors import listed
 from stream.tables.table_errors import shown as described
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.mechanism_updates import Update
-from stream.worker.stream_terms import About
+from stream.worker.stream_terms import WindowAndGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class AdmittedQuestion:
     offset: int
     payload: bytes
     content: Any
-    about: About | None = None
+    about: WindowAndGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)

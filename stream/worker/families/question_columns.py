@@ -14,14 +14,14 @@ from schemas.wire import encode
 from stream.kernel import Column, Spans, grouped, joined, spans_of
 from stream.privacy.mechanisms.above_threshold import Decisions
 from stream.worker.stream_columns import StreamColumns
-from stream.worker.stream_terms import About
+from stream.worker.stream_terms import WindowAndGroup
 
 Places = npt.NDArray[np.intp]
 
-Row = tuple[int, str, int, float, float | None, int, bytes, About | None]
+Row = tuple[int, str, int, float, float | None, int, bytes, WindowAndGroup | None]
 """A single question: one entry of each column of ``QuestionRows``."""
 
-_NOTHING: Final[Mapping[int, About]] = MappingProxyType({})
+_NOTHING: Final[Mapping[int, WindowAndGroup]] = MappingProxyType({})
 
 
 class QuestionRows(NamedTuple):
@@ -41,7 +41,7 @@ class QuestionRows(NamedTuple):
     thresholds: npt.NDArray[np.float64]
     offsets: Column
     payloads: Spans
-    abouts: Mapping[int, About] = _NOTHING
+    abouts: Mapping[int, WindowAndGroup] = _NOTHING
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> Self:

@@ -58,9 +58,9 @@ def test_before_the_first_mark_no_stream_has_more_open_windows_than_it_may() -> 
     drain(feed, kafka)
     assert feed.rejected == {"ahead": 1}
     assert feed.open_windows <= 2
-    told_of = {one["start"]: one["counts"] for one in kafka.partials() if one["stream"] == "often"}
-    assert all(told_of[number * FIVE_MINUTES] == [1] for number in range(EARLY_WINDOWS + 1))
-    assert max(told_of) == late - FIVE_MINUTES
+    parse_definition = {one["start"]: one["counts"] for one in kafka.partials() if one["stream"] == "often"}
+    assert all(parse_definition[number * FIVE_MINUTES] == [1] for number in range(EARLY_WINDOWS + 1))
+    assert max(parse_definition) == late - FIVE_MINUTES
 
 
 def test_of_periods_that_are_over_nobody_is_kept() -> None:
@@ -95,6 +95,6 @@ def test_what_is_done_in_the_next_period_uses_up_nothing_of_this_ones_bound() ->
     ]
     committed(feed, kafka, *records)
     drain(feed, kafka)
-    told_of = {one["start"]: sum(one["counts"]) for one in kafka.partials()}
-    assert told_of[35 * HOUR] == 1
-    assert told_of[42 * HOUR] == 0
+    parse_definition = {one["start"]: sum(one["counts"]) for one in kafka.partials()}
+    assert parse_definition[35 * HOUR] == 1
+    assert parse_definition[42 * HOUR] == 0

@@ -111,9 +111,9 @@ def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
         "partition", "ahead", "unreadable", "oversize", "unknown category", "malformed",
     ]  # fmt: skip
     for _, headers in found:
-        told_of = b" ".join(value for _, value in headers).lower()
-        assert b"secret" not in told_of
-        assert own.encode() not in told_of
+        parse_definition = b" ".join(value for _, value in headers).lower()
+        assert b"secret" not in parse_definition
+        assert own.encode() not in parse_definition
     assert feed.figures.counted + feed.figures.left_out == 3
     assert feed.rejected == {code: 1 for code, _ in found}
     assert {partition for topic, partition, _ in outputs if topic == TOPICS.rejected} == {0}

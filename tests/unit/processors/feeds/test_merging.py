@@ -267,9 +267,9 @@ def test_closed_streams_ask_and_keep_nothing(crash: bool) -> None:
 def test_merging_asks_the_same_whenever_it_reads_of_an_end(halted: int, resumed: int, crash: bool) -> None:
     """Windows from before an end are asked, behind it or behind an extension; a window that a partition passes over is not."""
     first, _ = window("all", 2)
-    told_of = [*window("all", 0), *window("all", 1), first, *window("all", 3)[1:], *window("all", 4)]
-    task = bench(*told_of)
-    for place in range(len(told_of)):
+    parse_definition = [*window("all", 0), *window("all", 1), first, *window("all", 3)[1:], *window("all", 4)]
+    task = bench(*parse_definition)
+    for place in range(len(parse_definition)):
         if place == halted:
             task.hear(told(SPECS[0], "halted", offset=9))
         if place == halted + resumed:
