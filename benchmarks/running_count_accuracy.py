@@ -19,7 +19,7 @@ from benchmarks.report import console
 from schemas import Laplace, RunningCountCalibration, StreamSpec, written_moment
 from sotto import Driver
 from stream.privacy.accuracy.noise_laws import variance_of
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.plans import candidates
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
@@ -114,7 +114,7 @@ def charged(steps: int) -> str:
     """The deviation of the sum of as many answers of laplace, at the least that its plans take."""
     mechanism = Laplace(kind="laplace", answers=steps)
     spec = StreamSpec(stream="s", source="t", mechanism=mechanism, epsilon=1.0, expected_queries=steps)
-    variances = [variance_of(answer_law(plan, 1, 1)) for plan in candidates(spec, Setting())]  # type: ignore[arg-type]
+    variances = [variance_of(answer_law(plan, 1, 1)) for plan in candidates(spec, SourceFacts())]  # type: ignore[arg-type]
     return f"{math.sqrt(steps * min(variances)):,.0f}"
 
 

@@ -13,7 +13,7 @@ from benchmarks.accuracy.streamed import BETA
 from benchmarks.accuracy.tasks import FEW, Task, Workload, make
 from benchmarks.peers import pmw_bypass
 from schemas import StreamSpec
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
 
@@ -66,7 +66,7 @@ def _planned(task: Task, mechanism: dict[str, Any], alpha: float) -> float | Non
             "expected_queries": len(task.wheres),
         }
     )
-    setting = Setting(sizes=task.sizes, universe=math.prod(task.sizes), rows=task.at_most, disjoint=True)
+    setting = SourceFacts(sizes=task.sizes, universe=math.prod(task.sizes), rows=task.at_most, disjoint=True)
     try:
         return needed_epsilon(spec, setting, alpha * task.rows)
     except PlanError:

@@ -30,7 +30,7 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.standing_streams import complete_spec, setting_of_events
 from stream.log import get_logger, place_of
-from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, Setting, range_of, reach_of
+from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, range_of, reach_of
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
@@ -73,7 +73,7 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
     return calibration
 
 
-def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Setting:
+def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> SourceFacts:
     """Return a source's public facts for a plan; RefusedError if they do not fit."""
     mechanism, kind = spec.mechanism, spec.mechanism.kind
     if kind not in MECHANISMS_OF[source.kind]:
@@ -92,11 +92,11 @@ def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] |
         steps = sensitivity_steps(source.sensitivity, source.grid)
         if getattr(mechanism, "sums", ()):
             raise RefusedError("mechanism.sums: a feed of values has no attributes; remove it")
-        return Setting(
+        return SourceFacts(
             sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors, rounding=0.5 * source.grid
         )
     if isinstance(source, RecordsSource):
-        return Setting(neighbors=source.neighbors, contributions=source.contributions)
+        return SourceFacts(neighbors=source.neighbors, contributions=source.contributions)
     return _setting_of_table(mechanism, source, table_rows)
 
 
@@ -142,7 +142,9 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
         )
 
 
-def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> Setting:
+def _setting_of_table(
+    mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None
+) -> SourceFacts:
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
     # One person changes a count of people by 1, however many rows this person has.
@@ -169,7 +171,7 @@ def _setting_of_table(mechanism: Mechanism, source: TableSource, table_rows: Cal
         sizes.append(source.attributes[name].size)
     if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
         raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")
-    return Setting(
+    return SourceFacts(
         sensitivity_steps=max(widths),
         neighbors=source.neighbors,
         universe=math.prod(sizes),

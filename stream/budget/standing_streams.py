@@ -31,7 +31,7 @@ from stream.formatting import values_of
 from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
     Movement,
-    Setting,
+    SourceFacts,
     ends_of,
     horizon,
     integers_of,
@@ -185,7 +185,7 @@ def _windows_in_period(spec: StreamSpec, source: Source) -> int:
     return (source.period_ms - window.size_ms) // window.every_ms + 1
 
 
-def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
+def setting_of_events(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     """Return the facts for a standing stream's plan; RefusedError if its parts do not fit."""
     mechanism, standing = spec.mechanism, spec.standing
     if standing is None:
@@ -214,7 +214,7 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
         _require_askable(standing, source, numbers=1)
         _require_one_window(spec, groups)
         moved = Movement(moved.each, moved.each, 1, 1)
-    return Setting(
+    return SourceFacts(
         sensitivity_steps=moved.together,
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
@@ -222,13 +222,15 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> Setting:
     )
 
 
-def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: int) -> Setting:
+def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: int) -> SourceFacts:
     if standing.window.overlap > 1:
         raise RefusedError(
             "standing.window.every: windows that overlap would count an event several times; leave it out for a running count"
         )
     moved = horizon(source, standing)
-    return Setting(sensitivity_steps=moved.together, neighbors=source.neighbors, universe=groups, horizon=moved)
+    return SourceFacts(
+        sensitivity_steps=moved.together, neighbors=source.neighbors, universe=groups, horizon=moved
+    )
 
 
 def _require_windows(standing: StandingQuery) -> None:

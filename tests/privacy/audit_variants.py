@@ -38,7 +38,7 @@ from stream.privacy.noise import (
 from stream.privacy.noise.samplers import Integers, LowWords, Words
 from stream.worker import QueryProcessor
 from stream.worker.families import window_families
-from stream.worker.families.estimate_family import _Keyed
+from stream.worker.families.estimate_family import _KeyedMeasurements
 from stream.worker.families.hypothesis_family import _KeyedNoise
 from stream.worker.families.question_columns import Number
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
@@ -229,4 +229,4 @@ def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:
         return np.zeros(len(places), dtype=np.int64)
 
     surgery.patch.setattr(_KeyedNoise, "queries", none)
-    surgery.patch.setattr(_Keyed, "queries", none)
+    surgery.patch.setattr(_KeyedMeasurements, "queries", none)

@@ -20,7 +20,7 @@ RATES = [Fraction(1, 13), Fraction(0.2381), Fraction(1), Fraction(7, 3)]
 
 
 @dataclass(frozen=True)
-class Setting:
+class SourceFacts:
     """Everything that the noise of a run of events depends on; event i has payload ``prefix`` + i."""
 
     key: NoiseKey = KEY
@@ -49,7 +49,7 @@ class Setting:
         return law.draw(self.words(law.words, events), never)
 
 
-USUAL = Setting()
+USUAL = SourceFacts()
 
 
 def threshold_draws(subkeys: list[bytes], rounds: list[int], law: Sampler) -> npt.NDArray[np.int64]:

@@ -152,7 +152,7 @@ def log_likelihood(
     for place, top in enumerate(transcript.tops):
         seen = transcript.cells[: opened + sum(transcript.tops[:place])]
         one = adaptive(transcript.tops[:place], seen)
-        [look] = estimator._look([one])
+        [look] = estimator._answers_without_top([one])
         if look.compared:
             lacking = plan.threshold - int(estimator._errors([one], [look.step.numbers])[0])
             weights = weights * chances(rho_rate, rate, lacking, top=top)

@@ -15,7 +15,12 @@ import pytest
 from schemas import HypothesisCalibration, SparseVectorCalibration
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
-from stream.privacy.mechanisms.multiplicative_weights import HypothesisAnswer, Strength, TensorHypothesis, run
+from stream.privacy.mechanisms.multiplicative_weights import (
+    HypothesisAnswer,
+    TensorCorrection,
+    TensorHypothesis,
+    run,
+)
 from stream.privacy.noise import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from tests.privacy.exact import BITS, Exact, Law, Machine, Outcome, exponential_below, law_of
@@ -323,7 +328,7 @@ def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_chec
             threshold=threshold,
             tops=0,
             cutoff=calibration.cutoff,
-            strength=Strength(),
+            strength=TensorCorrection(),
         )
         found[tuple(steps)] = found.get(tuple(steps), Fraction(0)) + probability
     assert sum(found.values()) == 1

@@ -159,7 +159,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
     for place, top in enumerate(transcript.tops):
         shown = [sum(cells) for cells in transcript.cells[: estimator.tops]]
         one, alpha = adaptive(place, estimator.tops, shown)
-        [look] = estimator._look([one])
+        [look] = estimator._answers_without_top([one])
         error = int(estimator._errors([one], [look.step.numbers])[0])
         forced.top = top
         found = estimator.answer([one], beyond=False, wanted={} if alpha is None else {0: alpha})

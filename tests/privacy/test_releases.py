@@ -14,7 +14,7 @@ import pytest
 
 from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
 from stream.privacy.noise import TwoSidedGeometric
 from stream.privacy.planning.release_plans import candidates
@@ -35,7 +35,7 @@ def calibrations(
 ) -> dict[str, ReleaseCalibration]:
     size = {"projections": projections} if kind == "sparse_project" else {}
     spec = parse_spec(kind, epsilon=epsilon, delta=delta, **size)
-    setting = Setting(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
+    setting = SourceFacts(universe=8, neighbors=neighbors, rows=5 if neighbors == "replace" else None)
     return {one.method: one for one in candidates(spec, setting)}
 
 

@@ -25,7 +25,7 @@ from stream.cli.plan.plan_facts import (
 )
 from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import charge_of, show_standing
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.form_accuracy import Form
@@ -211,7 +211,7 @@ def plan(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
     )
     over_values = mechanism.value in MECHANISMS_OF["values"] and not (own_sizes or universe)
-    setting = Setting(
+    setting = SourceFacts(
         sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
         grid=grid if over_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors,

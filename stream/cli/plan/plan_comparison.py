@@ -14,7 +14,7 @@ from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan.plan_facts import SourceOptions, form_of, places_of, setting_of, source_of, summed_attributes
 from stream.cli.plan.public_data import RegisteredSources, public_path
 from stream.formatting import bound, rows_counted
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS, Choice, compare
 from stream.privacy.planning.form_accuracy import Form, Wanted
@@ -254,7 +254,7 @@ def _command(best: Choice, wanted: Wanted, sensitivity: float) -> str:
     return " ".join(["sotto plan", *words, *flags])
 
 
-def _cells(setting: Setting) -> dict[str, object]:
+def _cells(setting: SourceFacts) -> dict[str, object]:
     """Return the option for a table's cells; none for trusted values."""
     if setting.sizes:
         return {"--sizes": ",".join(map(str, setting.sizes))}

@@ -29,7 +29,7 @@ from schemas import (
 )
 from stream.cli.output import CommandError, console, read_as, show_table
 from stream.formatting import bound
-from stream.privacy.accuracy.source_facts import Movement, Setting
+from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.planning.form_accuracy import FORMS, Form, Summed
 from stream.privacy.planning.inverse_plans import (
     ANSWERED,
@@ -145,14 +145,14 @@ def form_of(given: Form | None, source: Source | None) -> Form:
     return form
 
 
-def setting_of(form: Form, source: Source | None, facts: SourceOptions) -> Setting:
+def setting_of(form: Form, source: Source | None, facts: SourceOptions) -> SourceFacts:
     """Return the public facts of the source that plans depend on."""
     match source:
         case ValuesSource():
             steps = sensitivity_steps(source.sensitivity, source.grid)
             return _of_values(steps, source.grid, source.neighbors)
         case RecordsSource():
-            return Setting(neighbors=source.neighbors, contributions=source.contributions)
+            return SourceFacts(neighbors=source.neighbors, contributions=source.contributions)
         case EventsSource():
             if source.total is None:
                 raise CommandError(
@@ -165,11 +165,11 @@ def setting_of(form: Form, source: Source | None, facts: SourceOptions) -> Setti
             each = 1 if form == "people" else source.contribution
             return _of_table(source.neighbors, sizes, math.prod(sizes), facts.rows, each)
     if form == "category":
-        return Setting(neighbors="replace", contributions=facts.contributions)
+        return SourceFacts(neighbors="replace", contributions=facts.contributions)
     return _of_options(form, facts)
 
 
-def _of_options(form: Form, facts: SourceOptions) -> Setting:
+def _of_options(form: Form, facts: SourceOptions) -> SourceFacts:
     """Return the public facts from options."""
     if form == _OF_WINDOWS:
         each = sensitivity_steps(facts.sensitivity, 1.0)
@@ -181,21 +181,21 @@ def _of_options(form: Form, facts: SourceOptions) -> Setting:
     return _of_table(facts.neighbors, sizes, universe, facts.rows)
 
 
-def _of_values(steps: int, grid: float, neighbors: Any) -> Setting:
-    return Setting(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
+def _of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
+    return SourceFacts(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
 
 
-def setting_of_windows(each: int, total: int, groups: int, neighbors: Any) -> Setting:
+def setting_of_windows(each: int, total: int, groups: int, neighbors: Any) -> SourceFacts:
     """Return the facts of windows: a person changes one by ``each``, all together by ``total``."""
     people = 2 if neighbors == "replace" else 1
     moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
-    return Setting(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
+    return SourceFacts(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
 
 
 def _of_table(
     neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None, contribution: int = 1
-) -> Setting:
-    return Setting(
+) -> SourceFacts:
+    return SourceFacts(
         sensitivity_steps=contribution,
         neighbors=neighbors,
         universe=universe,
@@ -262,7 +262,7 @@ def _sparse_vector_in_words(calibration: SparseVectorCalibration) -> str:
     return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
 
 
-def print_simplest_alternative(spec: StreamSpec, setting: Setting) -> None:
+def print_simplest_alternative(spec: StreamSpec, setting: SourceFacts) -> None:
     """For a sparse mechanism, print the error bound of lazy_histogram, the simplest alternative."""
     if isinstance(spec.mechanism, SparsePmw | SparseProject):
         sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
@@ -273,13 +273,13 @@ def print_simplest_alternative(spec: StreamSpec, setting: Setting) -> None:
         )
 
 
-def in_rows(spec: StreamSpec, setting: Setting, alpha: float) -> float:
+def in_rows(spec: StreamSpec, setting: SourceFacts, alpha: float) -> float:
     """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of them."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
     return alpha * setting.rows if share and setting.rows is not None else alpha
 
 
-def parameters_reaching(spec: StreamSpec, setting: Setting, alpha: float) -> dict[str, str]:
+def parameters_reaching(spec: StreamSpec, setting: SourceFacts, alpha: float) -> dict[str, str]:
     """For each parameter, return the value that reaches the error with the others unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0

@@ -14,7 +14,7 @@ from schemas import Calibration, StreamSpec
 from stream.cli.output import CommandError
 from stream.dev.simulation import ErrorMeasurement, SimulationReport
 from stream.formatting import bound
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import Against, curve, variations
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of, rank
@@ -40,7 +40,7 @@ _OF_ROWS: Final = {"counts", "groups"}
 """Kinds of answers whose errors are numbers of rows."""
 
 
-def plot_error(spec: StreamSpec, setting: Setting, chosen: Calibration, against: Against, path: Path) -> None:
+def plot_error(spec: StreamSpec, setting: SourceFacts, chosen: Calibration, against: Against, path: Path) -> None:
     """Plot every calibration's exact α for several ε or cutoffs, and mark the ``chosen`` one."""
     figure = new_figure(path, width=7.0, height=4.8)
     lines = _lines(spec, setting, against)
@@ -66,7 +66,7 @@ def style_of(calibration: str) -> tuple[str, str]:
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
-def _lines(spec: StreamSpec, setting: Setting, against: Against) -> dict[str, list[tuple[float, float]]]:
+def _lines(spec: StreamSpec, setting: SourceFacts, against: Against) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {}
     try:
         places = len(variations(spec, against))

@@ -27,7 +27,7 @@ from stream.budget.standing_streams import complete_spec, groups_of, promised_wi
 from stream.cli.output import CommandError, amount, read_as, say, show_json, show_table
 from stream.cli.plan.plan_facts import noise_in_words
 from stream.formatting import bound
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import PARTS, stream_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.planning.noise_layouts import PlanError
@@ -98,7 +98,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         PlanError: no calibration fits.
     """
     asked, spec = spec.standing, complete_spec(spec, source, clock=0)
-    setting: Setting = setting_of(spec, source)
+    setting: SourceFacts = setting_of(spec, source)
     chosen = choose(spec, setting)
     groups, windows = groups_of(spec, source), promised_windows(spec, source)
     if spec.standing is None or groups is None or windows is None:

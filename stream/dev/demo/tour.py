@@ -18,7 +18,7 @@ from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, 
 from stream.client.async_client import AsyncClient
 from stream.dev.demo.demo_report import AdultColumns, Check
 from stream.formatting import bound
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.response_plans import shares_of
 from stream.processing.dead_letters import BUSY
@@ -78,7 +78,7 @@ def judged(asked: Mixed, answers: Sequence[Answer], spec: StreamSpec, alpha: flo
 
 def _laplace(spec: StreamSpec, alpha: float) -> float:
     each = Laplace(kind="laplace", answers=QUESTIONS)
-    return needed_epsilon(spec.model_copy(update={"mechanism": each}), Setting(disjoint=True), alpha)
+    return needed_epsilon(spec.model_copy(update={"mechanism": each}), SourceFacts(disjoint=True), alpha)
 
 
 def _one(chance: random.Random, columns: dict[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], tuple[float, ...]]:

@@ -26,7 +26,7 @@ class Movement:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SourceFacts:
     """The public facts of a source that a mechanism's plan depends on.
 
     - ``sensitivity_steps``: sensitivity of one query, in steps of ``grid``.

@@ -46,7 +46,7 @@ _LARGEST_LOG: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class GaussianNumbers:
     """``count`` numbers with noise of one variance and ℓ₂ sensitivity √``squared`` each.
 
     ``squared`` is 0 for numbers whose sensitivity another entry contains: they only add noise.
@@ -62,12 +62,12 @@ class Moved:
         return self.count * self.squared / self.variance
 
 
-def gaussian_rho(measured: Sequence[Moved]) -> Fraction:
+def gaussian_rho(measured: Sequence[GaussianNumbers]) -> Fraction:
     """Return ρ, half the total precision (Canonne, Kamath & Steinke 2020, Theorem 4)."""
     return sum((one.precision for one in measured), Fraction(0)) / 2
 
 
-def gaussian_delta(measured: Sequence[Moved], epsilon: Fraction) -> float:
+def gaussian_delta(measured: Sequence[GaussianNumbers], epsilon: Fraction) -> float:
     """Return a δ at which adaptive measurements are (``epsilon``, δ)-DP.
 
     It is rounded up; 1 if no smaller δ is known.
@@ -79,7 +79,7 @@ def gaussian_delta(measured: Sequence[Moved], epsilon: Fraction) -> float:
     return min(_bound(measured, epsilon, *smoothing) for smoothing in SMOOTHINGS)
 
 
-def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ripple: Decimal) -> float:
+def _bound(measured: Sequence[GaussianNumbers], epsilon: Fraction, smoothing: Fraction, ripple: Decimal) -> float:
     half = gaussian_rho(measured)
     spread = sum((one.precision * (1 + smoothing / (one.variance - smoothing)) for one in measured), Fraction(0))
     farther = float(half + epsilon) / math.sqrt(spread)
@@ -97,7 +97,7 @@ def _bound(measured: Sequence[Moved], epsilon: Fraction, smoothing: Fraction, ri
         return round_up(min(found, Decimal(1)))
 
 
-def least_multiple(shape: Sequence[Moved], epsilon: Fraction, delta: Fraction) -> float:
+def least_multiple(shape: Sequence[GaussianNumbers], epsilon: Fraction, delta: Fraction) -> float:
     """Return nearly the least factor by which noise must be widened to be (ε, δ)-DP.
 
     With deviations multiplied by the returned factor (``widened``), ``gaussian_delta`` is at most
@@ -133,13 +133,13 @@ def rough_epsilon(precision: float, delta: float) -> float:
     return 0.0 if beyond(0.0) <= 0.0 else float(optimize.brentq(beyond, 0.0, high, xtol=1e-12, rtol=1e-12))
 
 
-def widened(shape: Sequence[Moved], factor: float) -> tuple[Moved, ...]:
+def widened(shape: Sequence[GaussianNumbers], factor: float) -> tuple[GaussianNumbers, ...]:
     """Return the same measurements with all deviations multiplied by ``factor``."""
     squared = Fraction(factor) ** 2
-    return tuple(Moved(one.count, one.squared, one.variance * squared) for one in shape)
+    return tuple(GaussianNumbers(one.count, one.squared, one.variance * squared) for one in shape)
 
 
-def _rough_log_delta(shape: Sequence[Moved], precision: float, epsilon: float, factor: float) -> float:
+def _rough_log_delta(shape: Sequence[GaussianNumbers], precision: float, epsilon: float, factor: float) -> float:
     squared = factor * factor
     c = 0.5 * precision / squared
     count = sum(one.count for one in shape)

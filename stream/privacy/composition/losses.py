@@ -20,7 +20,7 @@ from schemas import (
     RunningCountCalibration,
     SparseVectorCalibration,
 )
-from stream.privacy.composition.gaussian_losses import Moved, gaussian_rho
+from stream.privacy.composition.gaussian_losses import GaussianNumbers, gaussian_rho
 
 _Number = TypeVar("_Number", Fraction, float)
 
@@ -68,8 +68,8 @@ class Losses:
     first: Fraction
     each: Fraction
     under_way: Fraction = Fraction(0)
-    gaussian_first: tuple[Moved, ...] = ()
-    gaussian_charged: tuple[Moved, ...] = ()
+    gaussian_first: tuple[GaussianNumbers, ...] = ()
+    gaussian_charged: tuple[GaussianNumbers, ...] = ()
     beyond: Fraction | None = None
 
     @property
@@ -78,7 +78,7 @@ class Losses:
         return self.each if self.beyond is None else self.beyond
 
     @property
-    def gaussian(self) -> tuple[Moved, ...]:
+    def gaussian(self) -> tuple[GaussianNumbers, ...]:
         """All Gaussian noise of the stream."""
         return self.gaussian_first + self.gaussian_charged
 
@@ -102,7 +102,10 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
         case AnswersCalibration(method="gaussian"):
             # All numbers of an answer together have this precision; one number has wider noise.
             answers, variance = calibration.cutoff, Fraction(calibration.deviation) ** 2
-            charged = (Moved(answers, 1, variance), Moved(answers * (calibration.moved - 1), 0, variance))
+            charged = (
+                GaussianNumbers(answers, 1, variance),
+                GaussianNumbers(answers * (calibration.moved - 1), 0, variance),
+            )
             return Losses((), Fraction(0), Fraction(0), gaussian_charged=charged)
         case AnswersCalibration():
             each = Fraction(calibration.epsilon_answer)
@@ -111,8 +114,8 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             # The ℓ₂ norm is largest if all rows of a person change the same number.
             several, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
             squared = (several * (calibration.sensitivity_steps * calibration.parts // calibration.moved)) ** 2
-            together = Moved(calibration.moved // several, squared, variance)
-            apart = Moved(calibration.moved - together.count, 0, variance)
+            together = GaussianNumbers(calibration.moved // several, squared, variance)
+            apart = GaussianNumbers(calibration.moved - together.count, 0, variance)
             return Losses(
                 (), Fraction(0), Fraction(0), gaussian_first=(together, apart) if several > 1 else (together,)
             )
@@ -123,8 +126,8 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             # The sum of squares is largest if few nodes of a level hold all counts.
             levels, variance = calibration.levels, Fraction(calibration.deviation) ** 2
             squared = calibration.sensitivity_steps**2 // calibration.spread
-            together = Moved(levels, squared, variance)
-            apart = Moved(levels * (calibration.moved - 1), 0, variance)
+            together = GaussianNumbers(levels, squared, variance)
+            apart = GaussianNumbers(levels * (calibration.moved - 1), 0, variance)
             return Losses((), Fraction(0), Fraction(0), gaussian_first=(together, apart))
         case RunningCountCalibration():
             whole = Fraction(calibration.epsilon)
@@ -164,7 +167,9 @@ def _times(parts: Losses, rows: int) -> Losses:
     )
 
 
-def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...], tuple[Moved, ...]]:
+def _estimate_noise(
+    calibration: EstimateCalibration,
+) -> tuple[tuple[GaussianNumbers, ...], tuple[GaussianNumbers, ...]]:
     """Return the Gaussian noise of the opening and of all ⊤s.
 
     One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. A marginal and the
@@ -174,9 +179,12 @@ def _estimate_noise(calibration: EstimateCalibration) -> tuple[tuple[Moved, ...]
     if calibration.noise == "laplace":
         return (), ()
     cells = calibration.marginal_sensitivity
-    first = Moved(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2)
+    first = GaussianNumbers(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2)
     on_tops = Fraction(calibration.deviation_answer) ** 2
-    charged = (Moved(calibration.cutoff * cells, 1, on_tops), Moved(calibration.cutoff, 0, on_tops))
+    charged = (
+        GaussianNumbers(calibration.cutoff * cells, 1, on_tops),
+        GaussianNumbers(calibration.cutoff, 0, on_tops),
+    )
     return (first,) if calibration.starts else (), charged
 
 

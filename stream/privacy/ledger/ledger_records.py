@@ -109,15 +109,15 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
         extensions=record.extensions,
         lost=record.lost,
     )
-    _stand(grant, grant.claim, record.standing)
+    _restore_claim(grant, grant.claim, record.standing)
     if grant.shared is not None:
-        _stand(grant, grant.shared, record.population_standing)
+        _restore_claim(grant, grant.shared, record.population_standing)
     account.grants[record.spec.stream] = grant
     ledger.owner_of[record.spec.stream] = record.spec.source
     ledger.count(account, grant)
 
 
-def _stand(grant: Grant, claim: Claim, standing: Standing | None) -> None:
+def _restore_claim(grant: Grant, claim: Claim, standing: Standing | None) -> None:
     """Restore the stream's totals at the start of the current period, and its amounts.
 
     If the record is older than the period, the stream has not changed since: its totals are those.

@@ -240,7 +240,7 @@ class Ledger:
         require_paid(charged)
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None
-        _refigure(account, grant, grant.price)
+        _update_claims(account, grant, grant.price)
         self._changes.note_grant(account, grant)
         return extension
 
@@ -279,7 +279,7 @@ class Ledger:
         if state != "open":
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
-        _refigure(account, grant, grant.measure)
+        _update_claims(account, grant, grant.measure)
         self._changes.note_grant(account, grant)
         return True
 
@@ -300,7 +300,7 @@ class Ledger:
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
         if may_become(grant.state, "halted"):
             grant.state = "halted"
-        _refigure(account, grant, grant.measure)
+        _update_claims(account, grant, grant.measure)
         self._changes.note_grant(account, grant)
         return True
 
@@ -328,7 +328,7 @@ class Ledger:
             self.turn(account.people)
 
 
-def _refigure(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
+def _update_claims(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
     """Apply ``change`` to a grant's claims and update the sums of their budgets."""
     for budget, claim in account.budgets(grant):
         before = claim.figures

@@ -71,7 +71,7 @@ class EstimateAnswer:
 
 
 @dataclass(slots=True, eq=False)
-class _Look:
+class _FreeAnswer:
     """The answer to a question unless it is ⊤.
 
     ``compared`` is True if it must be compared with the table first, ``below`` if that was ⊥ since
@@ -107,7 +107,7 @@ class Estimator:
         self._promise = self.calibration.sparse_vector.alpha
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
         self._everything = math.prod(self.sizes) <= WHOLE_CELLS
-        self._looks: dict[bytes, _Look] = {}
+        self._looks: dict[bytes, _FreeAnswer] = {}
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
 
@@ -160,7 +160,7 @@ class Estimator:
                 continue
             place = bisect_right(alone, start)
             block = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
-            looks = self._look(block)
+            looks = self._answers_without_top(block)
             over = self._first_above(block, looks) if self.left >= PARTS else len(block)
             unpaid = EstimateAnswer("refused", (), None, parts=PARTS)
             steps += [
@@ -179,7 +179,9 @@ class Estimator:
         if index is not None and reach <= limit:
             cells = None if told else self._cells_on(index, question.axes)
             centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
-            return self._kept(question, self._look([question])[0].step.numbers, centres, reach, limit)
+            return self._kept(
+                question, self._answers_without_top([question])[0].step.numbers, centres, reach, limit
+            )
         if self.left >= PARTS and self.is_tested(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
             return self._tested(question, math.floor(slack * WEIGHT_STEPS))
@@ -195,7 +197,7 @@ class Estimator:
 
     def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
         """Compare with the threshold raised by ``slack`` steps; the promise is raised as much."""
-        estimate = self._look([question])[0].step.numbers
+        estimate = self._answers_without_top([question])[0].step.numbers
         threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
         error = int(self._errors([question], [estimate])[0]) + int(self.draws.queries(self.tops, [key])[0])
@@ -225,7 +227,7 @@ class Estimator:
     def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides."""
         if alpha is None:
-            compared = self._look([question])[0].compared
+            compared = self._answers_without_top([question])[0].compared
             return (PARTS, True) if compared else (0, False)
         reach, index, _ = self._nearest(question)
         if index is not None and reach <= alpha * question.unit:
@@ -236,7 +238,7 @@ class Estimator:
             return 0, False
         return own_price(self.calibration, question, alpha)[0].parts, False
 
-    def _look(self, questions: Sequence[ResolvedQuestion]) -> list[_Look]:
+    def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
         """Return the answers to questions unless they are ⊤; equal questions are computed once."""
         if len(self._looks) > _MOST_LOOKS:
             self._looks = {}
@@ -252,13 +254,13 @@ class Estimator:
             told = self._settled(axes, alike, estimates)
             for question, numbers, settled in zip(alike, estimates, told, strict=True):
                 if settled is not None:
-                    looks[question.key] = _Look(settled, compared=False)
+                    looks[question.key] = _FreeAnswer(settled, compared=False)
                 elif self.left >= PARTS:
-                    looks[question.key] = _Look(
+                    looks[question.key] = _FreeAnswer(
                         EstimateAnswer("below", numbers, self._promised(len(numbers))), compared=True
                     )
                 else:
-                    looks[question.key] = _Look(EstimateAnswer("unpromised", numbers, None), compared=False)
+                    looks[question.key] = _FreeAnswer(EstimateAnswer("unpromised", numbers, None), compared=False)
         return [looks[question.key] for question in questions]
 
     def _promised(self, numbers: int) -> tuple[float, ...]:
@@ -371,7 +373,7 @@ class Estimator:
 
     # Methods from here on read private values, which are published only with noise:
 
-    def _first_above(self, questions: Sequence[ResolvedQuestion], looks: Sequence[_Look]) -> int:
+    def _first_above(self, questions: Sequence[ResolvedQuestion], looks: Sequence[_FreeAnswer]) -> int:
         """Return the place of the first ⊤, or the number of questions if there is none.
 
         A question that was ⊥ after the same number of ⊤s is ⊥ again: error and noise are equal.

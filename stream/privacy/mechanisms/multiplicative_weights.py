@@ -65,7 +65,7 @@ class HypothesisAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Strength:
+class TensorCorrection:
     """Computes how strongly to correct a hypothesis over a tensor, from the observed error.
 
     ``gap`` is the least error that requires a correction: γ·rows in steps, with η = 4γ. ``reach``
@@ -91,10 +91,10 @@ class Strength:
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class SparseCorrection:
     """Computes how strongly to correct a sparse hypothesis: by the least error that is certain.
 
-    ``gap`` and ``reach`` are as in ``Strength``. ``rows`` is the row count of estimates and
+    ``gap`` and ``reach`` are as in ``TensorCorrection``. ``rows`` is the row count of estimates and
     ``most`` an upper bound of it and the true row count, in steps; ``learning_rate`` is η.
     """
 
@@ -134,7 +134,7 @@ def run(
     threshold: int,
     tops: int,
     cutoff: int,
-    strength: Strength | Aim,
+    strength: TensorCorrection | SparseCorrection,
 ) -> list[HypothesisAnswer]:
     """Answer questions in order until the cutoff; later questions get no answer.
 

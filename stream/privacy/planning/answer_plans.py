@@ -23,8 +23,8 @@ from stream.privacy.accuracy.noise_laws import (
     reach,
     two_sided_reach,
 )
-from stream.privacy.accuracy.source_facts import Setting
-from stream.privacy.composition.gaussian_losses import Moved, least_multiple
+from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_multiple
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.noise_layouts import fits, require_fit
@@ -36,7 +36,7 @@ _TWO_NUMBERS = 2
 """Most numbers of an answer about a table that one row changes: a quotient, or two groups."""
 
 
-def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, ...]:
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[AnswersCalibration, ...]:
     """Return every calibration that applies.
 
     These are the textbook's constants, basic composition and, if δ > 0, optimal composition and
@@ -55,10 +55,13 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[AnswersCalibration, 
 
 
 def _gaussian(
-    spec: StreamSpec, mechanism: Laplace | Histogram, setting: Setting, known: AnswersCalibration
+    spec: StreamSpec, mechanism: Laplace | Histogram, setting: SourceFacts, known: AnswersCalibration
 ) -> tuple[AnswersCalibration, ...]:
     moved = _most_moved(mechanism, setting)
-    shape = (Moved(known.cutoff, 1, Fraction(1)), Moved(known.cutoff * (moved - 1), 0, Fraction(1)))
+    shape = (
+        GaussianNumbers(known.cutoff, 1, Fraction(1)),
+        GaussianNumbers(known.cutoff * (moved - 1), 0, Fraction(1)),
+    )
     deviation = least_multiple(shape, Fraction(known.epsilon), Fraction(spec.delta))
     values = _values(mechanism, setting)
     width = vector_sensitivity(setting.sensitivity_steps, values, setting)
@@ -96,7 +99,7 @@ def stated_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, f
     return added, 0.0
 
 
-def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) -> int:
+def vector_sensitivity(sensitivity_steps: int, values: int, setting: SourceFacts) -> int:
     """Return the ℓ₁ sensitivity of ``values`` numbers of one answer, in steps.
 
     One person may change all values that a producer sends. If the values are counts of disjoint
@@ -111,7 +114,7 @@ def vector_sensitivity(sensitivity_steps: int, values: int, setting: Setting) ->
     return sensitivity_steps * values
 
 
-def numbers_moved(values: int, setting: Setting) -> int:
+def numbers_moved(values: int, setting: SourceFacts) -> int:
     """Return how many values a person changes in the case with the largest ℓ₂ norm.
 
     For disjoint groups this is one group, with all rows of a person, or two if neighbors replace
@@ -124,11 +127,11 @@ def numbers_moved(values: int, setting: Setting) -> int:
     return values
 
 
-def _values(mechanism: Laplace | Histogram, setting: Setting) -> int:
+def _values(mechanism: Laplace | Histogram, setting: SourceFacts) -> int:
     return mechanism.dimensions if isinstance(mechanism, Laplace) else setting.universe or 1
 
 
-def _most_moved(mechanism: Laplace | Histogram, setting: Setting) -> int:
+def _most_moved(mechanism: Laplace | Histogram, setting: SourceFacts) -> int:
     """Return the most numbers of one answer that a person may change."""
     if setting.movement is not None:
         return setting.movement.numbers
@@ -222,7 +225,7 @@ def ratio_interval(
 def _finished(
     spec: StreamSpec,
     mechanism: Laplace | Histogram | NoisyMax | Exponential,
-    setting: Setting,
+    setting: SourceFacts,
     method: PartsMethod,
     epsilon_answer: float,
     delta: float,

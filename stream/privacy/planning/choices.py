@@ -34,7 +34,7 @@ from schemas import (
     StreamSpec,
 )
 from schemas.wire import describe
-from stream.privacy.planning.form_accuracy import Form, Wanted, form_alpha, groups_of, of_rows
+from stream.privacy.planning.form_accuracy import Form, Wanted, as_count_error, form_alpha, groups_of
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import TIE, choose
@@ -157,7 +157,9 @@ def _choice(kind: str, wanted: Wanted) -> Choice:
     if isinstance(chosen, ReleaseCalibration) and chosen.noise_only:
         return _not(kind, "where the number of rows is private its error depends on the table; give --rows")
     alpha = form_alpha(chosen, spec.mechanism, wanted)
-    worthless = vacuous(spec, chosen.model_copy(update={"alpha": of_rows(alpha, wanted)}), wanted.setting.rows)
+    worthless = vacuous(
+        spec, chosen.model_copy(update={"alpha": as_count_error(alpha, wanted)}), wanted.setting.rows
+    )
     return Choice(kind, spec, chosen, alpha, needed, worthless, _why(chosen, spec.mechanism, wanted))
 
 

@@ -18,7 +18,7 @@ from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpe
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.optional_packages import optimize
 from stream.privacy.accuracy.noise_laws import one_sided_reach, reach, sum_alpha, two_sided_reach, variance_of
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
@@ -155,7 +155,7 @@ class _Division(NamedTuple):
     answer: float
 
 
-def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibration, ...]:
     """Return one calibration, with Laplace noise; it uses no δ.
 
     If a person has several rows, the plan is for ε divided by their number (group privacy).
@@ -167,7 +167,7 @@ def candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration,
     return _candidates(spec, setting)
 
 
-def _candidates(spec: StreamSpec, setting: Setting) -> tuple[EstimateCalibration, ...]:
+def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibration, ...]:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
         raise TypeError(f"{mechanism.kind} keeps no estimate")

@@ -27,7 +27,7 @@ from schemas import (
 from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import histogram_alpha
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import Bounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
@@ -72,7 +72,7 @@ class Wanted:
     alpha: float | None
     beta: float
     delta: float
-    setting: Setting
+    setting: SourceFacts
     fields: Mapping[str, Any]
     cutoff: int = 1
     group_by: tuple[int, ...] = ()
@@ -170,7 +170,7 @@ def form_alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -
             return _counted(calibration, mechanism, wanted)
 
 
-def of_rows(alpha: float, wanted: Wanted) -> float:
+def as_count_error(alpha: float, wanted: Wanted) -> float:
     """Convert an error of the form to the equivalent error of a count."""
     if wanted.form == "fraction":
         return alpha * (wanted.setting.rows or 1) if wanted.shares else alpha

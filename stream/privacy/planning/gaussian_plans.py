@@ -13,7 +13,7 @@ from fractions import Fraction
 from schemas import EstimateCalibration, Pmw, StreamSpec
 from stream.optional_packages import optimize
 from stream.privacy.accuracy.noise_laws import each_failure, normal_reach, one_sided_reach, reach, variance_of
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import gaussian_delta, least_multiple, rough_epsilon
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import rounded_down
@@ -116,7 +116,9 @@ class _GaussianTask:
         return self.divided(factor).error <= factor * self.known.alpha
 
 
-def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -> tuple[EstimateCalibration, ...]:
+def candidates(
+    spec: StreamSpec, setting: SourceFacts, known: EstimateCalibration
+) -> tuple[EstimateCalibration, ...]:
     """Return the best calibration that improves a Laplace plan by Gaussian noise, if any.
 
     ``known`` is the chosen Laplace plan. With Gaussian noise, n measurements cost less than n times
@@ -132,18 +134,20 @@ def candidates(spec: StreamSpec, setting: Setting, known: EstimateCalibration) -
         pairs = mechanism.model_copy(update={"warm_start": 2})
         bases += estimate_plans.candidates(spec.model_copy(update={"mechanism": pairs}), setting)
     tasks = [task for base in dict.fromkeys(bases) for task in _tasks(spec, setting, mechanism, base)]
-    found = [plan for one in tasks if one.kept(1.0) for plan in _bettered(spec, one)]
+    found = [plan for one in tasks if one.kept(1.0) for plan in _improved(spec, one)]
     found = [plan for plan in found if plan.warm_start == known.warm_start or _quiet(plan, setting)]
     return (min(found, key=lambda plan: plan.alpha),) if found else ()
 
 
-def _quiet(plan: EstimateCalibration, setting: Setting) -> bool:
+def _quiet(plan: EstimateCalibration, setting: SourceFacts) -> bool:
     """Return True if the threshold exceeds the noise of wide sums of measured pairs."""
     wide = plan.deviation_start * _LAPLACE_SCALES * math.sqrt(largest_pair(setting.sizes) / 2.0)
     return wide <= plan.threshold * plan.grid
 
 
-def _tasks(spec: StreamSpec, setting: Setting, mechanism: Pmw, base: EstimateCalibration) -> list[_GaussianTask]:
+def _tasks(
+    spec: StreamSpec, setting: SourceFacts, mechanism: Pmw, base: EstimateCalibration
+) -> list[_GaussianTask]:
     gap = mechanism.gap
     task = _GaussianTask(
         base,
@@ -158,7 +162,7 @@ def _tasks(spec: StreamSpec, setting: Setting, mechanism: Pmw, base: EstimateCal
     return [task, replace(task, wide=_LAPLACE_SCALES * wide_noises(setting.sizes))]
 
 
-def _bettered(spec: StreamSpec, task: _GaussianTask) -> tuple[EstimateCalibration, ...]:
+def _improved(spec: StreamSpec, task: _GaussianTask) -> tuple[EstimateCalibration, ...]:
     low, high = math.log(_LEAST_FACTOR), 0.0
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)

@@ -18,7 +18,7 @@ from schemas import EstimateCalibration, HypothesisCalibration, Pmw, SparsePmw, 
 from schemas.mechanisms import MAX_ANSWERS, MAX_UNIVERSE
 from stream.optional_packages import optimize
 from stream.privacy.accuracy.noise_laws import two_sided_reach
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.planning.noise_layouts import (
@@ -55,7 +55,7 @@ class _HypothesisTask:
     """The public parameters of a plan; the table has at most ``rows`` rows."""
 
     spec: StreamSpec
-    setting: Setting
+    setting: SourceFacts
     mechanism: Pmw | SparsePmw
     rows: int
     universe: int
@@ -101,7 +101,7 @@ class _HypothesisDivision:
 
 
 def candidates(
-    spec: StreamSpec, setting: Setting, *, textbook_alone: bool = False
+    spec: StreamSpec, setting: SourceFacts, *, textbook_alone: bool = False
 ) -> tuple[HypothesisCalibration, ...]:
     """Return every calibration that applies.
 
@@ -165,7 +165,7 @@ def hypothesis_reach(calibration: HypothesisCalibration) -> float:
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
 
-def _task(spec: StreamSpec, setting: Setting) -> _HypothesisTask:
+def _task(spec: StreamSpec, setting: SourceFacts) -> _HypothesisTask:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw | SparsePmw):
         raise TypeError(f"{mechanism.kind} keeps no hypothesis")

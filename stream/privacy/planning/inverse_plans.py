@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from schemas import Calibration, RandomizedResponse, SparseVectorCalibration, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning import plans
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates
@@ -59,7 +59,7 @@ def promised_alpha(calibration: Calibration) -> float:
 
 
 def needed_epsilon(
-    spec: StreamSpec, setting: Setting, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
+    spec: StreamSpec, setting: SourceFacts, alpha: float, measure: Callable[[Calibration], float] = promised_alpha
 ) -> float:
     """Return the least ε, within ``TOLERANCE``, with an error of at most ``alpha``.
 
@@ -84,7 +84,7 @@ def needed_epsilon(
     return found[1]
 
 
-def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
+def largest_cutoff(spec: StreamSpec, setting: SourceFacts, alpha: float) -> int:
     """Return the most charged answers, within ``TOLERANCE``, with an error of at most ``alpha``.
 
     Charged are the ⊤s of above_threshold and numeric_sparse, and the answers of laplace, noisy_max
@@ -109,7 +109,7 @@ def largest_cutoff(spec: StreamSpec, setting: Setting, alpha: float) -> int:
     return int(found[0])
 
 
-def needed_rows(spec: StreamSpec, setting: Setting, alpha_fraction: float) -> int:
+def needed_rows(spec: StreamSpec, setting: SourceFacts, alpha_fraction: float) -> int:
     """Return the least number of rows (within ``TOLERANCE``) for a relative error.
 
     The error is at most ``alpha_fraction`` of the rows. For randomized response, whose error is
@@ -141,7 +141,9 @@ def require_alpha(alpha: float) -> None:
         raise PlanError(f"alpha: {alpha:g} is no error to aim at; give a positive finite number")
 
 
-def _error(spec: StreamSpec, setting: Setting, measure: Callable[[Calibration], float] = promised_alpha) -> float:
+def _error(
+    spec: StreamSpec, setting: SourceFacts, measure: Callable[[Calibration], float] = promised_alpha
+) -> float:
     try:
         return measure(plans.choose(spec, setting))
     except PlanError:
@@ -226,7 +228,7 @@ class PlanPoint:
     calibrations: tuple[Calibration, ...]
 
 
-def curve(spec: StreamSpec, setting: Setting, against: Against, points: int = POINTS) -> Iterator[PlanPoint]:
+def curve(spec: StreamSpec, setting: SourceFacts, against: Against, points: int = POINTS) -> Iterator[PlanPoint]:
     """Yield the calibrations at about ``points`` values of ε or the cutoff, the given one included.
 
     ε varies from a tenth to ten times the given ε, the cutoff from 1 to ten times the given one.

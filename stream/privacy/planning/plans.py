@@ -28,7 +28,7 @@ from schemas import (
     SparseVectorCalibration,
     StreamSpec,
 )
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
 from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, exact_decimal
 from stream.privacy.planning import (
@@ -103,12 +103,12 @@ TIE = 1.001
 """An error up to 1.001 times the least is a tie, because splits are not optimised more exactly."""
 
 
-def candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:
     """Return every calibration that applies, the simplest first."""
     return _candidates(_anonymous(spec), setting)
 
 
-def choose(spec: StreamSpec, setting: Setting) -> Calibration:
+def choose(spec: StreamSpec, setting: SourceFacts) -> Calibration:
     """Return the candidate with the least error, or the textbook's if the stream requests it.
 
     Streams that differ only in names and thresholds share one computation.
@@ -135,7 +135,7 @@ def name_of(calibration: Calibration) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
+def _choose(spec: StreamSpec, setting: SourceFacts) -> Calibration:
     found = _candidates(spec, setting)
     if spec.calibration == "textbook":
         for one in found:
@@ -152,12 +152,12 @@ def _choose(spec: StreamSpec, setting: Setting) -> Calibration:
 
 
 @lru_cache(maxsize=4096)
-def _candidates(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:
+def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:
     found = _planned(spec, setting)
     return tuple(one.model_copy(update={"vacuous": vacuous(spec, one, setting.rows)}) for one in found)
 
 
-def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner
+def _planned(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner
     match spec.mechanism:
         case AboveThreshold() | NumericSparse():
             found = split_candidates(
@@ -190,7 +190,7 @@ def _planned(spec: StreamSpec, setting: Setting) -> tuple[Calibration, ...]:  # 
             assert_never(spec.mechanism)
 
 
-def _textbooks(spec: StreamSpec, setting: Setting) -> tuple[HypothesisCalibration, ...]:
+def _textbooks(spec: StreamSpec, setting: SourceFacts) -> tuple[HypothesisCalibration, ...]:
     try:
         return hypothesis_plans.candidates(spec, setting, textbook_alone=True)
     except PlanError:

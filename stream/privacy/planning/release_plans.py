@@ -28,7 +28,7 @@ from schemas.queries import MAX_CANDIDATES
 from stream.privacy.accuracy.counting_trees import CountingTree, dyadic
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import cell_alpha, lazy_alpha, noise_alpha, projection_alpha
-from stream.privacy.accuracy.source_facts import Movement, Setting
+from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.composition.gaussian_losses import least_multiple
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import Symmetric, gaussian, sampler
@@ -38,7 +38,7 @@ from stream.privacy.planning.noise_layouts import PlanError, fits, require_fit
 _LEADING_CONSTANT = 4 * 64**2
 
 
-def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[ReleaseCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
     ``alpha`` bounds the error of every cell of a histogram, or of a question of ``sparsity``
@@ -79,7 +79,7 @@ def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> 
 
 
 def _sparse_project(
-    spec: StreamSpec, setting: Setting, mechanism: SparseProject
+    spec: StreamSpec, setting: SourceFacts, mechanism: SparseProject
 ) -> tuple[ReleaseCalibration, ...]:
     _universe(setting)
     # Scale 1/σ, σ = ε/√(8 ln(1/δ)), for entries ±1/√T equals ε/√(8 T ln(1/δ)) a row for ±1.
@@ -98,7 +98,7 @@ def _sparse_project(
 
 
 def _one_release(
-    spec: StreamSpec, setting: Setting, alpha: Callable[[ReleaseCalibration], float], cells: int, summed: int
+    spec: StreamSpec, setting: SourceFacts, alpha: Callable[[ReleaseCalibration], float], cells: int, summed: int
 ) -> tuple[ReleaseCalibration, ...]:
     """Return the calibrations of one release of ``cells`` cells.
 
@@ -118,7 +118,7 @@ def _one_release(
 
 
 def _draft(
-    spec: StreamSpec, setting: Setting, parts: int, method: PartsMethod, epsilon_part: float, delta: float
+    spec: StreamSpec, setting: SourceFacts, parts: int, method: PartsMethod, epsilon_part: float, delta: float
 ) -> ReleaseCalibration:
     return ReleaseCalibration(
         method=method,
@@ -136,13 +136,13 @@ def _draft(
     )
 
 
-def _universe(setting: Setting) -> int:
+def _universe(setting: SourceFacts) -> int:
     if setting.universe is None:
         raise PlanError("mechanism: cells are those of a table's attributes; open the stream on a table source")
     return setting.universe
 
 
-def running_count_candidates(spec: StreamSpec, setting: Setting) -> tuple[RunningCountCalibration, ...]:
+def running_count_candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[RunningCountCalibration, ...]:
     """Return calibrations with the papers' dyadic tree, and with the best tree for each noise law.
 
     ``alpha`` bounds the error of every answer; the textbook's comes from its theorem, or is the
@@ -188,7 +188,7 @@ def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
 
 
 def _tree_draft(
-    spec: StreamSpec, setting: Setting, method: Literal["basic", "textbook", "gaussian"], tree: CountingTree
+    spec: StreamSpec, setting: SourceFacts, method: Literal["basic", "textbook", "gaussian"], tree: CountingTree
 ) -> RunningCountCalibration:
     moved, groups = _moved(setting), setting.universe or 1
     answers = tree.steps * groups
@@ -212,7 +212,7 @@ def _tree_draft(
     )
 
 
-def _moved(setting: Setting) -> Movement:
+def _moved(setting: SourceFacts) -> Movement:
     if setting.horizon is not None:
         return setting.horizon
     people = 2 if setting.neighbors == "replace" else 1
@@ -225,7 +225,7 @@ def _with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCo
 
 
 def _gaussian_tree(
-    spec: StreamSpec, setting: Setting, trees: list[CountingTree]
+    spec: StreamSpec, setting: SourceFacts, trees: list[CountingTree]
 ) -> tuple[RunningCountCalibration, ...]:
     if spec.delta <= 0.0:
         return ()

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 
 from schemas import Answer, GrantRecord, RandomizedResponse, ReleaseCalibration, StreamSpec
 from stream.privacy.accuracy.noise_laws import at_least, at_most
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 
 RESPONSE_BITS = 128
@@ -75,7 +75,7 @@ class EstimatedShare:
     deviation: float
 
 
-def candidates(spec: StreamSpec, setting: Setting) -> tuple[ReleaseCalibration, ...]:
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[ReleaseCalibration, ...]:
     """Return every calibration that applies: textbook, basic and, if δ > 0, optimal composition.
 
     The stream's (ε, δ) protects a person with up to ``contributions`` events of ε0 each.

@@ -162,8 +162,8 @@ class EstimateFamily(Restored[_EstimateState]):
             calibration,
             rows,
             lambda axes: self._true(slot, reader, axes),
-            _Keyed(self._context, slot),
-            _Own(self._memory, incarnation),
+            _KeyedMeasurements(self._context, slot),
+            _StreamCache(self._memory, incarnation),
         )
         current = _EstimateState(incarnation, reader, estimator, rows)
         for update in updates:
@@ -185,7 +185,7 @@ class EstimateFamily(Restored[_EstimateState]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
+class _StreamCache:
     """A stream's part of the partition's cache."""
 
     memory: BoundedCache[Any, Any]
@@ -200,7 +200,7 @@ class _Own:
         self.memory.put((self.incarnation, key), value)
 
 
-class _Keyed:
+class _KeyedMeasurements:
     """Draws a stream's noise, from the number of ⊤s and the canonical bytes of questions."""
 
     def __init__(self, context: Context, slot: int) -> None:

@@ -18,7 +18,13 @@ import numpy.typing as npt
 
 from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
-from stream.privacy.mechanisms.multiplicative_weights import Aim, Hypothesis, HypothesisAnswer, Strength, run
+from stream.privacy.mechanisms.multiplicative_weights import (
+    Hypothesis,
+    HypothesisAnswer,
+    SparseCorrection,
+    TensorCorrection,
+    run,
+)
 from stream.privacy.noise import DrawRole, Sampler, cell_words
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach, rows_reach
 from stream.tables.cache import BoundedCache
@@ -162,17 +168,17 @@ class _KeyedNoise:
         return law.draw(words, low)
 
 
-def strength_of(calibration: HypothesisCalibration, rows: int) -> Strength | Aim:
+def strength_of(calibration: HypothesisCalibration, rows: int) -> TensorCorrection | SparseCorrection:
     """Return the rule for the strength of corrections; the textbook's strength is constant."""
     if calibration.method == "textbook":
-        return Strength()
+        return TensorCorrection()
     gap = calibration.learning_rate / 4.0 * calibration.rows
     reach = calibration.sparse_vector.answer_alpha + hypothesis_reach(calibration)
     gap_steps, reach_steps = math.ceil(gap / calibration.grid), math.ceil(reach / calibration.grid)
     if calibration.places is None:
-        return Strength(gap_steps, reach_steps)
+        return TensorCorrection(gap_steps, reach_steps)
     most = max(rows, calibration.rows) * WEIGHT_STEPS
-    return Aim(gap_steps, reach_steps, rows * WEIGHT_STEPS, most, calibration.learning_rate)
+    return SparseCorrection(gap_steps, reach_steps, rows * WEIGHT_STEPS, most, calibration.learning_rate)
 
 
 def _reply(

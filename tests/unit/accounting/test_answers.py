@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import AnswersCalibration
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import is_pure, losses
@@ -29,12 +29,12 @@ from stream.privacy.planning.answer_plans import (
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import parse_spec
 
-FINE = Setting(sensitivity_steps=1 << 20, grid=2.0**-20)
+FINE = SourceFacts(sensitivity_steps=1 << 20, grid=2.0**-20)
 KINDS = ("laplace", "noisy_max", "exponential")
 spec = partial(parse_spec, expected_queries=10**6)
 
 
-def plans(kind: str, setting: Setting = FINE, **fields: Any) -> dict[str, AnswersCalibration]:
+def plans(kind: str, setting: SourceFacts = FINE, **fields: Any) -> dict[str, AnswersCalibration]:
     return {one.method: one for one in candidates(spec(kind, **fields), setting)}
 
 
@@ -115,16 +115,16 @@ def test_the_noisy_maximum_is_planned_nearer_to_the_best_than_its_rivals() -> No
 
 
 def test_a_coarse_grid_raises_the_textbooks_error_to_the_exact_one() -> None:
-    found = plans("laplace", Setting(), answers=10)
+    found = plans("laplace", SourceFacts(), answers=10)
     assert found["textbook"].alpha == found["basic"].alpha == 53.0 > 10 * math.log(10 / 0.05)
 
 
 def test_a_vector_pays_for_all_its_numbers_unless_they_count_disjoint_groups() -> None:
-    values, rows = Setting(sensitivity_steps=3), Setting(disjoint=True)
+    values, rows = SourceFacts(sensitivity_steps=3), SourceFacts(disjoint=True)
     assert vector_sensitivity(3, 5, values) == 15
     assert vector_sensitivity(1, 5, rows) == 1
-    assert vector_sensitivity(1, 5, Setting(disjoint=True, neighbors="replace")) == 2
-    assert vector_sensitivity(1, 1, Setting(disjoint=True, neighbors="replace")) == 1
+    assert vector_sensitivity(1, 5, SourceFacts(disjoint=True, neighbors="replace")) == 2
+    assert vector_sensitivity(1, 1, SourceFacts(disjoint=True, neighbors="replace")) == 1
     wide, narrow = plans("laplace", values, dimensions=5), plans("laplace", rows, dimensions=5)
     assert wide["basic"].alpha > 10 * narrow["basic"].alpha
     assert wide["basic"].alpha == alpha_for(wide["basic"], 15, 5)
@@ -156,7 +156,7 @@ def test_answers_that_are_never_expected_do_not_widen_the_promise() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_too_wide_for_the_integers_is_refused_with_the_remedy(kind: str) -> None:
     with pytest.raises(PlanError, match=r"raise epsilon, lower answers, or use a grid .* times coarser"):
-        plans(kind, Setting(sensitivity_steps=1 << 45), epsilon=0.1)
+        plans(kind, SourceFacts(sensitivity_steps=1 << 45), epsilon=0.1)
 
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
 
 from schemas import AnswersCalibration, Calibration, Population, StreamSpec
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
@@ -59,7 +59,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 def planned(one: StreamSpec) -> Calibration:
-    return choose(one, Setting()) if one.mechanism.kind == "laplace" else calibration(one)
+    return choose(one, SourceFacts()) if one.mechanism.kind == "laplace" else calibration(one)
 
 
 @dataclass

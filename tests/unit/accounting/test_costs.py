@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import SparseVectorCalibration
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
@@ -157,7 +157,7 @@ def test_the_noise_of_a_plan_costs_no_more_than_the_decimal_that_was_asked(epsil
         parse_spec("laplace", answers=1, epsilon=epsilon),
         parse_spec("laplace", answers=7, epsilon=epsilon),
     ):
-        calibration = choose(spec, Setting())
+        calibration = choose(spec, SourceFacts())
         assert losses(calibration).total <= Fraction(repr(epsilon))
         assert stream_cost(calibration, "pure").loss == Fraction(repr(epsilon)) * EPSILON_UNITS
 
@@ -240,7 +240,7 @@ def test_under_zcdp_the_first_answer_spends_all_of_rho_and_epsilon_answer_by_ans
 def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
     feed = source(epsilon=2.0, delta=1e-6, accountant="zcdp")
     assert to_amount(NOTHING, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
-    asked = choose(parse_spec("laplace", answers=1, epsilon=0.5), Setting())
+    asked = choose(parse_spec("laplace", answers=1, epsilon=0.5), SourceFacts())
     one = stream_cost(asked, "zcdp")
     assert to_amount(one, feed).model_dump() == {"epsilon": 0.5, "delta": 0.0, "rho": 0.125}
     assert to_amount(one + one, feed).model_dump() == {"epsilon": 1.0, "delta": 0.0, "rho": 0.25}
@@ -264,5 +264,5 @@ def test_under_the_pure_accountant_an_amount_is_the_nearest_double(loss: int, de
 def test_no_plan_costs_more_than_was_asked(epsilon: float, delta: float, cutoff: int, textbook: bool) -> None:
     method = "textbook" if textbook else "best"
     asked = parse_spec(cutoff=cutoff, calibration=method, epsilon=epsilon, delta=delta, expected_queries=100)
-    calibration = choose(asked, Setting())
+    calibration = choose(asked, SourceFacts())
     assert stream_cost(calibration, "pure") <= total_budget(source(epsilon=epsilon, delta=delta))

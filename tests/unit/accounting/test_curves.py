@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import Against, curve, variations
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates
@@ -26,22 +26,22 @@ def test_what_was_asked_for_is_one_of_the_places() -> None:
 
 
 def test_a_curve_holds_what_the_planner_says_at_each_place() -> None:
-    points = list(curve(spec(), Setting(), Against.EPSILON, 4))
+    points = list(curve(spec(), SourceFacts(), Against.EPSILON, 4))
     for point in points:
-        assert point.calibrations == candidates(spec(epsilon=point.value), Setting())
+        assert point.calibrations == candidates(spec(epsilon=point.value), SourceFacts())
     errors = [min(one.alpha for one in point.calibrations) for point in points]
     assert errors == sorted(errors, reverse=True)
 
 
 def test_no_place_is_planned_before_it_is_asked_for() -> None:
-    made = curve(spec(), Setting(), Against.EPSILON, 1001)
+    made = curve(spec(), SourceFacts(), Against.EPSILON, 1001)
     assert next(made).value == pytest.approx(0.03)
 
 
 def test_what_is_charged_once_has_no_cutoff_to_vary() -> None:
     once = parse_spec("histogram", epsilon=0.3)
     with pytest.raises(PlanError, match="charged once"):
-        next(curve(once, Setting(), Against.CUTOFF))
+        next(curve(once, SourceFacts(), Against.CUTOFF))
 
 
 def test_a_cutoff_that_nobody_gave_is_varied_around_ten() -> None:

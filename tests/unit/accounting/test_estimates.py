@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from schemas import EstimateCalibration, HypothesisCalibration
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
@@ -24,7 +24,7 @@ spec = partial(parse_spec, "pmw", expected_queries=5000)
 
 
 def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **fields: Any) -> EstimateCalibration:
-    [found] = candidates(spec(**fields), Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
+    [found] = candidates(spec(**fields), SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
     return found
 
 
@@ -126,7 +126,7 @@ def test_no_other_division_promises_less_error() -> None:
 def test_a_gap_is_a_share_of_the_rows() -> None:
     assert plan(gap=0.05).threshold - plan(gap=0.01).threshold == pytest.approx(0.04 * 50_000 * 1024, rel=0.05)
     with pytest.raises(PlanError, match=r"mechanism\.rows"):
-        candidates(spec(gap=0.05), Setting(sizes=FIVE))
+        candidates(spec(gap=0.05), SourceFacts(sizes=FIVE))
 
 
 def test_noise_that_does_not_fit_is_refused() -> None:
@@ -135,12 +135,12 @@ def test_noise_that_does_not_fit_is_refused() -> None:
 
 
 def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
-    setting = Setting(sizes=(8, 4), universe=32, rows=50_000)
+    setting = SourceFacts(sizes=(8, 4), universe=32, rows=50_000)
     assert isinstance(choose(spec(worst_case=True), setting), HypothesisCalibration)
     textbook = choose(spec(calibration="textbook"), setting)
     assert (textbook.kind, textbook.method) == ("hypothesis", "textbook")
     assert choose(spec(), setting).kind == "estimate"
-    assert choose(spec(), Setting(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
+    assert choose(spec(), SourceFacts(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
 
 
 def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from schemas import Calibration, Extension, Extensions, StreamSpec
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import (
     DELTA_UNITS,
     EPSILON_UNITS,
@@ -37,7 +37,7 @@ from tests.builders import parse_spec
 
 ASKED = "0" * 64
 """The digest of a request."""
-TABLE = Setting(universe=120, sizes=(60, 2), rows=1000, disjoint=True)
+TABLE = SourceFacts(universe=120, sizes=(60, 2), rows=1000, disjoint=True)
 SPARSE: dict[str, Any] = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 5}
 NUMBERS: dict[str, Any] = {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 4, "monotone": True}
 LAPLACE: dict[str, Any] = {"kind": "laplace", "answers": 20}
@@ -230,7 +230,7 @@ def test_gaussian_noise_was_planned_for_all_answers_together() -> None:
     assert losses(plan(LAPLACE, 1e-6)[1]).gaussian
     with pytest.raises(PlanError, match="Gaussian"):
         plan_extension(told_with_noise, plan(LAPLACE, 1e-6)[1], (), ASKED, 5.0, 1e-6)
-    wide = Setting(sizes=(10, 10, 4, 4, 17), neighbors="add-remove", rows=50_000)
+    wide = SourceFacts(sizes=(10, 10, 4, 4, 17), neighbors="add-remove", rows=50_000)
     gaussian = [one for one in candidates(spec, wide) if losses(one).gaussian]
     assert gaussian
     for one in gaussian:

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import Calibration, EstimateCalibration, StreamSpec
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import NOTHING, Cost, fits, total_budget
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import losses
@@ -244,7 +244,7 @@ def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
 
 def with_gaussian_noise(name: str, epsilon: float) -> tuple[StreamSpec, Calibration]:
     asked = spec(name, kind="pmw", epsilon=epsilon, delta=1e-6)
-    return asked, choose(asked, Setting(sizes=(85, 2, 16, 5, 2)))
+    return asked, choose(asked, SourceFacts(sizes=(85, 2, 16, 5, 2)))
 
 
 def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:

@@ -14,7 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from stream.privacy.accuracy.noise_laws import reach, sum_alpha, variance_of
 from stream.privacy.composition.gaussian_losses import (
     SMOOTHINGS,
-    Moved,
+    GaussianNumbers,
     gaussian_delta,
     gaussian_rho,
     least_epsilon,
@@ -52,8 +52,8 @@ def exact_delta(parts: Sequence[tuple[int, float]], epsilon: float) -> float:
     return float(np.sum(chances * np.maximum(np.exp(losses) - math.exp(epsilon), 0.0)))
 
 
-def moved(parts: Sequence[tuple[int, float]]) -> list[Moved]:
-    return [Moved(count, 1, Fraction(deviation) ** 2) for count, deviation in parts]
+def moved(parts: Sequence[tuple[int, float]]) -> list[GaussianNumbers]:
+    return [GaussianNumbers(count, 1, Fraction(deviation) ** 2) for count, deviation in parts]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,11 @@ def test_the_ripples_are_those_of_the_smoothings() -> None:
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.3, 1.0, 8.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
 def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: float) -> None:
-    shape = [Moved(12, 1, Fraction(4)), Moved(5, 1, Fraction(9)), Moved(5, 0, Fraction(9))]
+    shape = [
+        GaussianNumbers(12, 1, Fraction(4)),
+        GaussianNumbers(5, 1, Fraction(9)),
+        GaussianNumbers(5, 0, Fraction(9)),
+    ]
     factor = least_multiple(shape, Fraction(epsilon), Fraction(delta))
     assert gaussian_delta(widened(shape, factor), Fraction(epsilon)) <= delta
     narrower = widened(shape, factor * (1 - 1e-6))
@@ -104,20 +108,20 @@ def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: floa
 
 def test_doubles_tell_epsilon_to_plan_by() -> None:
     for precision in (1e-6, 1e-2, 1.0):
-        wide = Moved(1, 10**12, 10**12 / Fraction(precision))
+        wide = GaussianNumbers(1, 10**12, 10**12 / Fraction(precision))
         epsilon = rough_epsilon(precision, 1e-6)
         assert gaussian_delta([wide], Fraction(epsilon)) == pytest.approx(1e-6, rel=1e-3)
 
 
 def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert gaussian_delta([], Fraction(0)) == 0.0
-    assert gaussian_delta([Moved(1, 1, Fraction(2))], Fraction(1)) == 1.0
-    assert gaussian_delta([Moved(1, 1, Fraction(9))], Fraction(-1)) == 1.0
-    assert least_multiple([Moved(1, 1, Fraction(9))], Fraction(0), Fraction(1, 10)) == math.inf
+    assert gaussian_delta([GaussianNumbers(1, 1, Fraction(2))], Fraction(1)) == 1.0
+    assert gaussian_delta([GaussianNumbers(1, 1, Fraction(9))], Fraction(-1)) == 1.0
+    assert least_multiple([GaussianNumbers(1, 1, Fraction(9))], Fraction(0), Fraction(1, 10)) == math.inf
 
 
 def test_delta_is_told_however_small() -> None:
-    one = [Moved(1, 1, Fraction(10**4))]
+    one = [GaussianNumbers(1, 1, Fraction(10**4))]
     assert 0.0 < gaussian_delta(one, Fraction(1, 2)) < 1e-300
     assert gaussian_delta(one, Fraction(5)) == 5e-324
 

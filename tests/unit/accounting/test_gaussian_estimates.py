@@ -10,7 +10,7 @@ import pytest
 
 from schemas import EstimateCalibration
 from stream.privacy.accuracy.noise_laws import variance_of
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import NOTHING, Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
@@ -28,7 +28,7 @@ def plan(
 ) -> EstimateCalibration:
     neighbors = more.pop("neighbors", "add-remove")
     spec = parse_spec("pmw", expected_queries=5000, epsilon=epsilon, delta=delta, **more)
-    found = choose(spec, Setting(sizes=sizes, neighbors=neighbors, rows=50_000))
+    found = choose(spec, SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
     assert isinstance(found, EstimateCalibration)
     return found
 
@@ -76,7 +76,7 @@ def test_delta_changes_nothing_where_gaussian_noise_is_no_better() -> None:
 
 
 def test_a_better_plan_is_listed_beside_the_other_by_a_name_of_its_own() -> None:
-    listed = [name_of(one) for one in candidates(parse_spec("pmw", delta=1e-6), Setting(sizes=FIVE))]
+    listed = [name_of(one) for one in candidates(parse_spec("pmw", delta=1e-6), SourceFacts(sizes=FIVE))]
     assert [name for name in listed if name != "textbook"] == ["maximum_entropy", "maximum_entropy, gaussian"]
 
 

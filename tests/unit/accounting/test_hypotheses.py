@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from schemas import HypothesisCalibration
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.hypothesis_plans import (
@@ -51,7 +51,7 @@ def planned(
         expected_queries=queries,
         beta=beta,
     )
-    setting = Setting(universe=universe, rows=rows, neighbors=neighbors)
+    setting = SourceFacts(universe=universe, rows=rows, neighbors=neighbors)
     found = candidates(spec, setting)
     return {one.method if one.method == "textbook" else one.sparse_vector.method: one for one in found}
 

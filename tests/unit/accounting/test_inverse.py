@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas import StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning import plans
 from stream.privacy.planning.inverse_plans import (
     LARGEST_EPSILON,
@@ -25,8 +25,8 @@ from stream.privacy.planning.inverse_plans import (
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import parse_spec
 
-FINE = Setting(sensitivity_steps=1024, grid=1.0 / 1024)
-TABLE = Setting(universe=256, rows=10_000)
+FINE = SourceFacts(sensitivity_steps=1024, grid=1.0 / 1024)
+TABLE = SourceFacts(universe=256, rows=10_000)
 SLACK = 1.003
 """How far a search for the best split may be from the best."""
 
@@ -46,7 +46,7 @@ def name_kind(value: object) -> str | None:
     return value["kind"] if isinstance(value, dict) else None
 
 
-def error(asked: StreamSpec, setting: Setting) -> float:
+def error(asked: StreamSpec, setting: SourceFacts) -> float:
     return promised_alpha(plans.choose(asked, setting))
 
 
@@ -58,14 +58,14 @@ def error(asked: StreamSpec, setting: Setting) -> float:
         (GAPS, FINE, 100.0),
         (LAPLACE, FINE, 10.0),
         *[(one, FINE, 25.0) for one in SELECTIONS],
-        (RESPONSE, Setting(), 0.05),
+        (RESPONSE, SourceFacts(), 0.05),
         (LAZY, TABLE, 9.5),
         (PMW, TABLE, 3000.0),
     ],
     ids=name_kind,
 )
 def test_the_epsilon_found_keeps_to_the_error_and_slightly_less_does_not(
-    mechanism: Fields, setting: Setting, alpha: float
+    mechanism: Fields, setting: SourceFacts, alpha: float
 ) -> None:
     found = needed_epsilon(parse_spec(**mechanism), setting, alpha)
     assert error(parse_spec(**mechanism, epsilon=found), setting) <= alpha
@@ -82,7 +82,7 @@ def test_where_the_search_begins_does_not_matter(alpha: float, start: float, del
 
 def test_the_epsilon_of_one_laplace_answer_is_the_formulas() -> None:
     one = parse_spec("laplace", answers=1, expected_queries=1)
-    found = needed_epsilon(one, Setting(sensitivity_steps=2**20, grid=2.0**-20), 10.0)
+    found = needed_epsilon(one, SourceFacts(sensitivity_steps=2**20, grid=2.0**-20), 10.0)
     assert found == pytest.approx(math.log(1 / 0.05) / 10.0, rel=2 * TOLERANCE)
 
 
@@ -105,9 +105,9 @@ def test_an_error_that_is_no_positive_number_is_refused(alpha: float) -> None:
 
 def test_a_specification_without_any_plan_says_why() -> None:
     with pytest.raises(PlanError, match="open it on a table"):
-        needed_epsilon(parse_spec(**PMW), Setting(rows=1000), 10.0)
+        needed_epsilon(parse_spec(**PMW), SourceFacts(rows=1000), 10.0)
     with pytest.raises(PlanError, match="open it on a table"):
-        needed_rows(parse_spec(**PMW), Setting(), 0.1)
+        needed_rows(parse_spec(**PMW), SourceFacts(), 0.1)
 
 
 @pytest.mark.parametrize(("mechanism", "alpha"), [(ABOVE, 100.0), (NUMERIC, 150.0), (LAPLACE, 60.0)])
@@ -155,7 +155,7 @@ def test_the_rows_found_make_the_error_small_enough_and_slightly_fewer_do_not(
     def at(rows: int) -> float:
         if mechanism is RESPONSE:
             return error(parse_spec(**mechanism, expected_queries=rows), TABLE)
-        return error(parse_spec(**mechanism), Setting(universe=256, rows=rows)) / rows
+        return error(parse_spec(**mechanism), SourceFacts(universe=256, rows=rows)) / rows
 
     found = needed_rows(parse_spec(**mechanism), TABLE, fraction)
     assert at(found) <= fraction < at(math.floor(found / (1.0 + TOLERANCE) / SLACK))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
 from stream.privacy.composition.losses import answer_rate, answers_failure, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta
@@ -207,7 +207,7 @@ def test_the_charge_for_monotone_queries_covers_both_directions_at_every_number_
 @pytest.mark.parametrize("cutoff", [1, 20])
 def test_the_plan_is_the_one_sided_one_and_far_better_than_the_textbook(cutoff: int, numbers: Numbers) -> None:
     asked = parse_spec("numeric_sparse", cutoff=cutoff, numbers=numbers)
-    chosen = choose(asked, Setting(sensitivity_steps=FINE, grid=1.0 / FINE))
+    chosen = choose(asked, SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE))
     assert chosen.method == "one_sided"
     assert chosen.alpha < 0.3 * every(cutoff, 1000, numbers)["textbook"].alpha
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, layout_of, rates_of
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.noise import sampler
@@ -45,7 +45,7 @@ def planned(
         beta=beta,
         calibration=calibration,
     )
-    found = choose(asked, Setting(sensitivity_steps=steps, grid=1.0 / steps))
+    found = choose(asked, SourceFacts(sensitivity_steps=steps, grid=1.0 / steps))
     assert isinstance(found, SparseVectorCalibration)
     return found
 
@@ -292,9 +292,9 @@ def spec(number: int, **fields: Any) -> StreamSpec:
 
 
 def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() -> None:
-    setting = Setting(sensitivity_steps=FINE, grid=1.0 / FINE)
+    setting = SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE)
     assert {id(choose(spec(number), setting)) for number in range(10_000)} == {id(choose(spec(0), setting))}
 
 
 def test_a_stream_may_ask_for_the_textbook() -> None:
-    assert choose(spec(1, calibration="textbook"), Setting()).method == "textbook"
+    assert choose(spec(1, calibration="textbook"), SourceFacts()).method == "textbook"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import AnswersCalibration, EstimateCalibration
 from stream.privacy.accuracy.noise_laws import two_sided_reach
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import EPSILON_UNITS, PARTS, realised_cost, stream_cost, whole_left
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
@@ -28,7 +28,7 @@ from stream.privacy.planning.prices import (
 )
 from tests.builders import parse_spec
 
-TABLE = Setting(grid=1.0, neighbors="add-remove", disjoint=True)
+TABLE = SourceFacts(grid=1.0, neighbors="add-remove", disjoint=True)
 SIZES = (85, 2, 16, 5, 2)
 
 
@@ -41,7 +41,7 @@ def answers(count: int, queries: int = 1000, epsilon: float = 1.0, delta: float 
 
 @lru_cache
 def estimate(warm_start: int = 1) -> EstimateCalibration:
-    setting = Setting(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
+    setting = SourceFacts(neighbors="add-remove", universe=math.prod(SIZES), sizes=SIZES)
     found = choose(parse_spec("pmw", warm_start=warm_start, expected_queries=5000), setting)
     assert isinstance(found, EstimateCalibration)
     return found

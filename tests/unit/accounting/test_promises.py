@@ -26,7 +26,7 @@ from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import stream_commands
 from stream.formatting import bound, rows_counted
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.noise import NoiseKey
 from stream.privacy.planning.plans import choose
@@ -205,7 +205,7 @@ def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: 
         (parse_spec("noisy_max"), f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
         (parse_spec("noisy_max", people=True), "fewer candidates carry a smaller alpha"),
     ):
-        [promise] = promises(spec, choose(spec, Setting()), counted=rows_counted(bounded))
+        [promise] = promises(spec, choose(spec, SourceFacts()), counted=rows_counted(bounded))
         assert promise.remark == remark
     assert not rows_counted(plain)
 
@@ -241,7 +241,7 @@ def test_a_promise_that_a_constant_would_keep_is_marked(
     mechanism: dict[str, Any], rows: int | None, vacuous: bool
 ) -> None:
     spec = parse_spec(**mechanism)
-    chosen = choose(spec, Setting(universe=1000, rows=rows))
+    chosen = choose(spec, SourceFacts(universe=1000, rows=rows))
     assert chosen.vacuous == vacuous, chosen.alpha
     assert all((VACUOUS in str(one)) == vacuous for one in promises(spec, chosen))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from schemas import ReleaseCalibration
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.response_plans import (
     binomial_interval,
@@ -33,7 +33,7 @@ def plans(
     spec = parse_spec(
         "randomized_response", categories=named, epsilon=epsilon, delta=delta, expected_queries=events
     )
-    return {one.method: one for one in candidates(spec, Setting(contributions=contributions))}
+    return {one.method: one for one in candidates(spec, SourceFacts(contributions=contributions))}
 
 
 @given(
@@ -73,7 +73,7 @@ def test_composition_pays_where_a_person_sends_many_events() -> None:
 
 def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
     with pytest.raises(TypeError, match="laplace is not randomized response"):
-        candidates(parse_spec("laplace"), Setting())
+        candidates(parse_spec("laplace"), SourceFacts())
 
 
 @pytest.mark.parametrize(("events", "categories", "epsilon"), [(30, 2, 1.0), (30, 4, 3.0), (200, 3, 0.5)])

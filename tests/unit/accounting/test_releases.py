@@ -34,7 +34,7 @@ from stream.privacy.accuracy.release_accuracy import (
     projection_alpha,
     released_norm,
 )
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import losses
@@ -53,9 +53,9 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def plans(kind: str, setting: Setting | None = None, **fields: Any) -> dict[str, ReleaseCalibration]:
+def plans(kind: str, setting: SourceFacts | None = None, **fields: Any) -> dict[str, ReleaseCalibration]:
     spec = parse_spec(kind, **{**SIZES[kind], **fields})
-    return {one.method: one for one in candidates(spec, setting or Setting(universe=1000))}
+    return {one.method: one for one in candidates(spec, setting or SourceFacts(universe=1000))}
 
 
 def two_sided_law(rate: float, reach: int) -> Floats:
@@ -114,7 +114,7 @@ def lazy_like(rate: float, cells: int, beta: float) -> float:
 def test_every_cell_of_a_histogram_keeps_to_alpha_and_no_smaller_one_would_do(
     universe: int, epsilon: float
 ) -> None:
-    calibration = plans("histogram", Setting(universe=universe), epsilon=epsilon, beta=0.05)["basic"]
+    calibration = plans("histogram", SourceFacts(universe=universe), epsilon=epsilon, beta=0.05)["basic"]
 
     def failure(alpha: int) -> float:
         beyond = 2.0 * math.exp(-epsilon * (alpha + 1)) / (1.0 + math.exp(-epsilon))
@@ -240,8 +240,8 @@ def test_the_norms_bound_is_within_a_tenth_at_the_default_size_and_infinite_wher
 
 
 def test_a_projections_plan_knows_its_noise_alone_unless_the_number_of_rows_is_public() -> None:
-    private = plans("sparse_project", Setting(universe=1000))["basic"]
-    public = plans("sparse_project", Setting(universe=1000, neighbors="replace", rows=500))["basic"]
+    private = plans("sparse_project", SourceFacts(universe=1000))["basic"]
+    public = plans("sparse_project", SourceFacts(universe=1000, neighbors="replace", rows=500))["basic"]
     assert private.noise_only
     assert private.alpha == noise_alpha(private, 4)
     assert not public.noise_only
@@ -253,7 +253,7 @@ def test_a_projections_plan_knows_its_noise_alone_unless_the_number_of_rows_is_p
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
 def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(kind: str, neighbors: Any) -> None:
-    found = plans(kind, Setting(universe=1000, neighbors=neighbors), delta=1e-6)
+    found = plans(kind, SourceFacts(universe=1000, neighbors=neighbors), delta=1e-6)
     gaussian = found.pop("gaussian")
     assert set(found) == {"basic", "textbook"}
     moved = found["basic"].sensitivity_steps
@@ -280,7 +280,7 @@ def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(ki
 def test_a_histogram_has_whichever_noise_errs_less(
     delta: float, universe: int, neighbors: Any, method: str
 ) -> None:
-    setting = Setting(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
+    setting = SourceFacts(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
     assert choose(parse_spec("histogram", delta=delta), setting).method == method
 
 
@@ -331,12 +331,12 @@ def test_the_theorem_asks_for_more_projections_than_anybody_can_have() -> None:
 
 def test_a_histogram_too_large_for_memory_is_refused_with_the_remedy() -> None:
     with pytest.raises(PlanError, match=r"mechanism\.attributes.*lazy_histogram"):
-        plans("histogram", Setting(universe=MAX_UNIVERSE + 1))
-    assert plans("lazy_histogram", Setting(universe=1 << 80))
-    assert plans("sparse_project", Setting(universe=1 << 80))
+        plans("histogram", SourceFacts(universe=MAX_UNIVERSE + 1))
+    assert plans("lazy_histogram", SourceFacts(universe=1 << 80))
+    assert plans("sparse_project", SourceFacts(universe=1 << 80))
 
 
 @pytest.mark.parametrize("kind", sorted(SIZES))
 def test_a_release_needs_cells(kind: str) -> None:
     with pytest.raises(PlanError, match="table"):
-        plans(kind, Setting(universe=None))
+        plans(kind, SourceFacts(universe=None))

@@ -8,7 +8,7 @@ import pytest
 
 from schemas import RunningCountCalibration, StreamSpec
 from stream.privacy.accuracy.noise_laws import sum_tail, variance_of
-from stream.privacy.accuracy.source_facts import Movement, Setting
+from stream.privacy.accuracy.source_facts import Movement, SourceFacts
 from stream.privacy.composition.costs import Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import losses
@@ -25,8 +25,8 @@ from tests.builders import parse_spec
 spec = partial(parse_spec, "running_count")
 
 
-def plans(one: StreamSpec, setting: Setting | None = None) -> dict[str, RunningCountCalibration]:
-    found = candidates(one, setting or Setting())
+def plans(one: StreamSpec, setting: SourceFacts | None = None) -> dict[str, RunningCountCalibration]:
+    found = candidates(one, setting or SourceFacts())
     return {plan.method: plan for plan in found if isinstance(plan, RunningCountCalibration)}
 
 
@@ -36,7 +36,7 @@ def test_the_best_tree_errs_no_more_than_the_dyadic_one(steps: int) -> None:
     basic, textbook = found["basic"], found["textbook"]
     assert textbook.levels == steps.bit_length()
     assert basic.alpha <= answer_alpha(textbook, textbook.nodes)
-    assert choose(spec(steps=steps), Setting()) == basic
+    assert choose(spec(steps=steps), SourceFacts()) == basic
     for plan in found.values():
         assert plan.nodes == tree_of(plan).most
         assert plan.alpha >= answer_alpha(plan, plan.nodes)
@@ -50,7 +50,7 @@ def test_over_a_year_of_days_it_is_less_than_half() -> None:
 
 @pytest.mark.parametrize("method", ["basic", "textbook"])
 def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
-    plan = plans(spec(steps=50), Setting(universe=4))[method]
+    plan = plans(spec(steps=50), SourceFacts(universe=4))[method]
     rate, allowed = float(node_law(plan).rate), plan.beta / 200  # type: ignore[union-attr]
     for nodes in {len(tree_of(plan).nodes(windows)) for windows in range(1, 51)}:
         alpha = int(answer_alpha(plan, nodes))
@@ -59,7 +59,7 @@ def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
 
 def test_noise_is_as_wide_as_what_one_person_moves_of_all_levels() -> None:
     moved = Movement(each=5, together=10, spread=2, numbers=10)
-    plan = plans(spec(steps=50, epsilon=0.5), Setting(horizon=moved))["basic"]
+    plan = plans(spec(steps=50, epsilon=0.5), SourceFacts(horizon=moved))["basic"]
     assert 1 / node_law(plan).rate == plan.levels * 10 / Fraction(1, 2)  # type: ignore[union-attr]
 
 
@@ -74,7 +74,7 @@ def test_it_costs_epsilon_with_the_first_answer_and_nothing_more() -> None:
 
 def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
     moved = Movement(each=5, together=10, spread=2, numbers=10)
-    plan = plans(spec(steps=50, delta=1e-6), Setting(horizon=moved))["gaussian"]
+    plan = plans(spec(steps=50, delta=1e-6), SourceFacts(horizon=moved))["gaussian"]
     together, apart = losses(plan).gaussian_first
     assert together.precision == Fraction(plan.levels * 50) / Fraction(plan.deviation) ** 2
     assert together.count + apart.count == 10 * plan.levels
@@ -85,12 +85,12 @@ def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
 
 
 def test_with_much_of_delta_gaussian_noise_is_the_better() -> None:
-    assert choose(spec(steps=8760, delta=1e-3), Setting()).method == "gaussian"
-    assert choose(spec(steps=8760, delta=1e-12), Setting()).method == "basic"
+    assert choose(spec(steps=8760, delta=1e-3), SourceFacts()).method == "gaussian"
+    assert choose(spec(steps=8760, delta=1e-12), SourceFacts()).method == "basic"
 
 
 def test_it_promises_all_windows_and_groups_together() -> None:
-    plan = plans(spec(steps=365), Setting(universe=12))["basic"]
+    plan = plans(spec(steps=365), SourceFacts(universe=12))["basic"]
     [promise] = promises(spec(steps=365), plan)
     assert (promise.alpha, promise.over) == (plan.alpha, "over all 365 windows and 12 groups")
     assert plan.expected_queries == plan.cutoff == 365 * 12
@@ -106,18 +106,18 @@ def test_no_window_is_added_to_a_horizon() -> None:
 def test_noise_that_fits_no_integer_is_refused_and_what_to_change_told() -> None:
     moved = Movement(each=10**12, together=10**12, spread=1, numbers=1)
     with pytest.raises(PlanError, match="raise epsilon, or register a source with a smaller total"):
-        candidates(spec(steps=1000, epsilon=1e-3), Setting(horizon=moved))
+        candidates(spec(steps=1000, epsilon=1e-3), SourceFacts(horizon=moved))
 
 
 def test_the_epsilon_of_a_wanted_error_is_found() -> None:
-    needed = needed_epsilon(spec(steps=365), Setting(), 30.0)
-    assert choose(spec(steps=365, epsilon=needed), Setting()).alpha <= 30.0
-    assert choose(spec(steps=365, epsilon=0.97 * needed), Setting()).alpha > 30.0
+    needed = needed_epsilon(spec(steps=365), SourceFacts(), 30.0)
+    assert choose(spec(steps=365, epsilon=needed), SourceFacts()).alpha <= 30.0
+    assert choose(spec(steps=365, epsilon=0.97 * needed), SourceFacts()).alpha > 30.0
 
 
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])
 def test_compared_with_windows_that_are_each_noised_it_is_the_one_to_take(groups: int, windows: int) -> None:
-    setting = Setting(universe=groups, horizon=Movement(1, 1, 1, 1))
+    setting = SourceFacts(universe=groups, horizon=Movement(1, 1, 1, 1))
     first, second = compare(
         Wanted("running", windows, 1.0, None, 0.05, 0.0, setting, fields={}),
     )[:2]

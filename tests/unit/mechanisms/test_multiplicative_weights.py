@@ -19,7 +19,7 @@ from stream.privacy.mechanisms import multiplicative_weights
 from stream.privacy.mechanisms.maximum_entropy import exponentials
 from stream.privacy.mechanisms.multiplicative_weights import (
     HypothesisAnswer,
-    Strength,
+    TensorCorrection,
     TensorHypothesis,
     run,
 )
@@ -28,7 +28,7 @@ from stream.privacy.planning.hypothesis_plans import RESOLUTION, guaranteed_gap,
 Integers = npt.NDArray[np.int64]
 
 FULL = 1024
-STRENGTH = Strength(gap=5 * FULL, reach=3 * FULL)
+STRENGTH = TensorCorrection(gap=5 * FULL, reach=3 * FULL)
 SHAPE = (3, 2, 4)
 
 
@@ -205,14 +205,14 @@ def test_a_correction_of_any_strength_gains_as_much_as_one_of_the_least_error_by
 ) -> None:
     # The gain is η(g − η/8) at least, g the true error; all in units of the rows.
     truth = max(gap, shown - reach + part * 2 * reach)
-    moved = 4 * gap * Strength(gap, reach).times(shown)
+    moved = 4 * gap * TensorCorrection(gap, reach).times(shown)
     assert moved * (truth - moved / 8) >= 2 * gap**2 * (1 - 1e-9)
 
 
 def test_an_error_shown_clearly_is_corrected_as_such_and_a_doubtful_one_by_the_least_step() -> None:
-    strength = Strength(gap=10, reach=20)
+    strength = TensorCorrection(gap=10, reach=20)
     assert [strength.times(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
-    assert Strength().times(10**9) == 1
+    assert TensorCorrection().times(10**9) == 1
 
 
 @given(st.floats(0.01, 1.0), st.integers(2, 2**20))
@@ -341,7 +341,7 @@ def test_a_million_cells_stay_within_a_gibibyte() -> None:
         threshold=10**6,
         tops=0,
         cutoff=3,
-        strength=Strength(),
+        strength=TensorCorrection(),
     )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

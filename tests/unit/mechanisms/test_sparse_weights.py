@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stream.privacy.mechanisms.multiplicative_weights import Aim, Strength
+from stream.privacy.mechanisms.multiplicative_weights import SparseCorrection, TensorCorrection
 from stream.privacy.mechanisms.sparse_weights import CellQuestion, SparseHypothesis
 from stream.privacy.planning.hypothesis_plans import places
 
@@ -154,7 +154,7 @@ def test_an_aimed_correction_gains_as_much_as_the_bound_on_their_number_asks_for
     shown = round((share - before) * whole + noise * reach)
     assume(shown != 0 and (shown > 0) == (share > before))
     rate = 4.0 * gap
-    times = Aim(math.floor(gap * whole), reach + 1, whole, whole, rate).times(shown, estimate)
+    times = SparseCorrection(math.floor(gap * whole), reach + 1, whole, whole, rate).times(shown, estimate)
     step = math.copysign(times * rate, share - before)
     # The least that q with q(p̂) = before can gain: by convexity, that of a question of whole cells.
     gained = step * share - math.log1p(before * math.expm1(step))
@@ -168,13 +168,13 @@ def test_one_correction_brings_a_heavy_question_home_however_little_its_cells_ha
     before = int(hypothesis.estimates([question], ROWS)[0])
     assert before <= RESOLUTION  # one row at most
     truth = 3 * ROWS * RESOLUTION // 10
-    aim = Aim(100 * RESOLUTION, 4 * RESOLUTION, ROWS * RESOLUTION, ROWS * RESOLUTION, 0.004)
+    aim = SparseCorrection(100 * RESOLUTION, 4 * RESOLUTION, ROWS * RESOLUTION, ROWS * RESOLUTION, 0.004)
     hypothesis.update(question, up=True, times=aim.times(truth - before, before))
     after = int(hypothesis.estimates([question], ROWS)[0])
     assert abs(after - truth) <= 4 * RESOLUTION + 0.004 * truth
     hypothesis.update(question, up=False, times=aim.times(before - after, after))
     assert hypothesis.estimates([question], ROWS)[0] <= 0.01 * truth
-    strongest = Strength(100 * RESOLUTION, 4 * RESOLUTION).times(truth)
+    strongest = TensorCorrection(100 * RESOLUTION, 4 * RESOLUTION).times(truth)
     slower = SparseHypothesis(places(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
     slower.update(question, up=True, times=strongest)
     assert slower.estimates([question], ROWS)[0] < 0.1 * truth

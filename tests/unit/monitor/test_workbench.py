@@ -13,7 +13,7 @@ from stream.errors import Timeout
 from stream.monitor.api import forms
 from stream.monitor.api.problems import ProblemError
 from stream.monitor.api.question_routes import MAX_WAITING, Asker
-from stream.privacy.accuracy.source_facts import Setting
+from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import Against, curve
 from stream.questions import Result
 from tests.builders import stream
@@ -130,7 +130,7 @@ def curve_of_feed() -> list[float]:
 
     return [
         one.value
-        for one in curve(StreamSpec.model_validate(spec("s")), Setting(), Against.EPSILON, forms.CURVE_POINTS)
+        for one in curve(StreamSpec.model_validate(spec("s")), SourceFacts(), Against.EPSILON, forms.CURVE_POINTS)
     ]
 
 
