@@ -92,6 +92,8 @@ SUITES: Final[dict[str, str]] = {
     "tests/simulation/test_schedules.py": "simulation",
     "tests/simulation/test_state_lost.py": "simulation",
     "tests/unit/contract/test_asyncapi.py::test_asyncapi_s_own_parser_accepts": "release",
+    "tests/unit/data/test_objects.py": "stores",
+    "tests/unit/data/test_postgresql.py": "stores",
     "tests/unit/data/test_reading.py::test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone[b.csv.gz": "chaos",
     "tests/unit/data/test_reading.py::test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone[c.parquet": "chaos",
     "tests/unit/kernel/test_twins.py::test_a_kernel_of_another_source_is_not_used": "release",
