@@ -2,8 +2,10 @@
 
 PYTHON ?= python3
 ARGS ?=
-# Most tests on Kafka wait for it: two processes a core keep a core busy.
-JOBS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN) )))
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+# The commit suite computes, with one process more than cores. The full suites mostly wait for Kafka.
+test coverage: JOBS ?= $(shell echo $$(( 1 + $(CORES) )))
+test-full: JOBS ?= $(shell echo $$(( 2 * $(CORES) )))
 PARALLEL = --numprocesses $(JOBS) --dist loadfile
 
 VENV := .venv
