@@ -297,7 +297,7 @@ async def test_whoever_is_given_a_token_comes_in_and_whoever_is_revoked_does_not
     assert await web.status("/api/session", "operator") == 200
     assert await web.status("/api/session", "auditor") == 401
     log = monitor.log.read_text()
-    assert "token file unreadable; all tokens are refused" in log
+    assert "names file unreadable; all tokens are refused" in log
     assert not any(token in log for token in web.tokens.values())
 
 

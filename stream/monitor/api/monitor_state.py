@@ -53,7 +53,7 @@ class Requester(Protocol):
 
 @dataclass
 class Monitor:
-    """The context of all handlers. ``names`` returns the token file or raises TokenError."""
+    """The context of all handlers. ``names`` returns the names file or raises TokenError."""
 
     tables: Tables
     names: Callable[[], TokenFile]
@@ -78,7 +78,7 @@ class Monitor:
     _complete: bool = False
 
     def bearer(self, text: str) -> Bearer | None:
-        """Return the user of a token; TokenError if the token file is unreadable."""
+        """Return the user of a token; TokenError if the names file is unreadable."""
         return self.names().bearer(text, self.clock())
 
     def still_knows(self, bearer: Bearer) -> bool:

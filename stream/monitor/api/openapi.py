@@ -26,7 +26,7 @@ _PROBLEMS = {
     "413": "The body is too large",
     "415": "The body is not JSON, or has a Content-Encoding",
     "429": "Too many requests",
-    "503": "Unavailable: the token file cannot be read, or Kafka does not answer; send a change again with the same id",
+    "503": "Unavailable: the names file cannot be read, or Kafka does not answer; send a change again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
 _PLAIN: tuple[tuple[str, str, str, tuple[type[View], ...]], ...] = (

@@ -214,7 +214,7 @@ def _guard(monitor: Monitor) -> Any:
         if bearer is not None:
             request[_BEARER] = bearer
         elif unreadable and not public:
-            raise ProblemError(503, "unavailable", "the token file cannot be read; see the monitor's log")
+            raise ProblemError(503, "unavailable", "the names file cannot be read; see the monitor's log")
         elif not public:
             raise ProblemError(
                 401,

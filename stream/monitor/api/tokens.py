@@ -1,4 +1,4 @@
-"""The token file: users' names, roles and tokens; only digests of tokens are stored.
+"""The names file: users' names, roles and tokens; only digests of tokens are stored.
 
 A token is ``sotto_ID_SECRET``: its public id, and 256 random bits of the operating system.
 A single SHA-256 protects 256 random bits; slow or salted hashes are for secrets that people choose.
@@ -40,7 +40,7 @@ Seconds = Annotated[int, Field(ge=0)]
 
 
 class TokenError(RuntimeError):
-    """A token or the token file is invalid; the message never shows a token."""
+    """A token or the names file is invalid; the message never shows a token."""
 
 
 class Bearer(NamedTuple):
@@ -87,7 +87,7 @@ class Token(BaseModel):
 
 
 class TokenFile(BaseModel):
-    """The token file: every token with its name and role. A name has one role at a time."""
+    """The names file: every token with its name and role. A name has one role at a time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -179,7 +179,7 @@ _Made = TypeVar("_Made")
 
 
 class NamesFile:
-    """Reads the token file; each call checks the file for changes and returns its content."""
+    """Reads the names file; each call checks the file for changes and returns its content."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -190,7 +190,7 @@ class NamesFile:
         self._trouble = ""
 
     def __call__(self) -> TokenFile:
-        """Return the token file; TokenError if it is unreadable."""
+        """Return the names file; TokenError if it is unreadable."""
         now, stamp = self._clock(), _stamp(self._path)
         patience = RETRY_SECONDS if self._names is None else REREAD_SECONDS
         if stamp != self._stamp or now - self._read_at >= patience:
@@ -204,17 +204,17 @@ class NamesFile:
         try:
             self._names = read_names(self._path)
             if self._trouble:
-                log.info("token file readable again")
+                log.info("names file readable again")
             self._trouble = ""
         except (SecretFileError, TokenError) as error:
             self._names = None
             if str(error) != self._trouble:
-                log.error("token file unreadable; all tokens are refused", detail=str(error))  # noqa: TRY400
+                log.error("names file unreadable; all tokens are refused", detail=str(error))  # noqa: TRY400
             self._trouble = str(error)
 
 
 def read_names(path: Path) -> TokenFile:
-    """Read a token file; SecretFileError unless only its owner can read it."""
+    """Read a names file; SecretFileError unless only its owner can read it."""
     text = read_secret(path)
     try:
         names = TokenFile.model_validate_json(text)
@@ -222,7 +222,7 @@ def read_names(path: Path) -> TokenFile:
     except ValidationError as error:
         places = sorted({".".join(map(str, detail["loc"])) or "document" for detail in error.errors()})[:5]
         raise TokenError(
-            f"{path} is not a token file, see {', '.join(places)}; 'sotto token create' makes one"
+            f"{path} is not a names file, see {', '.join(places)}; 'sotto token create' makes one"
         ) from None
     if is_repeated:
         raise TokenError(f"{path} gives a field twice; restore the file that 'sotto token' wrote")

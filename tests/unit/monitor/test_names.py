@@ -150,8 +150,8 @@ def test_while_the_file_cannot_be_read_nobody_is_let_in_and_afterwards_they_are(
         path.chmod(0o600)
 
     mended = lambda: written(whole)  # noqa: E731
-    spoil_and_mend(lambda: written(whole[:-20]), mended, "is not a token file")
-    spoil_and_mend(lambda: written(b""), mended, "is not a token file")
+    spoil_and_mend(lambda: written(whole[:-20]), mended, "is not a names file")
+    spoil_and_mend(lambda: written(b""), mended, "is not a names file")
     spoil_and_mend(lambda: written(whole.replace(b'"version"', b'"tokens":[],"version"')), mended, "twice")
     spoil_and_mend(path.unlink, mended, "cannot read")
     spoil_and_mend(lambda: path.chmod(0o644), lambda: path.chmod(0o600), "chmod 600")
@@ -216,7 +216,7 @@ def test_a_file_that_says_something_else_lets_nobody_in_and_is_not_quoted(tmp_pa
     document = json.loads(path.read_text())
     document["tokens"] = [change(one) for one in document["tokens"]]
     path.write_text(json.dumps(document))
-    with pytest.raises(TokenError, match="is not a token file, see tokens") as caught:
+    with pytest.raises(TokenError, match="is not a names file, see tokens") as caught:
         read_names(path)
     assert document["tokens"][0]["digest"] not in str(caught.value)
 
