@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.installation import FOLDER, Installation
 from benchmarks.java_programs import java_classpath
 from benchmarks.programs import Program, service
-from stream.kafka.broker.java_runtime import java
+from stream.kafka.broker.programs import java
 
 SOTTO = "Sotto"
 KAFKA_STREAMS = "Kafka Streams"

@@ -10,7 +10,8 @@ from pathlib import Path
 from jgo.parse import Coordinate
 
 from stream.kafka.broker.broker_process import BrokerError, file_lock
-from stream.kafka.broker.java_runtime import (
+from stream.kafka.broker.kafka_files import require_own
+from stream.kafka.broker.programs import (
     PARALLEL_DOWNLOADS,
     PREPARE_LOCK_SECONDS,
     download,
@@ -19,7 +20,6 @@ from stream.kafka.broker.java_runtime import (
     prepare,
     system_certificates,
 )
-from stream.kafka.broker.kafka_files import require_own
 
 
 def java_classpath(*coordinates: str) -> str:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
         Unreachable,
     )
     from stream.privacy.noise import NoiseKeyError
+    from stream.processing.dead_letters import DeadLetter
     from stream.questions import Result, Results
     from stream.questions.alert_states import Notice
-    from stream.questions.dead_letter_records import DeadLetter
     from stream.settings import Settings
     from stream.sql import StatementError, Table
     from stream.testing import Driver, NotReproducibleError
@@ -82,7 +82,7 @@ _HOMES: Final = {
     "stream.privacy.noise": "NoiseKeyError",
     "stream.questions": "Result Results",
     "stream.questions.alert_states": "Notice",
-    "stream.questions.dead_letter_records": "DeadLetter",
+    "stream.processing.dead_letters": "DeadLetter",
     "stream.settings": "Settings",
     "stream.sql": "StatementError Table",
     "stream.testing": "Driver NotReproducibleError",

@@ -21,7 +21,7 @@ import schemas
 from schemas import Mechanism, Source, StreamSpec
 from stream.cli.app import app as command_line
 from stream.dev.audit import cases_of
-from stream.dev.contract.contract_events import CHANNELS, EVENTS
+from stream.dev.contract_events import CHANNELS, EVENTS
 from stream.privacy.noise import keys
 from stream.settings import Settings, variable
 

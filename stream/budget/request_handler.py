@@ -27,8 +27,15 @@ from schemas import (
     named_from,
     subject_of,
 )
-from stream.budget.account_periods import AccountPeriods, period_meaning, require_whole_life
-from stream.budget.openings import ControlPublisher, definition_digest, plan_for, require_reach
+from stream.budget.openings import (
+    AccountPeriods,
+    ControlPublisher,
+    definition_digest,
+    period_meaning,
+    plan_for,
+    require_reach,
+    require_whole_life,
+)
 from stream.budget.receipts import Receipts, Write, receipt_key, request_digest
 from stream.budget.standing_streams import complete_spec, promised_windows, require_bounded_past, require_declared
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError

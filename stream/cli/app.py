@@ -175,21 +175,21 @@ COMMANDS: Final = {
         "stream.cli.run.demo_command:demo",
         "Run a job on real data and check every claim; exit status 0 only if all hold.",
     ),
-    "key": LazyCommand("stream.cli.run.key_commands:key_app", "Noise keys."),
+    "key": LazyCommand("stream.cli.run.setup_commands:key_app", "Noise keys."),
     "token": LazyCommand(
-        "stream.cli.run.token_commands:app", "The monitor's access tokens: names with their roles."
+        "stream.cli.run.monitor_commands:token_app", "The monitor's access tokens: names with their roles."
     ),
     "broker": LazyCommand("stream.cli.run.broker_command:app", "A local Apache Kafka for development."),
     "topics": LazyCommand(
-        "stream.cli.run.topics_command:app", "The topics of an installation and their access control lists."
+        "stream.cli.run.setup_commands:topics_app", "The topics of an installation and their access control lists."
     ),
     "events": LazyCommand("stream.cli.manage.event_commands:app", "People's events, for live topics."),
-    "source": LazyCommand("stream.cli.manage.source_commands:app", "Sources and their budgets."),
+    "source": LazyCommand("stream.cli.manage.budget_commands:app", "Sources and their budgets."),
     "population": LazyCommand(
-        "stream.cli.manage.population_commands:app", "Populations: people who are in several sources."
+        "stream.cli.manage.budget_commands:population_app", "Populations: people who are in several sources."
     ),
     "allot": LazyCommand(
-        "stream.cli.manage.population_commands:allot",
+        "stream.cli.manage.budget_commands:allot",
         "Allot a part of a budget to an analyst or a team, or change an allotment.",
     ),
     "stream": LazyCommand("stream.cli.manage.stream_commands:app", "Streams: a mechanism over a source."),
@@ -198,7 +198,7 @@ COMMANDS: Final = {
         "The ledger's audit trail, whether the ledger follows from it, and backups.",
     ),
     "contract": LazyCommand(
-        "stream.cli.run.key_commands:contract_app",
+        "stream.cli.run.setup_commands:contract_app",
         "The published contract: JSON Schemas and the AsyncAPI document.",
     ),
 }
@@ -207,7 +207,7 @@ COMMANDS: Final = {
 _EXPECTED: Final = (
     "stream.errors:SottoError",
     "stream.privacy.planning.plans:PlanError",
-    "stream.dev.backup.backup_file:BackupError",
+    "stream.dev.backup_file:BackupError",
     "stream.cli.output:CommandError",
     "stream.cli.app:OutputError",
     "stream.tables:DataError",
@@ -220,7 +220,7 @@ _EXPECTED: Final = (
     "stream.engine.supervision:MembershipLostError",
     "stream.engine.supervision:StalledError",
     "stream.tracing:TracingError",
-    "stream.dev.contract.contract_files:ContractError",
+    "stream.dev.contract_files:ContractError",
     "schemas.wire:MalformedEventError",
     "stream.dev.simulation:SimulationError",
     "builtins:TimeoutError",

@@ -1,4 +1,8 @@
-"""Delivers answers: one consumer reads all answers and resolves the pending questions."""
+"""Delivers answers: resolves the pending questions, and yields the notices of ``watch``.
+
+One consumer reads the answers to all pending questions. A watch has a separate consumer, and reads
+the ledger for ends of streams.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,14 @@ from aiokafka.errors import KafkaError
 from schemas import Query, Source
 from stream.client.client_calls import new_id
 from stream.client.kafka_connection import Connection, translation
+from stream.client.ledger_reader import Openings
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout, Unreachable
 from stream.processing.dead_letters import address_of
 from stream.questions import Question, Result, Results
+from stream.questions.alert_states import Notice
 from stream.questions.question_forms import as_query
+from stream.questions.stream_watch import Watch
 
 
 @dataclass(frozen=True)
@@ -229,3 +236,43 @@ async def _asynchronously(questions: Iterable[Question] | AsyncIterable[Question
     else:
         for question in questions:
             yield question
+
+
+LEDGER_SECONDS: Final = 2.0
+"""Seconds between two reads of the ledger for new and ended streams."""
+
+
+async def notices(connection: Connection, watch: Watch, *, from_beginning: bool) -> AsyncGenerator[Notice, None]:
+    """Yield the notices of watched streams without end, for each stream in order of its answers.
+
+    With ``from_beginning``, ends of streams come after all answers that are present at the start.
+    """
+    consumer = await connection.answers_reader(from_beginning=from_beginning)
+    openings = Openings(connection, watch.wants)
+    try:
+        behind = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
+        caught_up = not from_beginning
+        for notice in watch.begin(await openings.read(), openings.sources.keys(), from_beginning=from_beginning):
+            yield notice
+        looked = time.monotonic()
+        while True:
+            fetched = await consumer.getmany(timeout_ms=500, max_records=connection.settings.batch_events)
+            for records in fetched.values():
+                for record in filter(watch.may_matter, readable(records)):
+                    opening = await openings.of(record.key.decode(errors="replace"))
+                    for notice in (
+                        watch.notices_of(record, opening, openings.sources.get(opening.source, ""))
+                        if opening is not None
+                        else ()
+                    ):
+                        yield notice
+            behind = {one: end for one, end in behind.items() if await consumer.position(one) < end}
+            if behind:
+                continue
+            if not caught_up or time.monotonic() - looked >= LEDGER_SECONDS:
+                news = await openings.read()
+                for notice in watch.ended(news if caught_up else openings.known()):
+                    yield notice
+                caught_up, looked = True, time.monotonic()
+    finally:
+        await asyncio.gather(consumer.stop(), openings.stop())

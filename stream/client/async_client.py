@@ -23,11 +23,10 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_PREFIX, request_digest
-from stream.client.answer_reader import Listener, Pending, PendingResults
+from stream.client.answer_reader import Listener, Pending, PendingResults, notices
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import Connection, translated
 from stream.client.ledger_reader import KnownSources, read_topic
-from stream.client.stream_watcher import notices
 from stream.engine.restore import readable
 from stream.errors import Invalid, Timeout
 from stream.processing.protocol import Headers

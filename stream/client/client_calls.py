@@ -49,10 +49,10 @@ from stream.budget.receipts import trail_codec
 from stream.errors import Invalid, Refused, Unknown
 from stream.formatting import did_you_mean
 from stream.privacy.composition.costs import shown_grant
+from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
-from stream.questions.dead_letter_records import DeadLetter, read_dead_letter
 from stream.questions.live_events import live_source
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,

@@ -1,11 +1,11 @@
-"""Reads whole topics, and looks up the source of a stream in the ledger."""
+"""Reads whole topics, and finds sources and openings of streams in the ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Any, Final
 
 from aiokafka import ConsumerRecord, TopicPartition
 
@@ -13,8 +13,9 @@ from schemas import MAX_RECORD_BYTES, LedgerRecord, Source, SourceRecord
 from schemas.wire import Codec
 from stream.budget.receipts import RECEIPT_PREFIX
 from stream.client.kafka_connection import Connection, translated
-from stream.engine.restore import TopicWentBackError, read_to_end
+from stream.engine.restore import TopicWentBackError, read_to_end, reader, require_visible
 from stream.errors import Forbidden, SottoError
+from stream.questions.stream_watch import StreamOpening, counted_of, is_news, opening_of, source_of
 
 _ledger: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
 
@@ -141,3 +142,72 @@ class KnownSources:
         elif kind == b"grant":
             source, _, stream = rest.partition(b"|")
             self._source_of[stream.decode()] = source.decode()
+
+
+class Openings:
+    """Reads the openings of ``wanted`` streams from the ledger; call ``stop`` at the end."""
+
+    def __init__(self, connection: Connection, wanted: Callable[[str, str], bool]) -> None:
+        self.sources: dict[str, str] = {}
+        """The contribution bound of each source in words, as of the last ``read``."""
+        self._connection = connection
+        self._wanted = wanted
+        self._found: dict[str, StreamOpening] = {}
+        self._others: set[str] = set()
+        self._read_to: int | None = None
+        self._reading = asyncio.Lock()
+        self._consumer: Any = None
+
+    async def of(self, stream: str) -> StreamOpening | None:
+        """Return the opening of a stream that has answered; None if the stream is not wanted."""
+        if stream not in self._found and stream not in self._others:
+            await self.read()
+            if stream not in self._found:
+                # Each stream that has answered is in the ledger; if it is not found, it is not wanted.
+                self._others.add(stream)
+        return self._found.get(stream)
+
+    async def read(self) -> list[StreamOpening]:
+        """Read the ledger's new records; return the openings that are new or changed."""
+        async with self._reading:
+            consumer = await self._start()
+            try:
+                return await self._read_new(consumer)
+            except TopicWentBackError:
+                self._read_to = None
+                return await self._read_new(consumer)
+
+    def known(self) -> list[StreamOpening]:
+        """Return all openings, as of the last ``read``."""
+        return list(self._found.values())
+
+    async def stop(self) -> None:
+        """Stop the consumer."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
+
+    async def _start(self) -> Any:
+        if self._consumer is None:
+            consumer = reader(self._connection.settings)
+            try:
+                await consumer.start()
+                await require_visible(consumer, self._connection.topics.ledger)
+            except BaseException:
+                await consumer.stop()
+                raise
+            self._consumer = consumer
+        return self._consumer
+
+    async def _read_new(self, consumer: Any) -> list[StreamOpening]:
+        changed: dict[str, StreamOpening] = {}
+        ledger = TopicPartition(self._connection.topics.ledger, 0)
+        async for records in read_to_end(consumer, ledger, self._connection.settings.batch_events, self._read_to):
+            for record in records:
+                if (source := source_of(record.key)) is not None:
+                    self.sources[source] = counted_of(record.value)
+                opening = opening_of(record.key, record.value, record.timestamp, self._wanted)
+                if opening is not None and is_news(self._found, opening):
+                    changed[opening.stream] = opening
+        self._read_to = await consumer.position(ledger)
+        return list(changed.values())

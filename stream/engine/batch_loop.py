@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
 
+from stream.engine.health import InputPlace, PartitionHealth, TaskStep
 from stream.engine.restore import readable, report_unread
 from stream.engine.session import Equipment, PartitionSession
-from stream.engine.task_status import InputPlace, PartitionHealth, TaskStep
 from stream.kafka.client.adapter import Fetched
 from stream.log import get_logger
 from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, TableMissedError

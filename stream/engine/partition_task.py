@@ -15,10 +15,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
 from stream.engine.batch_loop import BatchLoop, InputWentBackError, ProcessingError
-from stream.engine.input_positions import InputRecreatedError, StateLostError, consume_exception
+from stream.engine.health import PartitionHealth, TaskStep
+from stream.engine.partition_input import InputRecreatedError, StateLostError, consume_exception
 from stream.engine.restore import TopicWentBackError, UnreadableChangelogError
 from stream.engine.session import Equipment, PartitionSession, SessionOpener
-from stream.engine.task_status import PartitionHealth, TaskStep
 from stream.kafka.client.adapter import Fetched
 from stream.kafka.client.availability import Stopped, stopped_within
 from stream.kafka.client.client_patches import RefusedTimeError

@@ -13,11 +13,9 @@ from typing import Final, Literal
 from aiokafka import TopicPartition
 
 from schemas import PartitionStatus
-from stream.engine.health import Metrics, ServiceName
-from stream.engine.input_positions import Extent, GroupOffsets, TopicIds, next_offset
-from stream.engine.prefetch import Prefetch
+from stream.engine.health import Metrics, ServiceName, TaskStep
+from stream.engine.partition_input import Extent, GroupOffsets, Prefetch, TopicIds, next_offset
 from stream.engine.restore import read_to_end, reader
-from stream.engine.task_status import TaskStep
 from stream.engine.writer import OutputBuffer, Stamps, Writer
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.availability import unless_stopped

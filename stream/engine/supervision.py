@@ -9,10 +9,9 @@ from typing import Final, NoReturn
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
-from stream.engine.health import EngineHealth, ServiceHealth, ServiceName
+from stream.engine.health import ON_KAFKA, EngineHealth, ServiceHealth, ServiceName
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import EngineRole
-from stream.engine.task_status import ON_KAFKA
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.client_patches import refused_session
 from stream.kafka.client.security import connection

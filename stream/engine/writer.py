@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
 from aiokafka.record.util import calc_crc32c, encode_varint
 
-from stream.engine.input_positions import GroupOffsets
+from stream.engine.partition_input import GroupOffsets
 from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
 from stream.kafka.client.client_patches import refused_transaction

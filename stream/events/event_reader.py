@@ -1,19 +1,21 @@
 """Reads batches of events as columns of people, times and attribute codes.
 
-Each event is read independently of the others in its batch and of the batch boundaries.
+Each event is read independently of the others in its batch and of the batch boundaries. Writers
+check events with the same rules (``EventCheck``) before they write them to a live topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Categories, EventsSource
+from schemas import Categories, EventsSource, GrantRecord, moment_ms, span_ms
 from schemas.json_limits import nesting_of
+from schemas.windows import NO_MOMENT
 from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
 from stream.events.event_fields import (
     EMPTY,
@@ -27,15 +29,17 @@ from stream.events.event_fields import (
     Codes,
     FieldCodes,
     Flaw,
+    before_all,
     moments_of,
     no_number,
     number_of,
+    time_flaw,
     unit_of,
     unknown_category,
 )
 from stream.kernel import Spans, spans_of
 
-__all__ = ["EventReader", "Events", "Flaw"]
+__all__ = ["EventCheck", "EventReader", "Events", "Flaw"]
 
 _PERSON: Final = 0
 _TIME: Final = 1
@@ -238,3 +242,44 @@ def _listed(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
     if not isinstance(values, Spans):
         return values
     return [None if size < 0 else text for text, size in zip(values, values.size.tolist(), strict=True)]
+
+
+class EventCheck:
+    """Checks events against their source, the first windows of its streams, and the clock.
+
+    A feed may still refuse an event that passes: its clock may differ, or a stream may be new.
+    """
+
+    def __init__(self, source: EventsSource, grants: Iterable[GrantRecord]) -> None:
+        self._ahead = span_ms(source.ahead)
+        self._reader = EventReader(source, 1)
+        self._first = min(map(_first_window, grants), default=NO_MOMENT)
+
+    def check(
+        self, events: Sequence[bytes], now: int | None, *, in_order: bool = False
+    ) -> tuple[list[int], dict[int, Flaw]]:
+        """Return each event's time (``NO_MOMENT`` if refused), and the flaws by position.
+
+        ``now`` is the time of the broker's clock in Unix milliseconds. With ``in_order``, the clock
+        is at each event's own time, because marks will be written between the events.
+        """
+        read = self._reader.read(events)
+        times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)
+        is_before = before_all(times, first, times if in_order else np.full(len(times), NO_MOMENT, dtype=np.int64))
+        is_ahead = times > (np.iinfo(np.int64).max if now is None else now + self._ahead)
+        moments, flaws = [NO_MOMENT] * len(events), dict(read.flaws)
+        for place, time, ahead, before in zip(
+            read.places.tolist(), times.tolist(), is_ahead.tolist(), is_before.tolist(), strict=True
+        ):
+            if ahead or before:
+                flaws[place] = time_flaw(time, is_ahead=ahead)
+            else:
+                moments[place] = time
+        return moments, flaws
+
+
+def _first_window(grant: GrantRecord) -> int:
+    standing = grant.spec.standing
+    if standing is None or standing.begins is None:
+        return NO_MOMENT
+    return standing.window.first_from(moment_ms(standing.begins))

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.wire import UNREADABLE
-from stream.feeds.person_counts import Counting, PersonCounts, Words, packed, packed_bytes, unpacked
-from stream.feeds.tally import Tally, Touched
+from stream.feeds.tally import Counting, PersonCounts, Tally, Touched, Words, packed, packed_bytes, unpacked
 from stream.feeds.window_forms import Form
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 

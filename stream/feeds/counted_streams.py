@@ -14,8 +14,7 @@ from schemas.windows import END_MS, moment_ms, span_ms
 from stream.feeds.event_clock import NOT_BEGUN
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.intake import FirstWindows
-from stream.feeds.person_counts import Counting
-from stream.feeds.tally import NO_END, Shape, Tally
+from stream.feeds.tally import NO_END, Counting, Shape, Tally
 from stream.feeds.window_forms import Counted, Form
 from stream.processing.control_order import asked_span
 from stream.tables import PredicateParser

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from schemas.sources import Domain
-from stream.feeds.person_counts import Counting, PersonCounts, Words
-from stream.feeds.tally import NO_END, EventBatch, OpenWindow, Shape, Tally, Touched
+from stream.feeds.tally import NO_END, Counting, EventBatch, OpenWindow, PersonCounts, Shape, Tally, Touched, Words
 from stream.kernel import Bounded, Column
 
 COLUMNS: Final = 64

@@ -1,34 +1,56 @@
-"""Runs the monitor's parts in one process: topic reader, web server and periodic checks."""
+"""Runs the monitor's parts in one process: topic reader, web server and periodic checks.
+
+The checks query the services' consumer groups (``GroupWatch``) and compare the topics with their
+layout (``TopicWatch``).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.errors import KafkaError
 
 from stream import tracing
 from stream.client.async_client import AsyncClient
-from stream.engine.health import require_free
+from stream.engine.health import ServiceName, require_free
+from stream.engine.restore import reader
 from stream.kafka.client.availability import Stopped, patiently
+from stream.kafka.client.client_patches import group_members
+from stream.kafka.client.security import admin_client
 from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import look_up
+from stream.kafka.topics.creation import Inspection, inspect_topics, look_up
+from stream.kafka.topics.layouts import Difference, TopicsError, budget_group, merging_group, worker_group
 from stream.log import get_logger
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import HISTORY_SPACING, Monitor, MonitorEndedError
 from stream.monitor.api.question_routes import Asker, OnDemandClient
 from stream.monitor.api.server import add_api
+from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.api.tokens import TokenFile
-from stream.monitor.state.consumer_groups import GroupWatch
+from stream.monitor.state.entries import Series
 from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_metrics import TopicWatch
 from stream.monitor.state.monitor_tables import Tables
 from stream.monitor.state.topic_reader import AlertReader, Reader
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
 
 CONTACT_SECONDS = 15.0
 """Seconds without contact to Kafka after which the monitor is not ready."""
+GROUPS_SECONDS = 2.0
+"""Seconds between two queries of the groups."""
+THROUGHPUT_SECONDS = 60
+METADATA_MS = 60_000
+"""Longest age of topic metadata in milliseconds: partitions may be added."""
+TOPICS_SECONDS: Final = 60.0
+"""Seconds between two checks of the topics."""
 
 log = get_logger("monitor")
 
@@ -105,3 +127,172 @@ async def _remember(monitor: Monitor) -> None:
         if monitor.readiness().ready:
             monitor.remember()
         await asyncio.sleep(HISTORY_SPACING)
+
+
+@dataclass(frozen=True)
+class _Group:
+    role: ServiceName
+    name: str
+    inputs: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True)
+class _Member:
+    name: str
+    host: str
+    partitions: frozenset[int]
+
+
+class GroupWatch:
+    """Queries the services' consumer groups periodically and passes each result to ``show``."""
+
+    def __init__(
+        self, settings: Settings, topics: Topics, tables: Tables, show: Callable[[WorkersView], None]
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._tables = tables
+        self._show = show
+        self._groups = (
+            _Group("worker", worker_group(settings), (topics.queries,), topics.partitions),
+            _Group("feed", merging_group(settings), (topics.partials,), topics.partitions),
+            _Group("budget", budget_group(settings), (topics.requests, topics.charges), LEDGER_PARTITIONS),
+        )
+        self._throughput: dict[tuple[str, int], Series] = {}
+        self.seen: float | None = None
+        """Time of Kafka's last answer, on the monotonic clock."""
+
+    async def run(self) -> None:
+        """Query until cancelled; retry after errors."""
+        while True:
+            try:
+                await self._watch()
+            except (KafkaError, OSError) as error:
+                log.warning("cannot query the consumer groups", error=type(error).__name__)
+            await asyncio.sleep(GROUPS_SECONDS)
+
+    async def _watch(self) -> None:
+        async with (
+            admin_client(self._settings) as admin,
+            reader(self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS) as ends,
+        ):
+            while True:
+                self._show(await self._look(admin, ends))
+                self.seen = time.monotonic()
+                await asyncio.sleep(GROUPS_SECONDS)
+
+    async def _look(self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer) -> WorkersView:
+        partitions: list[PartitionRow] = []
+        members: list[MemberRow] = []
+        for group in self._groups:
+            present = await _members(admin, group)
+            rows = await self._rows(admin, ends, group, present)
+            if group.role == "feed" and not present and not any(row.end for row in rows):
+                continue  # this installation has no feed
+            partitions += rows
+            for member in present:
+                own = [row for row in rows if row.partition in member.partitions]
+                said = self._tables.members.get(member.name)
+                members.append(
+                    MemberRow(
+                        member=member.name,
+                        role=group.role,
+                        host=member.host,
+                        partitions=sorted(member.partitions),
+                        lag=sum(row.lag for row in own),
+                        events_per_second=sum(row.events_per_second for row in own),
+                        version=said and said.record.version,
+                        started=said and said.record.started,
+                        memory=said and said.record.memory,
+                        heard=said and said.heard,
+                    )
+                )
+        return WorkersView(time=time.time(), members=members, partitions=partitions)
+
+    async def _rows(
+        self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
+    ) -> list[PartitionRow]:
+        committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
+        # Only partitions that the client's metadata has: it would wait for others until a timeout.
+        counts = {
+            topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
+        }
+        sources = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
+        beginning: dict[TopicPartition, int] = await ends.beginning_offsets(sources)
+        end: dict[TopicPartition, int] = await ends.end_offsets(sources)
+        rows = []
+        for number in range(max(counts.values())):
+            inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
+            positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
+            lags = [
+                self._behind(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
+            ]
+            rows.append(
+                PartitionRow(
+                    role=group.role,
+                    partition=number,
+                    member=next((member.name for member in present if number in member.partitions), None),
+                    position=positions[0] if inputs[0] in committed else None,
+                    end=end[inputs[0]],
+                    lag=sum(lags),
+                    events_per_second=self._rate(group.role, number, sum(positions)),
+                    restore=self._tables.restores.get((group.role, number)),
+                )
+            )
+        return rows
+
+    def _behind(self, source: TopicPartition, offsets: int) -> int:
+        """Return the lag; a few offsets of charges are transaction markers of workers, not events."""
+        if source.topic == self._topics.charges and offsets <= self._topics.partitions:
+            return 0
+        return max(offsets, 0)
+
+    def _rate(self, role: ServiceName, partition: int, position: int) -> float:
+        now = time.time()
+        series = self._throughput.setdefault((role, partition), Series(width=2, spacing=GROUPS_SECONDS, limit=32))
+        series.add((now, position))
+        before = series.at(now - THROUGHPUT_SECONDS)
+        if before is None or now <= before[0]:
+            return 0.0
+        return max(position - before[1], 0.0) / (now - before[0])
+
+
+async def _members(admin: AIOKafkaAdminClient, group: _Group) -> list[_Member]:
+    """Return a group's members; during a rebalance they have no partitions."""
+    members = []
+    for member in await group_members(admin, group.name):
+        encoded = member.assignment
+        assigned = ConsumerProtocolMemberAssignment.decode(encoded).partitions() if encoded else []
+        numbers = frozenset(one.partition for one in assigned if one.topic == group.inputs[0])
+        members.append(_Member(member.client_id, member.host.removeprefix("/"), numbers))
+    return sorted(members, key=lambda member: member.name)
+
+
+class TopicWatch:
+    """Compares all topics with their layout periodically and passes each result to ``show``."""
+
+    def __init__(self, settings: Settings, show: Callable[[Inspection], None]) -> None:
+        self._settings = settings
+        self._show = show
+        self._told: set[Difference] = set()
+
+    async def run(self) -> NoReturn:
+        """Check until cancelled; retry after errors."""
+        while True:
+            try:
+                self.add_inspection(await inspect_topics(self._settings))
+            except (KafkaError, TopicsError, OSError, TimeoutError) as error:
+                reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
+                log.warning("cannot inspect the topics", reason=reason)
+            await asyncio.sleep(TOPICS_SECONDS)
+
+    def add_inspection(self, found: Inspection) -> None:
+        """Show an inspection and log new differences."""
+        for one in found.differences:
+            if one not in self._told:
+                log.warning(
+                    "topic differs", topic=one.topic, setting=one.setting, actual=one.actual, wanted=one.wanted
+                )
+        self._told = set(found.differences)
+        self._show(found)

@@ -1,4 +1,7 @@
-"""Rejections with their reasons, unreadable records, and dead letters."""
+"""Rejections with their reasons, unreadable records, and dead letters as written and as read.
+
+Dead letters are as private as the refused events.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from blake3 import blake3
 from schemas import Calibration, RejectedHeaders
 from schemas.json_limits import STRING
 from schemas.wire import UNREADABLE
+from stream.errors import SottoError
 from stream.processing.protocol import Headers, Message, RecordLike
 
 MAX_REASON = 512
@@ -231,3 +235,61 @@ _UNPAID: Final = f"{PRICE}: query:"
 def says_exhausted(reason: str | None) -> bool:
     """Return True for the reason of a grant that pays for no further ordinary answer."""
     return reason is not None and reason.startswith(("exhausted:", _UNPAID))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A refused event with the ``code`` and ``message`` of its refusal.
+
+    ``topic``, ``partition`` and ``offset`` locate the event; ``key``, ``value`` and ``headers`` are its
+    bytes. ``time`` is the refusal in Unix seconds. ``length`` is the length of the whole value in
+    bytes if ``value`` is truncated.
+
+    Examples:
+        >>> rejected = client.ask("counts", where="height > 2", outcomes=True)
+        >>> [letter.reason == rejected.reason for letter in client.dead_letters()]
+        [True]
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    message: str
+    time: float
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    length: int | None = None
+
+    @property
+    def reason(self) -> str:
+        """``code: message``."""
+        return f"{self.code}: {self.message}"
+
+
+def read_dead_letter(record: RecordLike) -> DeadLetter:
+    """Parse a record of the topic ``rejected``.
+
+    Raises:
+        SottoError: the record has no dead-letter headers.
+    """
+    try:
+        facts = RejectedHeaders.from_kafka(record.headers)
+    except ValueError:
+        place = f"{record.topic}, partition {record.partition}, offset {record.offset}"
+        raise SottoError(
+            f"{place}: not a dead letter of Sotto; find out which other program writes to this topic"
+        ) from None
+    return DeadLetter(
+        topic=facts.topic,
+        partition=facts.partition,
+        offset=facts.offset,
+        code=facts.code,
+        message=facts.message,
+        time=record.timestamp / 1000,
+        key=record.key,
+        value=None if record.value is None else bytes(record.value),
+        headers=tuple(record.headers[: len(record.headers) - len(facts.to_kafka())]),
+        length=facts.length,
+    )

@@ -17,13 +17,12 @@ import numpy.typing as npt
 from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
 from stream.kernel import SlotNames, Spans
 from stream.privacy.composition.costs import PARTS, charged_answers, whole_left
-from stream.privacy.ledger.stream_life import may_become
+from stream.privacy.ledger.state_machine import may_become
 from stream.privacy.noise import DrawRole, NoiseKey
 from stream.processing.control_order import IN_PERIODS
 from stream.processing.dead_letters import exhausted_reason
-from stream.worker.stream_columns import NO_CUTOFF, StreamColumns
+from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys
 from stream.worker.stream_definitions import Definition
-from stream.worker.stream_noise import StreamKeys
 from stream.worker.stream_terms import StreamTerms, TermsTable
 
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")

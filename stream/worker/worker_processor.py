@@ -20,13 +20,12 @@ from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
 from stream.worker.answer_encoding import Replies
 from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, Publisher
-from stream.worker.control_records import Control
+from stream.worker.control_records import Control, WorkerRestore
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import families
 from stream.worker.families.family import AdmittedQuestion, Context
 from stream.worker.families.question_columns import QuestionRows, Streams
 from stream.worker.hosted_streams import HALTED, HostedStreams
-from stream.worker.worker_restore import WorkerRestore
 
 WORK_AT_ONCE = 3 * SECOND // 20
 """Work per batch; a small batch commits early and lets the service stop in time."""

@@ -15,16 +15,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
-from stream.kafka.broker import java_runtime, programs
+from stream.kafka.broker import programs
 from stream.kafka.broker.broker_process import Process, is_alive, start_mark
-from stream.kafka.broker.java_runtime import java
 from stream.kafka.broker.local_broker import (
     BrokerError,
     LocalBroker,
     prepare,
     record_start_cache,
 )
-from stream.kafka.broker.programs import Kind, cluster_id, copied, keep, server_command
+from stream.kafka.broker.programs import Kind, cluster_id, copied, java, keep, server_command
 from stream.kafka.broker.properties import Ports, choose_ports, free_port
 
 pytestmark = pytest.mark.kafka
@@ -272,7 +271,7 @@ def test_a_broker_dies_with_its_maker_unless_detached(shared: LocalBroker, tie: 
 
 def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path))
-    monkeypatch.setattr(java_runtime, "_DOWNLOAD_ATTEMPTS", 1)
+    monkeypatch.setattr(programs, "_DOWNLOAD_ATTEMPTS", 1)
     for name in ("HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("NO_PROXY", "no_proxy"):
@@ -289,7 +288,7 @@ def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeyp
         return path
 
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(java_runtime, "download", forged)
+    monkeypatch.setattr(programs, "download", forged)
     with pytest.raises(BrokerError, match=r"is not the pinned one"):
         prepare()
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []

@@ -19,9 +19,8 @@ from benchmarks.java_programs import java_classpath
 from schemas import Answer
 from schemas.wire import Codec
 from sotto import AsyncClient
-from stream.kafka.broker import java_runtime
-from stream.kafka.broker.java_runtime import java, prepare
 from stream.kafka.broker.kafka_files import KAFKA_VERSION
+from stream.kafka.broker.programs import download, java, maven_context, prepare, system_certificates
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from stream.worker.answer_headers import ANSWER_TYPE
@@ -232,7 +231,7 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
 @cache
 def tools() -> str:
     """Kafka's console programs alone: what they need of what they depend on comes with the broker."""
-    with java_runtime.system_certificates():
-        repository = java_runtime.maven_context(prepare().parent / "maven")
+    with system_certificates():
+        repository = maven_context(prepare().parent / "maven")
         programs = repository.project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION)
-        return os.pathsep.join([str(java_runtime.download(programs.artifact())), java_classpath()])
+        return os.pathsep.join([str(download(programs.artifact())), java_classpath()])

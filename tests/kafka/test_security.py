@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
-from stream.cli.run.topics_command import app
+from stream.cli.run.setup_commands import topics_app
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.broker.properties import free_port
 from stream.kafka.client.security import SecurityError, admin_client, connection
@@ -353,7 +353,7 @@ def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: Secure
     given = variables(kafka.administrator("by-hand"))
 
     def told(*arguments: str) -> str:
-        result = CliRunner().invoke(app, arguments, env=given, catch_exceptions=False)
+        result = CliRunner().invoke(topics_app, arguments, env=given, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
 

@@ -13,7 +13,7 @@ from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole
 from stream.kafka.topics.layouts import worker_group
 from stream.monitor.api.service_models import WorkersView
-from stream.monitor.state.consumer_groups import GroupWatch
+from stream.monitor.monitor_service import GroupWatch
 from stream.monitor.state.monitor_tables import Tables
 from stream.privacy.noise import NoiseKey
 from stream.processing.topic_names import Topics, partition_of

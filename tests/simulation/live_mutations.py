@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from aiokafka import TopicPartition
 
-from stream.engine.input_positions import Extent
+from stream.engine.partition_input import Extent
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import SessionOpener
 from stream.engine.writer import Writer

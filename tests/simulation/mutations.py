@@ -18,9 +18,8 @@ from stream.budget.trail_writer import TrailWriter
 from stream.engine import group_engine, restore, session, standby
 from stream.engine.batch_loop import BatchLoop
 from stream.engine.group_engine import Engine
-from stream.engine.input_positions import Extent
+from stream.engine.partition_input import FETCH_WAIT_MS, Extent, Prefetch
 from stream.engine.partition_task import PartitionTask
-from stream.engine.prefetch import FETCH_WAIT_MS, Prefetch
 from stream.engine.session import EngineRole, SessionOpener
 from stream.engine.supervision import Membership
 from stream.engine.writer import Stamps, Writer
@@ -29,7 +28,7 @@ from stream.kafka.client.availability import Stopped
 from stream.privacy.ledger.accounts import Account
 from stream.processing.protocol import Outputs, Processor, RecordLike
 from stream.settings import Settings
-from stream.worker import QueryProcessor, worker_restore
+from stream.worker import QueryProcessor, control_records
 from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
@@ -357,7 +356,7 @@ def shares_forgotten() -> Iterator[None]:
 @contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
     """An opening that comes once more after a halt opens the stream again."""
-    with patch.object(worker_restore, "is_stale", lambda *_: False):
+    with patch.object(control_records, "is_stale", lambda *_: False):
         yield
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import structlog
 
-from stream.engine import partition_task, prefetch, standby
+from stream.engine import partition_input, partition_task, standby
 from stream.services import feed_service
 from tests.chaos.load import Questions
 from tests.simulation.broker import Broker
@@ -121,7 +121,7 @@ def lazily() -> Iterator[None]:
     """Idle rounds and empty fetches are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
     with (
         patch.object(partition_task, "IDLE_MS", 2000),
-        patch.object(prefetch, "FETCH_WAIT_MS", 2000),
+        patch.object(partition_input, "FETCH_WAIT_MS", 2000),
         patch.object(feed_service, "CONTROL_WAIT_MS", 2000),
         patch.object(standby, "COPY_START_SECONDS", 0.3),
         patch.object(standby, "COPY_PAUSE_SECONDS", 3.0),

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stream.engine.task_status import SHOWN_AFTER_FAILURES
+from stream.engine.health import SHOWN_AFTER_FAILURES
 from tests.chaos.load import Questions
 from tests.simulation.world import World, perform
 

@@ -11,7 +11,7 @@ import pytest
 
 from schemas import CloseStream
 from stream.engine import group_engine
-from stream.engine.prefetch import Prefetch
+from stream.engine.partition_input import Prefetch
 from stream.engine.supervision import REJOIN_SECONDS
 from tests.chaos.load import Questions
 from tests.simulation.cast import group_of

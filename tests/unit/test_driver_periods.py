@@ -9,7 +9,7 @@ import pytest
 from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import moment_ms, span_ms, written_moment
 from sotto import Driver, Refused
-from stream.budget.ledger_return import LedgerReturn
+from stream.dev.backup_transfer import LedgerReturn
 from stream.processing.control_order import OVER, questions_in_period
 from tests.builders import KEY, installation
 from tests.unit.periods import (

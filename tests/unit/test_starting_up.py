@@ -17,7 +17,7 @@ import yaml
 import sotto
 from stream import tables
 from stream.cli.app import COMMANDS, LazyCommand, _load_command
-from stream.cli.manage.source_commands import CHECK
+from stream.cli.manage.budget_commands import CHECK
 from stream.optional_packages import EXTRAS
 from stream.version import VERSION
 

@@ -18,9 +18,9 @@ from stream.cli.output import CommandError, name_of, numbered_lines, say
 from stream.client.async_client import AsyncClient
 from stream.errors import Invalid
 from stream.events import Flaw
+from stream.events.event_reader import EventCheck
 from stream.kafka.client.local_address import settings_here
 from stream.kafka.topics.live_topics import create_live_topic
-from stream.questions.event_checks import EventCheck
 from stream.questions.live_events import Replay, live_source, milliseconds_of
 
 AT_ONCE: Final = 1000

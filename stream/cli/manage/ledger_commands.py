@@ -107,7 +107,7 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
     Services may keep running: the file holds everything that was committed when the backup started. It has the names of
     sources, streams and analysts, but no private data and no noise key.
     """
-    from stream.dev.backup.backup_transfer import take_backup  # noqa: PLC0415  (other commands do without)
+    from stream.dev.backup_transfer import take_backup  # noqa: PLC0415  (other commands do without)
 
     with new_file(file) as opened, translated():
         ending = asyncio.run(take_backup(settings_here(), opened))
@@ -134,8 +134,8 @@ def import_ledger(
     Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
     """
     with explain_missing_packages():
-        from stream.dev.backup.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
-        from stream.dev.backup.backup_transfer import restore_backup  # noqa: PLC0415
+        from stream.dev.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
+        from stream.dev.backup_transfer import restore_backup  # noqa: PLC0415
     noted = [_head(one) for one in head or ()]
     meant: Since = "accept_loss" if since == "accept-loss" else since
     with translated():
@@ -221,7 +221,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
 def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
     """Verify a backup or an exported trail; the file's content decides which it is."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
-    from stream.dev.backup.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415
+    from stream.dev.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415
 
     if is_backup(file):
         checked = check_backup(BackupFile(file), noted)

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
-from stream.cli.run import monitor_process
+from stream.cli.run import monitor_commands
 from stream.dev.audit import FALSE_ALARM, AuditError, Finding, audit_all, cases_of
 from stream.dev.demo import DemoReport, installation, run_demo
 from stream.dev.demo.departures import run_live_demo
@@ -75,7 +75,7 @@ def demo(
         with ExitStack() as stack:
             live = scene == "live"
             up = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
-            monitor = stack.enter_context(monitor_process.start(up.settings, folder, port))
+            monitor = stack.enter_context(monitor_commands.start(up.settings, folder, port))
             bar.step(monitor.where)
             scene_run = run_live_demo(up.settings, bar) if live else run_demo(up, bar, queries=queries)
             report = asyncio.run(scene_run)

@@ -49,12 +49,12 @@ def serve(
     if processes != 1 and role not in {"worker", "feed"}:
         raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
     if role in {"monitor", "alerts"}:
-        from stream.cli.run import monitor_process  # noqa: PLC0415  (other services run without its packages)
+        from stream.cli.run import monitor_commands  # noqa: PLC0415  (other services run without its packages)
 
         if role == "monitor":
-            monitor_process.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
+            monitor_commands.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
         else:
-            monitor_process.serve_alerts(stop_with_stdin=stop_with_stdin)
+            monitor_commands.serve_alerts(stop_with_stdin=stop_with_stdin)
         return
     if host is not None or port is not None:
         raise CommandError(

@@ -21,7 +21,7 @@ from rich.text import Text
 from schemas import Amount, registered_as
 from stream.cli.manage.record_rows import short_start
 from stream.cli.output import CommandError, console, visible
-from stream.cli.run.monitor_process import monitor_of
+from stream.cli.run.monitor_commands import monitor_of
 from stream.formatting import bound
 from stream.monitor.api.models import Overview, Problem, SourcePage, SourceRow, StreamPage, StreamRow, View
 from stream.monitor.api.service_models import MemberRow, RejectedView, WorkersView

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from stream.cli.output import CommandError, say
-from stream.cli.run import monitor_process
-from stream.cli.run.monitor_process import check_targets, lock_folder
+from stream.cli.run import monitor_commands
+from stream.cli.run.monitor_commands import check_targets, lock_folder
 from stream.kafka.broker.local_broker import DEFAULT_FOLDER, LocalBroker
 from stream.kafka.topics.creation import create_topics
 from stream.privacy.noise import NoiseKey
@@ -91,7 +91,7 @@ def up(
             + ("" if broker.started_it else ", all but the broker, which ran before"),
             soft_wrap=True,
         )
-        monitor = stack.enter_context(monitor_process.start(settings, folder, port))
+        monitor = stack.enter_context(monitor_commands.start(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are told to stop before the first is waited for.
         stack.callback(monitor.ask_to_stop)

@@ -3,7 +3,7 @@
 The reported errors are exact, so a simulation must never read private data; see ``require_public``.
 """
 
-from stream.dev.simulation.simulation_inputs import LAW, read_questions, require_public, synthetic
+from stream.dev.simulation.simulation_inputs import LAW, SimulationError, read_questions, require_public, synthetic
 from stream.dev.simulation.simulation_run import (
     ErrorMeasurement,
     Figures,
@@ -12,7 +12,6 @@ from stream.dev.simulation.simulation_run import (
     SimulationReport,
     simulate,
 )
-from stream.dev.simulation.true_answers import SimulationError
 
 __all__ = [
     "LAW",

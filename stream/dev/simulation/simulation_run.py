@@ -24,7 +24,7 @@ from schemas import (
     TableSource,
     form_of,
 )
-from stream.dev.simulation.true_answers import SimulationError, Truths, truths_of
+from stream.dev.simulation.simulation_inputs import SimulationError, Truths, truths_of
 from stream.formatting import rows_counted
 from stream.privacy.composition.costs import whole_left
 from stream.privacy.noise import NoiseKey

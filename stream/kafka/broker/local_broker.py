@@ -32,7 +32,6 @@ from stream.kafka.broker.broker_process import (
     start_mark,
     write_state,
 )
-from stream.kafka.broker.java_runtime import prepare
 from stream.kafka.broker.programs import (
     Kind,
     cluster_id,
@@ -41,6 +40,7 @@ from stream.kafka.broker.programs import (
     format_data,
     keep,
     new_cluster_id,
+    prepare,
     server_command,
     start_cache,
 )

@@ -20,7 +20,6 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from blake3 import blake3
 
-from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kafka.client.batch_frames import (
     APPEND_TIME,
     ATTRIBUTES,
@@ -33,6 +32,7 @@ from stream.kafka.client.batch_frames import (
     parse,
     parse_from,
 )
+from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import (
     BROKEN,
     MAX_HEADERS,

@@ -1,4 +1,8 @@
-"""Extends aiokafka: safe connections, rate limits, static membership, lists of members."""
+"""Extends aiokafka: safe connections, rate limits, static membership, lists of members.
+
+The extensions are made in copies of aiokafka's modules, so that a program that imports ``sotto``
+keeps its own consumers and producers unchanged.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 from collections import deque
 from contextvars import ContextVar
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +20,26 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.kafka.client.aiokafka_copy import admin, client, consumer, fetcher, producer
 from stream.settings import variable
+
+
+def _copy_module(name: str) -> Any:
+    spec = find_spec(name)
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+client = _copy_module("aiokafka.client")
+fetcher = _copy_module("aiokafka.consumer.fetcher")
+consumer = _copy_module("aiokafka.consumer.consumer")
+producer = _copy_module("aiokafka.producer.producer")
+admin = _copy_module("aiokafka.admin.client")
+
+_Client: Final[Any] = client.AIOKafkaClient
+_Fetcher: Final[Any] = fetcher.Fetcher
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
@@ -75,7 +98,7 @@ class RateLimit:
             await asyncio.sleep(left)
 
 
-class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is not typed
+class BrokerClient(_Client):  # type: ignore[misc]  # aiokafka is not typed
     """aiokafka's client with paced metadata requests that create no topics.
 
     By Kafka's default ``auto.create.topics.enable``, brokers create each topic that a metadata
@@ -117,7 +140,7 @@ class BrokerClient(client.AIOKafkaClient):  # type: ignore[misc]  # aiokafka is 
         return await super()._metadata_update(cluster_metadata, topics)
 
 
-class PacedFetcher(fetcher.Fetcher):  # type: ignore[misc]
+class PacedFetcher(_Fetcher):  # type: ignore[misc]
     """aiokafka's fetcher, with a limit on empty fetches per second."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

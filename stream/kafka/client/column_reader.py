@@ -11,7 +11,6 @@ import numpy as np
 from aiokafka import ConsumerRecord
 from aiokafka.errors import CorruptRecordException
 
-from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kafka.client.batch_frames import (
     APPEND_TIME,
     ATTRIBUTES,
@@ -21,6 +20,7 @@ from stream.kafka.client.batch_frames import (
     MAX_TIMESTAMP,
 )
 from stream.kafka.client.batch_reader import BoundedBatch
+from stream.kafka.client.client_patches import fetcher
 from stream.kernel import RecordReader, compiled
 from stream.processing.record_columns import RecordColumns
 

@@ -22,12 +22,11 @@ from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.connections import IDLE_SECONDS, cut_off
 from stream.monitor.api.live_events_stream import EventStreams
 from stream.monitor.api.models import ProblemCode, Readiness, View
-from stream.monitor.api.monitor_state import Monitor
+from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, exposition
 from stream.monitor.api.openapi import document
 from stream.monitor.api.problems import GoneError, ProblemError, malformed, refuse_repeated, too_many
 from stream.monitor.api.routes import ROUTES, Call, Route, may
 from stream.monitor.api.tokens import Bearer, TokenError, article
-from stream.monitor.state.monitor_metrics import CONTENT_TYPE, exposition
 from stream.version import SERVER_NAME
 
 FOLDER = Path(__file__).parents[1] / "static"

@@ -25,8 +25,8 @@ from schemas import (
 )
 from stream.monitor.state.digests import GrantRecordShape, SourceRecordShape, read
 from stream.privacy.composition.costs import to_amount, total_budget, whole_left
+from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import meaning
-from stream.privacy.ledger.shared_budgets import AllottedTerms
 from stream.processing.control_order import IN_PERIODS
 
 

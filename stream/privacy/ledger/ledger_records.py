@@ -18,9 +18,8 @@ from schemas import (
 )
 from stream.privacy.composition.costs import BudgetTerms
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.ledger.accounts import Account, PopulationAccount
+from stream.privacy.ledger.accounts import Account, Budget, PopulationAccount
 from stream.privacy.ledger.grants import Claim, Grant
-from stream.privacy.ledger.shared_budgets import Budget
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.prices import are_uneven
 

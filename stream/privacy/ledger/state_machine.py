@@ -8,8 +8,8 @@ takes constant time, except the first one in a new period. All amounts are exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Literal
 
 from schemas import (
     Calibration,
@@ -23,11 +23,33 @@ from schemas import (
 )
 from stream.privacy.composition.costs import NOTHING, PARTS
 from stream.privacy.composition.refusals import RefusedError
-from stream.privacy.ledger.accounts import Account, Change, Changes, PopulationAccount
+from stream.privacy.ledger.accounts import (
+    Account,
+    Allotment,
+    Budget,
+    Change,
+    Changes,
+    PopulationAccount,
+    require_paid,
+)
 from stream.privacy.ledger.grants import Claim, Grant, check_report, plan_extension
-from stream.privacy.ledger.shared_budgets import Allotment, Budget, require_paid
-from stream.privacy.ledger.stream_life import may_become
 from stream.privacy.planning.prices import are_uneven
+
+TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
+    # Extended; grant used up; halted by a request or because offsets were repeated; closed.
+    "open": frozenset({"open", "exhausted", "halted", "closed"}),
+    # Open again by an extension, or closed by a request. A halt only prevents extensions.
+    "exhausted": frozenset({"open", "closed"}),
+    "halted": frozenset({"closed"}),
+    "closed": frozenset(),
+}
+"""The states that may follow each state of a stream: closed is final."""
+
+
+def may_become(state: StreamState, following: StreamState) -> bool:
+    """Return True if a stream in ``state`` may become ``following``."""
+    return following in TRANSITIONS[state]
+
 
 _NONE = (NOTHING,) * 4
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from stream.alerts.alert_targets import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
 from stream.cli.output import CommandError
-from stream.cli.run import monitor_process, up_command
+from stream.cli.run import monitor_commands, up_command
 from stream.cli.run.serve_command import serve
 from tests.unit.alerts.events import alert
 from tests.unit.alerts.receiver import SECRET
@@ -194,9 +194,9 @@ def test_files_that_others_may_read_names_given_twice_and_repeated_fields_are_re
 def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_ALERTS_FILE", put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
-        monitor_process.serve_alerts(stop_with_stdin=False)
+        monitor_commands.serve_alerts(stop_with_stdin=False)
     with pytest.raises(AlertsError, match="targets"):
-        monitor_process.check_targets(folder / "alerts.json")
+        monitor_commands.check_targets(folder / "alerts.json")
     with pytest.raises(CommandError, match="--processes: only"):
         serve("alerts", processes=2)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from schemas import LedgerProgress, TrailHead
 from sotto import Driver
-from stream.dev.backup.backup_file import BackupFile, BackupRecord, BackupWriter, Heading
+from stream.dev.backup_file import BackupFile, BackupRecord, BackupWriter, Heading
 from tests.builders import KEY, source
 from tests.unit.processors.budget_service import ledger_codec
 from tests.unit.processors.installation import HIGH, spec

@@ -15,9 +15,8 @@ import pytest
 from schemas import TrailHead
 from schemas.trail import Since
 from sotto import Driver, Refused
-from stream.budget.ledger_return import HALTED, LOST, LedgerReturn
-from stream.dev.backup import backup_transfer
-from stream.dev.backup.backup_file import (
+from stream.dev import backup_transfer
+from stream.dev.backup_file import (
     BackupError,
     BackupFile,
     BackupRecord,
@@ -27,7 +26,7 @@ from stream.dev.backup.backup_file import (
     check_backup,
     is_backup,
 )
-from stream.dev.backup.backup_transfer import _parts
+from stream.dev.backup_transfer import HALTED, LOST, LedgerReturn, _parts
 from stream.optional_packages import EXTRAS
 from stream.settings import Settings
 from tests.builders import KEY, source

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from stream.dev.contract.asyncapi import document
-from stream.dev.contract.contract_events import CONTRACT_VERSION, EVENTS
-from stream.dev.contract.contract_files import DOCUMENT
+from stream.dev.contract_events import CONTRACT_VERSION, EVENTS
+from stream.dev.contract_files import DOCUMENT, document
 from stream.kafka.topics.layouts import feed_layout, layout
 from stream.processing.topic_names import Topics
 from tests.unit.contract import asyncapi_parser

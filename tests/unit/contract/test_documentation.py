@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Query, Request, form_of
 from schemas.queries import Form
-from stream.dev.contract.contract_events import EVENTS
-from stream.dev.contract.json_schemas import standalone
+from stream.dev.contract_events import EVENTS, standalone
 from stream.processing.topic_names import partition_of
 from stream.worker.answer_headers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
 

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stream.cli.output import CommandError
-from stream.cli.run.key_commands import contract_app
-from stream.dev.contract.contract_events import CONTRACT_VERSION, EVENTS
-from stream.dev.contract.contract_files import (
+from stream.cli.run.setup_commands import contract_app
+from stream.dev.contract_events import CONTRACT_VERSION, EVENTS
+from stream.dev.contract_files import (
     DOCUMENT,
     VERSIONS,
     ContractError,

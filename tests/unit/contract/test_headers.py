@@ -10,7 +10,7 @@ from jsonschema import Draft7Validator
 from schemas import Answer, RejectedHeaders
 from schemas.wire import Codec
 from sotto import Driver
-from stream.dev.contract.asyncapi import ANSWER_HEADERS, DEAD_LETTER_HEADERS
+from stream.dev.contract_files import ANSWER_HEADERS, DEAD_LETTER_HEADERS
 from stream.processing.protocol import Headers, Record
 from stream.worker.answer_headers import (
     ANSWER_TYPE,

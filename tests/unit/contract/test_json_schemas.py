@@ -17,9 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from schemas import Query, Request
 from schemas.queries import QUESTION_FIELDS
 from sotto import Driver
-from stream.dev.contract.asyncapi import FEED_STATE
-from stream.dev.contract.contract_events import CHANNELS, EVENTS, Channel, EventKind
-from stream.dev.contract.json_schemas import OPEN_WORDS, standalone
+from stream.dev.contract_events import CHANNELS, EVENTS, OPEN_WORDS, Channel, EventKind, standalone
+from stream.dev.contract_files import FEED_STATE
 from stream.processing.topic_names import Topics
 from tests.builders import KEY, installation, source, stream
 from tests.unit.processors.mechanisms import KINDS, SOURCES, ask, driver_with

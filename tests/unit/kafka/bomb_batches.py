@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from stream.kafka.client.aiokafka_copy import fetcher
+from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import MAX_RECORDS
 from tests import bombs
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.cli.output import CommandError
-from stream.cli.run.topics_command import app
+from stream.cli.run.setup_commands import topics_app
 from stream.kafka.topics.acls import AclRole, Operation, Resource, command, grants, usual_principal
 from stream.kafka.topics.layouts import STAMPED, durability, layout
 from stream.processing.topic_names import Topics
@@ -134,12 +134,12 @@ def test_the_commands_name_every_grant_once_and_are_safe_in_a_shell() -> None:
 
 
 def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() -> None:
-    shown = runner.invoke(app, ["acl", "--role", "worker", "--json"])
+    shown = runner.invoke(topics_app, ["acl", "--role", "worker", "--json"])
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.output)
     assert {entry["principal"] for entry in printed} == {usual_principal(AclRole.WORKER, Settings())}
     assert len(printed) == len(grants(Settings())[AclRole.WORKER])
-    every = runner.invoke(app, ["acl", "--commands"])
+    every = runner.invoke(topics_app, ["acl", "--commands"])
     assert {line.split()[0] for line in every.output.splitlines()} == {"kafka-acls.sh"}
     for role in AclRole:
         assert f"User:sotto-{role}" in every.output
@@ -155,7 +155,7 @@ def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() ->
     ],
 )
 def test_what_is_unclear_is_refused(arguments: list[str], message: str) -> None:
-    refused = runner.invoke(app, ["acl", *arguments])
+    refused = runner.invoke(topics_app, ["acl", *arguments])
     assert isinstance(refused.exception, CommandError)
     assert message in str(refused.exception)
 

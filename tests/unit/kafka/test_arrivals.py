@@ -11,8 +11,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import CorruptRecordException
 
-from stream.engine import prefetch as module
-from stream.engine.prefetch import Prefetch
+from stream.engine import partition_input as module
+from stream.engine.partition_input import Prefetch
 from stream.kafka.client.adapter import Consumer
 from stream.kafka.client.availability import Stopped
 from stream.processing.protocol import Record

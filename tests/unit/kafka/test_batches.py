@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.kafka.client import adapter, batch_reader
-from stream.kafka.client.aiokafka_copy import fetcher
 from stream.kafka.client.batch_frames import parse
 from stream.kafka.client.batch_reader import TURN_RECORDS
+from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import (
     MAX_HEADERS,
     MAX_RECORD_BYTES,

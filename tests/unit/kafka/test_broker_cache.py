@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker import java_runtime, kafka_files
+from stream.kafka.broker import kafka_files, programs
 from stream.kafka.broker.broker_process import BrokerError, file_lock
-from stream.kafka.broker.java_runtime import prepare
 from stream.kafka.broker.kafka_files import cache_folder, jar_name, jars_folder, require_pinned
+from stream.kafka.broker.programs import prepare
 
 SOMEBODY = 12345
 JARS = {"org.example:one:1.0": b"the first", "org.example:two:2.1": b"the second"}
@@ -23,7 +23,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files 
 @pytest.fixture(autouse=True)
 def _small_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {coordinate: hashlib.sha256(content).hexdigest() for coordinate, content in JARS.items()}
-    for module in (kafka_files, java_runtime):
+    for module in (kafka_files, programs):
         monkeypatch.setattr(module, "PINNED_JARS", pins)
 
 
@@ -189,7 +189,7 @@ def test_what_is_fetched_is_for_this_user_to_write_whatever_the_umask(
         path.write_bytes(next(content for name, content in JARS.items() if name.split(":")[1] in path.name))
         return path
 
-    monkeypatch.setattr(java_runtime, "download", download)
+    monkeypatch.setattr(programs, "download", download)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "of-user"))
     folder = prepare()
     assert {mode(above) for above in folder.parents if above.is_relative_to(tmp_path / "of-user")} == {0o700}

@@ -21,7 +21,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.producer import message_accumulator, producer
 from aiokafka.protocol.metadata import MetadataRequest
 
-from stream.kafka.client import aiokafka_copy, client_patches
+from stream.kafka.client import client_patches
 from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
 
 PROJECT = Path(__file__).parents[3]
@@ -66,14 +66,14 @@ def test_whoever_sends_over_a_cut_connection_is_told_by_an_error_of_kafkas(
 
 def test_broker_client_opens_connections_that_create_no_topics() -> None:
     """Each connection of Sotto's clients forbids the broker to create topics."""
-    assert aiokafka_copy.client.create_conn is client_patches.open_connection
-    assert issubclass(BrokerClient, aiokafka_copy.client.AIOKafkaClient)
+    assert client_patches.client.create_conn is client_patches.open_connection
+    assert issubclass(BrokerClient, client_patches.client.AIOKafkaClient)
 
 
 def test_client_patches_names_the_methods_that_aiokafka_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A version of aiokafka without a replaced method is refused with the method's name."""
     client_patches.require_known_client()
-    monkeypatch.delattr(aiokafka_copy.client.AIOKafkaClient, "_metadata_update")
+    monkeypatch.delattr(client_patches.client.AIOKafkaClient, "_metadata_update")
     with pytest.raises(RuntimeError, match=r"no AIOKafkaClient\._metadata_update; install the version"):
         client_patches.require_known_client()
 

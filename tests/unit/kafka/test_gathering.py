@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.engine.input_positions import GroupOffsets
+from stream.engine.partition_input import GroupOffsets
 from stream.engine.writer import BUFFERED_BYTES, OutputBuffer
 from stream.processing.protocol import Outputs
 

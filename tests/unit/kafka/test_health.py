@@ -13,7 +13,15 @@ from urllib.request import urlopen
 import pytest
 
 from stream.engine import health, supervision
-from stream.engine.health import HUNG_SECONDS, ListenError, ServiceHealth, require_free
+from stream.engine.health import (
+    HUNG_SECONDS,
+    ListenError,
+    PartitionHealth,
+    ServiceHealth,
+    StepName,
+    TaskStep,
+    require_free,
+)
 from stream.engine.partition_task import PartitionTask
 from stream.engine.supervision import (
     FAILING_SECONDS,
@@ -23,7 +31,6 @@ from stream.engine.supervision import (
     StalledError,
     Supervision,
 )
-from stream.engine.task_status import PartitionHealth, StepName, TaskStep
 from stream.kafka.broker.broker_process import HOST
 from stream.kafka.broker.properties import free_port
 

@@ -10,9 +10,9 @@ from typing import Any, cast
 from aiokafka import TopicPartition
 
 from stream.engine.batch_loop import BatchLoop
-from stream.engine.input_positions import GroupOffsets
+from stream.engine.health import PartitionHealth, TaskStep
+from stream.engine.partition_input import GroupOffsets
 from stream.engine.session import PartitionSession, Refusals
-from stream.engine.task_status import PartitionHealth, TaskStep
 from stream.engine.writer import OutputBuffer
 from stream.processing.protocol import Batch, Outputs, Processor
 from tests.unit.kafka.tasks import equipment_of_a_worker

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.run.monitor_process import LOCK, VIEWER_FILE, lock_folder, monitor_of
+from stream.cli.run.monitor_commands import LOCK, VIEWER_FILE, lock_folder, monitor_of
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
 from stream.kafka.client.local_address import address_origin, local_address, settings_here

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.kafka.client import aiokafka_copy, client_patches
+from stream.kafka.client import client_patches
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.client_patches import RateLimit
 from tests.simulation.clock import VirtualLoop
@@ -52,9 +52,9 @@ def test_those_who_ask_at_once_take_turns() -> None:
 
 def test_every_consumer_and_producer_keeps_to_the_paces() -> None:
     assert issubclass(KAFKA.consumer, client_patches.KafkaConsumer)  # type: ignore[arg-type]
-    for made in (aiokafka_copy.consumer, aiokafka_copy.producer, aiokafka_copy.admin):
+    for made in (client_patches.consumer, client_patches.producer, client_patches.admin):
         assert made.AIOKafkaClient is client_patches.BrokerClient
-    assert aiokafka_copy.consumer.Fetcher is client_patches.PacedFetcher
+    assert client_patches.consumer.Fetcher is client_patches.PacedFetcher
 
 
 def test_fetcher_close_cancels_no_caller() -> None:

@@ -9,8 +9,8 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.engine import input_positions
-from stream.engine.input_positions import (
+from stream.engine import partition_input
+from stream.engine.partition_input import (
     BUSY_OFFSETS_SECONDS,
     OFFSETS_SECONDS,
     Extent,
@@ -99,7 +99,7 @@ def test_what_was_deleted_before_it_was_read_is_told(
     reached: int, beginning: int, gone: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Mock()
-    monkeypatch.setattr(input_positions, "log", log)
+    monkeypatch.setattr(partition_input, "log", log)
     assert following(reached, beginning=beginning, committed=reached) == max(reached, beginning)
     assert Extent(SOURCE, beginning, 50, reached).gone(reached) == (gone or 0)
     told = [(one.args, one.kwargs["at_most"]) for one in log.error.mock_calls]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.engine.task_status import SHOWN_AFTER_FAILURES, InputPlace, PartitionHealth
+from stream.engine.health import SHOWN_AFTER_FAILURES, InputPlace, PartitionHealth
 
 SOURCE = TopicPartition("queries", 3)
 

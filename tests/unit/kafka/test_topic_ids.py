@@ -12,9 +12,9 @@ from aiokafka.errors import KafkaError, NodeNotReadyError, TopicAuthorizationFai
 
 from schemas import EventsSource
 from stream.budget import BudgetProcessor
-from stream.engine import input_positions
+from stream.engine import partition_input
 from stream.engine.health import Metrics
-from stream.engine.input_positions import InputRecreatedError, TopicIds
+from stream.engine.partition_input import InputRecreatedError, TopicIds
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
@@ -123,7 +123,7 @@ async def test_confirm_raises_once_the_topic_is_another() -> None:
 
 async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors that pass are waited out; one that does not, or that lasts too long, is raised."""
-    monkeypatch.setattr(input_positions, "TOPIC_ID_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(partition_input, "TOPIC_ID_RETRY_SECONDS", 0.0)
     broker = Broker("a", NodeNotReadyError(), NodeNotReadyError())
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stream.engine import writer
 from stream.engine.writer import framed
 from stream.kafka.client import adapter, column_reader
-from stream.kafka.client.aiokafka_copy import fetcher
+from stream.kafka.client.client_patches import fetcher
 from stream.kernel import Spans, spans_of, use
 from stream.processing.dead_letters import Unread
 from stream.processing.protocol import Message, Messages

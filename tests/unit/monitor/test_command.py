@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from stream.cli.app import app
 from stream.cli.output import CommandError
-from stream.cli.run.monitor_process import make_first_names
+from stream.cli.run.monitor_commands import make_first_names
 from stream.monitor.api.tokens import TokenError
 from tests.commands import run_sotto
 

@@ -11,7 +11,7 @@ from schemas import EventsSource
 from schemas.windows import moment_ms
 from stream.monitor.api import views
 from stream.monitor.api.listing import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.state.monitor_metrics import exposition
+from stream.monitor.api.monitor_state import exposition
 from stream.monitor.state.monitor_tables import Tables
 from tests.unit.monitor.installation import get
 from tests.unit.monitor.periods import installation

@@ -9,9 +9,8 @@ import pytest
 from stream.monitor.api import routes, server
 from stream.monitor.api.budget_models import TrailPage, TrailQuery
 from stream.monitor.api.budget_views import list_trail
-from stream.monitor.api.monitor_state import Monitor
+from stream.monitor.api.monitor_state import Monitor, exposition
 from stream.monitor.state.budget_history import TrailState
-from stream.monitor.state.monitor_metrics import exposition
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation, bearer, get
 
 WAIT = 20.0

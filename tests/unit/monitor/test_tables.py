@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
 from stream.monitor.api import views
 from stream.monitor.api.listing import RejectedQuery, list_rejected
-from stream.monitor.state.monitor_metrics import exposition
+from stream.monitor.api.monitor_state import exposition
 from stream.monitor.state.monitor_tables import MAX_CODES, RECENT_REJECTED, Tables
 from stream.processing.dead_letters import TOO_LARGE, Rejection, Unread, UnreadBatch, dead_letter
 from stream.processing.protocol import Record

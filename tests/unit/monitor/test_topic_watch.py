@@ -7,7 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.kafka.topics.creation import Inspection
 from stream.kafka.topics.layouts import Difference
-from stream.monitor.state.monitor_metrics import TopicWatch, exposition
+from stream.monitor.api.monitor_state import exposition
+from stream.monitor.monitor_service import TopicWatch
 from stream.settings import Settings
 from tests.unit.monitor.installation import Installation
 

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.monitor.api.budget_models import Forecast, TrailQuery
 from stream.monitor.api.budget_views import list_trail
+from stream.monitor.api.monitor_state import exposition
 from stream.monitor.state.budget_history import DAY, PACE_WINDOWS
-from stream.monitor.state.monitor_metrics import exposition
 from stream.monitor.state.monitor_tables import Tables
 from stream.processing.protocol import Record
 from tests.builders import stream

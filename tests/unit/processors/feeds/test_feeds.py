@@ -13,7 +13,7 @@ from stream.feeds import changelog_pieces, window_queries
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.event_clock import FeedRefusedError, RecutError, UnstampedError
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions
-from stream.feeds.person_counts import CellCounts
+from stream.feeds.tally import CellCounts
 from stream.feeds.window_queries import PARTIALS_AT_ONCE
 from stream.kernel import Keys
 from stream.processing.dead_letters import BROKEN, Unread

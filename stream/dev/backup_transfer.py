@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import IO, Any, Final, TypeVar
 
 from aiokafka import TopicPartition
@@ -19,9 +20,10 @@ from aiokafka.errors import (
 from schemas import MAX_RECORD_BYTES, LedgerProgress, LedgerRecord, Progress, TrailHead
 from schemas.trail import Since
 from schemas.wire import Codec, MalformedEventError
-from stream.budget.ledger_return import LedgerReturn
+from stream.budget.openings import ControlPublisher
 from stream.budget.receipts import trail_codec
-from stream.dev.backup.backup_file import (
+from stream.budget.trail_writer import TrailWriter
+from stream.dev.backup_file import (
     BackupEnd,
     BackupError,
     BackupFile,
@@ -37,8 +39,10 @@ from stream.kafka.client.client_patches import RefusedTimeError, group_members
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.creation import find_topics, look_up
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
+from stream.privacy.ledger.ledger_records import restore
+from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs
-from stream.processing.topic_names import Topics
+from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
 from stream.version import VERSION
 
@@ -259,3 +263,85 @@ async def _coordinated(ask: Callable[[], Awaitable[Result]]) -> Result:
 
 def _more(findings: list[str]) -> str:
     return f"; and {len(findings) - 1} more, see 'sotto ledger verify'" if len(findings) > 1 else ""
+
+
+LOST: Final = "brought back from a backup: what it answered since is not known"
+HALTED: Final = "brought back from a backup: what was granted since is not known"
+
+LEDGER_RECORDS_AT_ONCE: Final = 1_000
+
+Item = TypeVar("Item")
+
+
+class LedgerReturn:
+    """Makes the records to write after a backup's records, so that no budget is spent twice.
+
+    Streams that were not closed may have answered after the backup. They are halted for good and
+    count as wholly spent: their noise is never drawn for another question, and they are never
+    refunded.
+    """
+
+    def __init__(self, topics: Topics, records: Iterable[LedgerRecord]) -> None:
+        """Take the latest records of each key, without receipts."""
+        records = list(records)
+        self._topics = topics
+        self._workers = ControlPublisher(topics)
+        self.ledger = Ledger()
+        restore(self.ledger, records)
+        self._trail = TrailWriter(topics, self.ledger)
+        for record in records:
+            if isinstance(record, LedgerProgress):
+                self._trail.restore(record.trail)
+
+    def streams(self) -> list[tuple[str, str]]:
+        """Return the source and the name of each stream that was ever opened."""
+        return [(name, stream) for name, account in self.ledger.accounts.items() for stream in account.grants]
+
+    def lost(self) -> int:
+        """Return the number of streams that were not closed."""
+        grants = (grant for account in self.ledger.accounts.values() for grant in account.grants.values())
+        return sum(grant.state != "closed" for grant in grants)
+
+    def outputs(self, since: Since, backup: str) -> Iterator[Outputs]:
+        """Yield all changed records and a control event for each stream, in batches.
+
+        ``since`` says what the operator knows about the time after the backup: ``nothing`` was
+        granted; or it is unknown, and sources and populations must ``halt`` or continue anyway
+        (``accept_loss``). ``backup`` is the digest of the file.
+        """
+        lost = sum([self.ledger.lose(source, stream, LOST) for source, stream in self.streams()])
+        if since == "halt":
+            for name, account in self.ledger.accounts.items():
+                if account.state == "open":
+                    self.ledger.halt_source(name, HALTED)
+            # The backup lacks sources that joined later, and their grants.
+            for name, people in self.ledger.populations.items():
+                if people.state == "open":
+                    self.ledger.halt_population(name, HALTED)
+        outputs = Outputs()
+        self._trail.write_restored(since, lost, backup, outputs)
+        yield outputs
+        for changes in _batches(self.ledger.changes()):
+            outputs = Outputs()
+            for change in changes:
+                self._write(outputs, *change)
+            yield outputs
+        for streams in _batches(self.streams()):
+            outputs = Outputs()
+            for source, stream in streams:
+                self._workers.publish_control(*self.ledger.find(source, stream), outputs)
+            yield outputs
+        outputs = Outputs()
+        # The topics of requests and charges are new: they are read from offset 0.
+        self._write(outputs, "", PROGRESS_KEY, LedgerProgress(requests=0, charges=0, trail=self._trail.head))
+        yield outputs
+
+    def _write(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord) -> None:
+        partition = partition_of(source.encode(), LEDGER_PARTITIONS)
+        outputs.add(self._topics.ledger, partition, (key, _ledger.encode(record), ()))
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    each = iter(items)
+    while batch := list(islice(each, LEDGER_RECORDS_AT_ONCE)):
+        yield batch

@@ -1,1 +1,0 @@
-"""Backs up and restores the ledger, its trail and the workers' changelog."""

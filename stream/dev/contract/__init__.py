@@ -1,1 +1,0 @@
-"""Generates the published contract (JSON Schemas, AsyncAPI), and compares it with its release."""
