@@ -28,7 +28,8 @@ from tests.patience import lengthen_timeouts
 from tests.preloaded import preloaded_services
 
 # No deadline: the time of an example depends on how busy the machine is.
-property_settings.register_profile("patient", deadline=None)
+# Half of the usual examples: each run tries others.
+property_settings.register_profile("patient", deadline=None, max_examples=50)
 property_settings.load_profile("patient")
 lengthen_timeouts()
 

@@ -76,10 +76,13 @@ SUITES: Final[dict[str, str]] = {
     "tests/privacy/test_service_law.py::test_transcripts_of_many_streams_follow_the_exact_law": "statistics",
     "tests/privacy/test_standing.py::test_broken_ways_to_count_are_found_broken": "mutations",
     "tests/privacy/test_standing.py::test_broken_ways_to_count_are_found_broken[bound_for_each_batch]": COMMIT,
-    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[broker-2": "simulation",
-    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[broker-4": "simulation",
-    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[marks-2": "simulation",
-    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[marks-4": "simulation",
+    "tests/privacy/test_standing.py::test_a_person_moves_no_end_and_no_extension": "simulation",
+    "tests/privacy/test_standing.py::test_a_person_moves_no_end_and_no_extension[broker-3-behind]": COMMIT,
+    "tests/privacy/test_standing.py::test_a_person_moves_no_end_and_no_extension[marks-3-behind]": COMMIT,
+    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count": "simulation",
+    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[broker-3-behind]": COMMIT,
+    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[marks-1-behind]": COMMIT,
+    "tests/privacy/test_standing.py::test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count[marks-7-punctual]": COMMIT,
     "tests/release/": "release",
     "tests/simulation/test_idle.py": "simulation",
     "tests/simulation/test_leaving.py": "simulation",
@@ -98,7 +101,9 @@ SUITES: Final[dict[str, str]] = {
     "tests/unit/data/test_reading.py::test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone[c.parquet": "chaos",
     "tests/unit/kernel/test_twins.py::test_a_kernel_of_another_source_is_not_used": "release",
     "tests/unit/test_deploy.py::test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should": "release",
+    "tests/unit/test_plan_command.py::test_a_calibration_has_one_colour_in_every_plot": "site",
     "tests/upgrade/test_mixed.py": "versions",
+    "tests/upgrade/test_upgrade.py::test_services_go_on_where_the_earlier_version_stopped": "versions",
 }
 """The suite of each test, by the longest path that its id begins with."""
 

@@ -38,7 +38,7 @@ def test_bounds_have_the_values_of_published_tables() -> None:
     assert at_most(4, 20, 0.025) == pytest.approx(0.4366, abs=5e-5)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 3000), st.data(), st.floats(1e-9, 0.4))
 def test_bounds_are_those_of_the_exact_binomial_test(trials: int, data: st.DataObject, alpha: float) -> None:
     successes = data.draw(st.integers(0, trials))

@@ -78,7 +78,7 @@ def test_two_draws_are_together_next_to_one_wide_one() -> None:
         bool
     )
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_whatever_the_variance_draws_add_up_to_it_and_their_tails_to_less_than_a_draw_may_cost(
     variance: Fraction,
 ) -> None:

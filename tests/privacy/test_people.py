@@ -43,7 +43,7 @@ VALUES = 2
 OUTSIDE = 9
 ROWS = [own for size in range(1, 5) for own in combinations_with_replacement(range(VALUES), size)]
 """What one person may have: up to four rows. One is also named in the file whose only row the domain's rule leaves out."""
-OTHERS = [(), *product(ROWS, ROWS[2::5]), *[((0, 0, 1, 1),) * number for number in (4, 5, 6)]]
+OTHERS = [(), *product(ROWS, ROWS[2::7]), *[((0, 0, 1, 1),) * number for number in (4, 5, 6)]]
 """Nobody else, or some people."""
 
 Moves = dict[str, tuple[int, ...]]

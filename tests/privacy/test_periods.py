@@ -107,7 +107,7 @@ def shuffled(size: int) -> list[Person]:
 
 
 def test_what_a_person_does_in_one_period_moves_its_account_alone_and_no_further_than_promised() -> None:
-    found = moved(world(), [*lives(MOMENTS, 3), *shuffled(5)[:40]])
+    found = moved(world(), [*lives(MOMENTS, 3), *shuffled(5)[:10]])
     assert found.same_questions
     assert found.elsewhere == set()
     for name, form in FORMS.items():

@@ -101,7 +101,7 @@ small_layouts = st.builds(
 
 
 @given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
     layout: RunLayout, alpha: int, shift: int
 ) -> None:
@@ -110,7 +110,7 @@ def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
 
 
 @given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12), blocks=st.integers(1, 40))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_coarse_blocks_only_raise_the_bound(layout: RunLayout, alpha: int, shift: int, blocks: int) -> None:
     every_step = failure_bound(layout, alpha, shift, blocks=10**5)
     assert failure_bound(layout, alpha, shift, blocks=blocks) >= every_step * (1.0 - 1e-6)
@@ -126,7 +126,7 @@ def test_coarse_blocks_only_raise_the_bound(layout: RunLayout, alpha: int, shift
     shift=st.integers(-5, 8),
     blocks=st.sampled_from([5, 10**5]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
     *,
     one_sided: bool,
@@ -206,7 +206,7 @@ def test_a_thousand_times_finer_grid_gives_the_same_error(*, one_sided: bool) ->
     beta=st.floats(1e-12, 0.9),
     lean=st.floats(-2.0, 5.0),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_the_error_found_satisfies_beta_at_every_size(
     *,
     one_sided: bool,

@@ -393,4 +393,4 @@ class BudgetsMachine(RuleBasedStateMachine):
 
 
 TestBudgets = BudgetsMachine.TestCase
-TestBudgets.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+TestBudgets.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

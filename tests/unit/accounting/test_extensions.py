@@ -191,7 +191,7 @@ def test_uneven_charges_of_a_stream_and_its_extension_cost_no_less_than_one_answ
     assert used == uneven
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     case=st.sampled_from(CASES),
     added=st.lists(st.tuples(st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([0.0, 1e-7])), max_size=3),

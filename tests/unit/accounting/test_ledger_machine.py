@@ -213,5 +213,5 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len(set(names)) == len(names)
 
 
-LedgerMachine.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+LedgerMachine.TestCase.settings = settings(deadline=None, max_examples=30, stateful_step_count=40)
 TestLedger = LedgerMachine.TestCase

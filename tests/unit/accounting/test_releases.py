@@ -75,7 +75,7 @@ def test_chernoff_bound_has_the_published_values_where_noise_is_wide() -> None:
 @given(
     rate=st.floats(1e-6, 50.0), cells=st.integers(2, 400), sums=st.integers(1, 10**12), beta=st.floats(1e-12, 0.5)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_discrete_noise_is_never_worse_than_continuous_and_its_exact_tail_never_worse_than_chernoffs(
     rate: float, cells: int, sums: int, beta: float
 ) -> None:
@@ -297,7 +297,7 @@ def test_the_textbook_states_the_notes_theorem() -> None:
     projections=st.integers(1, 1 << 16),
     pure=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_parts_of_a_projection_compose_to_what_was_asked_even_by_the_textbook(
     epsilon: float, delta: float, projections: int, pure: bool
 ) -> None:

@@ -124,7 +124,7 @@ def test_no_scores_make_the_noisy_maximum_err_more_often_than_promised(
 
 
 @given(rate=st.floats(min_value=1e-9, max_value=10.0), candidates=st.integers(2, 4096), beta=betas)
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_the_noisy_maximum_keeps_nearer_to_the_best_than_the_exponential_mechanism(
     rate: float, candidates: int, beta: float
 ) -> None:

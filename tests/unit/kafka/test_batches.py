@@ -62,7 +62,7 @@ def test_every_consumer_of_the_process_reads_bounded_and_another_library_is_noti
         batch_reader.install()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(events, st.sampled_from(CODECS), st.integers(0, 2**40))
 def test_what_is_within_bounds_is_read_as_the_library_reads_it(
     listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], codec: str, base: int
@@ -77,7 +77,7 @@ def test_what_is_within_bounds_is_read_as_the_library_reads_it(
     assert [one.offset for one in whole] == list(range(base + 1, base + 2 * len(listed)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(events, st.integers(0, 30))
 def test_one_pass_in_python_reads_what_the_library_reads(
     listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], skipped: int
@@ -239,7 +239,7 @@ def test_what_follows_where_records_are_broken_is_refused_at_once(codec: str) ->
     assert following == 5
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.binary(max_size=200), st.integers(1, 7), st.integers(0, 5))
 def test_whatever_stands_in_a_batch_it_is_passed(garbage: bytes, codec: int, count: int) -> None:
     built = bytearray(bombs.batch([garbage], count, "none"))

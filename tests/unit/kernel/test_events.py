@@ -134,7 +134,7 @@ def written_events(draw: st.DrawFn) -> bytes | None:
 
 
 @given(values=st.lists(written_events(), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_events_read_alike_with_and_without_kernel(values: list[bytes | None]) -> None:
     """Reads the same codes, people, partitions, times and flaws of odd events."""
     with use(kernel()):
@@ -167,7 +167,7 @@ def test_kernel_leaves_nested_fields_to_python() -> None:
 @given(
     names=st.lists(st.binary(min_size=1, max_size=256), min_size=1, max_size=20), partitions=st.integers(1, 500)
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_digests_and_homes_of_names_match_python(names: list[bytes], partitions: int) -> None:
     """Computes the digests and partitions of people that Python computes."""
     with use(kernel()):

@@ -76,7 +76,7 @@ def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 @given(fetched=fetches(), most=st.integers(1, 50))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most: int) -> None:
     data, position = fetched
     theirs = fetch(column_reader._PartitionRecords, data, position)
@@ -95,7 +95,7 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
 
 
 @given(fetched=fetches(), most=st.integers(1, 50))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
     fetched: tuple[bytes, int], most: int
 ) -> None:
@@ -141,7 +141,7 @@ def no_garbage() -> Iterator[None]:
 
 
 @given(fetched=fetches(), stamped=st.lists(st.booleans(), min_size=6, max_size=6), most=st.integers(1, 50))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_who_stamped_a_record_is_told_in_columns_too(
     fetched: tuple[bytes, int], stamped: list[bool], most: int
 ) -> None:
@@ -167,7 +167,7 @@ def test_who_stamped_a_record_is_told_in_columns_too(
 
 
 @given(fetched=fetches(), place=st.integers(0, 10**6), byte=st.integers(0, 255))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int, byte: int) -> None:
     """One byte behind the headers is another: the checksum is not looked at, as if it had been sent so."""
     data, position = fetched
@@ -234,7 +234,7 @@ def joined(parts: list[list[Message]]) -> Messages:
 
 
 @given(parts=st.lists(messages, min_size=1, max_size=4), timestamp=st.sampled_from([-1, 0, 1_700_000_000_000]))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], timestamp: int) -> None:
     theirs = BatchBuilder(10**6, 0, is_transactional=1)
     for part in parts:
@@ -251,7 +251,7 @@ def test_aframed_batch_is_what_the_client_builds(parts: list[list[Message]], tim
 
 
 @given(parts=st.lists(messages, min_size=1, max_size=4), limit=st.integers(62, 400))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[Message]], limit: int) -> None:
     with use(kernel()):
         batches = list(framed(joined(parts), 5, limit))

@@ -55,7 +55,7 @@ def test_a_kernel_without_large_pages_gives_the_others(monkeypatch: pytest.Monke
     content=st.binary(min_size=LINE_BYTES, max_size=40 * LINE_BYTES),
     picks=st.lists(st.integers(0, 2**30), max_size=90),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
     count = len(content) // LINE_BYTES
     rows = empty_rows(count, LINE_BYTES)
@@ -71,7 +71,7 @@ def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
 
 
 @given(count=st.integers(1, 300), data=st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_fields_of_rows_are_written(count: int, data: st.DataObject) -> None:
     slots = np.array(data.draw(st.lists(st.integers(0, count - 1), unique=True)), dtype=np.int64)
     names = data.draw(st.lists(st.sampled_from(RECORD.names or ()), unique=True, min_size=1))

@@ -54,7 +54,7 @@ def column(values: list[int]) -> Column:
     count=st.integers(1, 20),
     first=st.none() | st.integers(0, 2**62),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_keyed_hashes(messages: list[bytes], prefix: bytes, count: int, first: int | None) -> None:
     keys = spans_of([bytes([place % 256]) * 32 for place in range(len(messages))])
     places = None if first is None else first + np.arange(len(messages), dtype=np.int64)
@@ -65,7 +65,7 @@ def test_keyed_hashes(messages: list[bytes], prefix: bytes, count: int, first: i
 
 
 @given(payloads=long_texts, count=st.integers(1, 16))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: int) -> None:
     rows = len(payloads)
     key, digests = NoiseKey(bytes(range(32))), [bytes([place % 256]) * 32 for place in range(rows)]
@@ -91,7 +91,7 @@ def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: in
 
 
 @given(data=st.data(), own=texts, shared=texts, constant=st.binary(max_size=20))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_texts_out_of_parts(data: st.DataObject, own: list[bytes], shared: list[bytes], constant: bytes) -> None:
     count = len(own)
     figures = column(data.draw(st.lists(numbers, min_size=count, max_size=count)))
@@ -159,7 +159,7 @@ def events(draw: st.DrawFn) -> bytes:
 
 
 @given(log=st.lists(events(), min_size=1, max_size=12))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[bytes]) -> None:
     names = SlotNames()
     names.extend([name.encode() for name in STREAMS])
@@ -256,7 +256,7 @@ def test_every_name_is_found_where_many_want_the_same_line() -> None:
 @given(
     listed=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**12), st.integers(0, 2**63 - 1)), max_size=200)
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_groups_of_equal_numbers(listed: list[int]) -> None:
     with use(kernel()):
         ours = grouped(column(listed))
@@ -273,7 +273,7 @@ def test_groups_of_equal_numbers(listed: list[int]) -> None:
     crowded=st.booleans(),
     switched=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool) -> None:
     """Also where keys crowd into few places, and where one goes on with what the other has made."""
     compiled, plain = Keys(), Keys()
@@ -299,7 +299,7 @@ def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool
     ),
     most=st.sampled_from([1, 2, 3, 255, 300, 70_000]),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -> None:
     kind = np.uint8 if most < 256 else np.uint16 if most < 65_536 else np.uint32
     states = [(np.full((10, 8), max(0, most - 3), dtype=kind), np.full(10, -1, dtype=np.int32)) for _ in range(2)]
@@ -331,7 +331,7 @@ def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -
     is_sum=st.booleans(),
     bit=st.integers(0, 1),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int) -> None:
     places, codes = column([one for one, _, _ in rows]), column([code for _, _, code in rows])
     bits = np.array([each for _, each, _ in rows], dtype=np.uint64)

@@ -57,7 +57,7 @@ def written(outputs: list[Outputs]) -> list[object]:
 
 
 @given(log=logs(), cut=st.integers(0, 30))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_worker_writes_same_bytes_with_and_without_kernel(log: list[bytes], cut: int) -> None:
     """Writes the same messages from lists and columns, with the kernel and without."""
     portions = [part for part in (records(log)[:cut], records(log)[cut:]) if part]

@@ -90,7 +90,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(case=cases())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
     answers, left = case.one_by_one()
     decisions = case.decide(0, len(case.margins), [0] * len(case.tops_left))
@@ -100,7 +100,7 @@ def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
 
 
 @given(case=cases(), cuts=st.lists(st.integers(0, 40), max_size=5))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
     answers, left = case.one_by_one()
     size = len(case.margins)
@@ -125,7 +125,7 @@ def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
 
 
 @given(case=cases())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_a_new_threshold_is_drawn_only_for_a_round_that_begins(case: Case) -> None:
     _, left = case.one_by_one()
     case.decide(0, len(case.margins), [0] * len(case.tops_left))

@@ -60,7 +60,7 @@ def beside_a_tie(draw: st.DrawFn) -> tuple[Decimal, float]:
 
 
 @given(number=numbers, grid=grids)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @example(number=Decimal("0.3"), grid=0.1)
 @example(number=Decimal("-0.5"), grid=1.0)
 @example(number=Decimal("1e15"), grid=1e-12)
@@ -69,7 +69,7 @@ def test_rounding_is_exact(number: Decimal, grid: float) -> None:
 
 
 @given(case=beside_a_tie())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @example(case=(Decimal("-0.55"), 0.1))
 @example(case=(Decimal("1.35"), 0.1))
 @example(case=(Decimal("562949953421312.4999999999999999999"), 1.0))
@@ -79,7 +79,7 @@ def test_rounding_is_exact_beside_ties(case: tuple[Decimal, float]) -> None:
 
 
 @given(case=st.one_of(beside_a_tie(), st.tuples(numbers, grids)))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_thresholds_are_rounded_alike_by_their_shortest_decimal(case: tuple[Decimal, float]) -> None:
     threshold, grid = float(case[0]), case[1]
     assert int(Grid(shortest_decimal(grid)).public([threshold])[0]) == exact(
@@ -105,7 +105,7 @@ def test_doubles_alone_would_take_two_decimals_one_step_apart_for_two() -> None:
     sensitivity=st.one_of(st.floats(1e-12, 1e12), st.sampled_from([0.05, 0.1, 0.3, 1.0, 10.0])),
     part=st.one_of(st.sampled_from([-1, 1]), st.decimals(-1, 1, allow_nan=False)),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_neighbours_stay_within_the_sensitivity_in_steps(
     case: tuple[Decimal, float], sensitivity: float, part: Decimal | int
 ) -> None:

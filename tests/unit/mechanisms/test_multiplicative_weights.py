@@ -268,7 +268,7 @@ def one_by_one(
 cases = st.lists(st.tuples(questions(), st.integers(0, 100 * FULL)), min_size=1, max_size=90)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cases, st.integers(0, 2**32), st.sampled_from([10, 5000, 40000]), st.integers(1, 12))
 def test_a_batch_is_answered_as_its_questions_are_one_by_one(
     case: list[tuple[Question, int]], seed: int, threshold: int, cutoff: int

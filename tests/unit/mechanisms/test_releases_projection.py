@@ -20,7 +20,7 @@ def signs(cells: list[list[int]], projections: int) -> np.ndarray[tuple[int, int
     st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), max_size=600),
     st.sampled_from([1, 7, 8, 64, 100]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_projection_is_the_sum_of_every_rows_column(rows: list[list[int]], projections: int) -> None:
     codes = np.array(rows, dtype=np.uint8).reshape(len(rows), 2)
     found = project(SEED, codes, projections)
@@ -32,7 +32,7 @@ def test_the_projection_is_the_sum_of_every_rows_column(rows: list[list[int]], p
     st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), max_size=30),
     st.lists(st.integers(0, 3), min_size=2, max_size=2),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_row_more_moves_every_coordinate_by_one(rows: list[list[int]], row: list[int]) -> None:
     before = project(SEED, np.array(rows, dtype=np.int64).reshape(len(rows), 2), 50)
     after = project(SEED, np.array([*rows, row], dtype=np.int64), 50)

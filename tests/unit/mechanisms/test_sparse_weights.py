@@ -45,7 +45,7 @@ def dense_mass(
     st.floats(1e-3, 4.0),
     st.sampled_from([12, 13, 50]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_estimates_are_those_of_weights_written_out(
     updates: list[tuple[CellQuestion, bool]], question: CellQuestion, rate: float, universe: int
 ) -> None:

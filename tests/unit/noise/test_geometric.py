@@ -66,7 +66,7 @@ def halves(words: list[int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uin
 
 
 @given(data=st.data(), rate=rates)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_a_draw_is_that_of_128_bit_words(data: st.DataObject, rate: Fraction) -> None:
     rows = [data.draw(wide_words(rate)) for _ in range(3)]
     parts = [halves(row) for row in rows]
@@ -75,7 +75,7 @@ def test_a_draw_is_that_of_128_bit_words(data: st.DataObject, rate: Fraction) ->
 
 
 @given(data=st.data(), rate=rates)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_a_two_sided_draw_is_the_difference_of_two(data: st.DataObject, rate: Fraction) -> None:
     plus, minus = data.draw(wide_words(rate)), data.draw(wide_words(rate))
     high, low = halves(plus + minus)

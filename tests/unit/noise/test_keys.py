@@ -158,7 +158,7 @@ def test_a_text_that_is_no_key_is_refused_without_being_quoted(text: str) -> Non
 
 
 @given(content=st.binary(max_size=70))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_a_file_of_any_bytes_is_read_or_refused_without_being_quoted(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:

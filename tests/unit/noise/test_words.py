@@ -27,7 +27,7 @@ def words_of(place: Place, count: int = 2, subkey: bytes = SUBKEY) -> list[int]:
 
 
 @given(first=places, second=places)
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=250)
 def test_two_events_have_equal_words_only_if_place_and_bytes_are_equal(first: Place, second: Place) -> None:
     assert (words_of(first) == words_of(second)) == (first == second)
 
@@ -85,7 +85,7 @@ definitions = st.fixed_dictionaries(
 
 
 @given(first=definitions, second=definitions)
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_subkey_belongs_to_one_stream_and_one_role(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert (stream_subkey(KEY, **first) == stream_subkey(KEY, **second)) == (first == second)
 

@@ -69,7 +69,7 @@ def last_checkpoints(outputs: list[Outputs]) -> dict[str, Checkpoint]:
 
 
 @given(log=events())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_answers_keep_the_order_of_the_queries(log: list[bytes]) -> None:
     told = answers_of(run(new_worker(), [records(log)]))
     assert [answer.id for answer in told] == [str(number) for number in range(len(log))]
@@ -79,7 +79,7 @@ def test_answers_keep_the_order_of_the_queries(log: list[bytes]) -> None:
 
 
 @given(log=events())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_a_stream_answers_among_others_as_it_does_alone(log: list[bytes]) -> None:
     together = answers_of(run(new_worker(), [records(log)]))
     for name in {answer.stream for answer in together}:
@@ -89,7 +89,7 @@ def test_a_stream_answers_among_others_as_it_does_alone(log: list[bytes]) -> Non
 
 
 @given(log=events(), cuts=st.lists(st.integers(0, 40), max_size=6))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_batches_may_be_cut_anywhere(log: list[bytes], cuts: list[int]) -> None:
     bounds = sorted({0, len(log), *(min(cut, len(log)) for cut in cuts)})
     all_records = records(log)
@@ -103,7 +103,7 @@ def test_batches_may_be_cut_anywhere(log: list[bytes], cuts: list[int]) -> None:
 
 
 @given(log=events(), cut=st.integers(0, 40))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut: int) -> None:
     all_records = records(log)
     expected = answers_of(run(new_worker(), [all_records]))

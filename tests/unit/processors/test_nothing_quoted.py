@@ -78,7 +78,7 @@ def vars_of(driver: Driver) -> list[str]:
 
 
 @given(mutant=mutants, cut=st.integers(0, 40))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_no_part_of_a_refused_query_is_public(mutant: dict[str, Any], cut: int) -> None:
     driver = SHARED
     event = json.dumps(mutant).encode()

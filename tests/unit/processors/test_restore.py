@@ -50,7 +50,7 @@ def taken_in_every(count: int) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data(), at_once=st.sampled_from([1, 3, 10]))
 def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.DataObject, at_once: int) -> None:
     driver = asked_installation()

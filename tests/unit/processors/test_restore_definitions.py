@@ -128,7 +128,7 @@ names = st.text("aZ9._:/@+- \n", max_size=130).map(json.dumps)
 values = st.one_of(numbers, strings, literals, garbage, hexadecimal, names)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(value=damaged())
 def test_what_is_damaged_is_read_as_the_model_reads_it_or_refused_as_there(value: bytes) -> None:
     reader = warm_reader()

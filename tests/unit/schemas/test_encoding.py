@@ -84,14 +84,14 @@ def as_struct(event: BaseModel) -> Any:
 
 
 @given(event=events)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_the_model_reads_what_the_fast_path_writes(event: Event) -> None:
     codec: Codec[Event] = Codec(type(event), limit=MAX_EVENT_BYTES)
     assert codec.decode(encode(as_struct(event))) == event
 
 
 @given(event=events)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_the_fast_path_reads_what_the_model_writes(event: Event) -> None:
     codec: Codec[Event] = Codec(type(event), limit=MAX_EVENT_BYTES)
     read = msgspec.json.decode(codec.encode(event), type=struct(type(event)))

@@ -65,13 +65,13 @@ BROKEN_AROUND_A_SECRET = [
 
 
 @given(template=st.sampled_from(BROKEN_AROUND_A_SECRET), secret=secrets)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_no_message_quotes_a_private_value(template: str, secret: str) -> None:
     assert secret not in message_of(query_codec, template.replace("SECRET", secret).encode())
 
 
 @given(template=st.sampled_from(BROKEN_AROUND_A_SECRET), secret=secrets)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_not_even_the_models_own_errors_quote_a_private_value(template: str, secret: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Query.model_validate_json(template.replace("SECRET", secret))

@@ -50,13 +50,13 @@ def assert_agreement(data: bytes) -> None:
 
 
 @given(data=queries)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 def test_both_accept_the_same_objects_and_read_the_same_values(data: bytes) -> None:
     assert_agreement(data)
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_both_accept_the_same_mutilated_bytes_and_read_the_same_values(seed: int) -> None:
     randomness = Random(seed)
     for _ in range(400):

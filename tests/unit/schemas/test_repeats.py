@@ -122,7 +122,7 @@ texts = st.text(st.sampled_from('ab"\\é\x00'), min_size=1, max_size=6)
 
 
 @given(st.sampled_from(FORMS), texts, texts, st.booleans(), st.integers(0, 30), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_the_quick_test_misses_no_repeat_and_passes_queries_as_they_are_written(
     form: dict[str, Any], identifier: str, stream: str, ascii_only: bool, place: int, nulls: bool
 ) -> None:
@@ -139,7 +139,7 @@ def test_the_quick_test_misses_no_repeat_and_passes_queries_as_they_are_written(
 
 
 @given(st.lists(st.tuples(texts, st.sampled_from(FORMS[:2]), st.integers(-1, 4)), min_size=1, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice(
     asked: list[tuple[str, dict[str, Any], int]],
 ) -> None:

@@ -192,7 +192,7 @@ DOMAINS = [
 
 
 @given(values=st.lists(VALUES, min_size=1, max_size=8), domain=st.sampled_from(DOMAINS))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], domain: Any) -> None:
     cells = FieldCodes(domain)
     codes, known = cells.codes(values)
@@ -211,7 +211,7 @@ def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], d
     ),
     domain=st.sampled_from(DOMAINS),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_values_are_coded_as_a_tables_cells(values: list[Any], domain: Any) -> None:
     if isinstance(domain, Categories) and isinstance(values[0], float):
         values = [float(math.floor(value)) for value in values]
@@ -222,7 +222,7 @@ def test_values_are_coded_as_a_tables_cells(values: list[Any], domain: Any) -> N
 
 
 @given(names=st.lists(TEXTS.map(str.encode), min_size=1, max_size=20), partitions=st.integers(1, 50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitions: int) -> None:
     names = [*names, *(name * 7 for name in names)]
     assert partitions_of(names, partitions).tolist() == [
@@ -231,7 +231,7 @@ def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitio
 
 
 @given(moments=st.lists(st.integers(0, END_MS - 1), min_size=1, max_size=20), fine=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int], *, fine: bool) -> None:
     texts = [str(np.datetime64(one if fine else one - one % 1000, "ms")) for one in moments]
     texts = [f"{text if fine else text[:19]}Z" for text in texts]
