@@ -1,6 +1,6 @@
 """The contract: every event on every topic, as immutable pydantic models."""
 
-from schemas.answers import Answer, MemberStatus, Outcome, PartitionStatus, StreamStatus
+from schemas.answers import Answer, Interval, MemberStatus, Outcome, PartitionStatus, StreamStatus
 from schemas.base import (
     FIRST_VERSION,
     MAX_ANSWER_BYTES,
@@ -115,7 +115,15 @@ __all__ += ["Bins", "Calibration", "Candidate", "Categories", "Cell", "Charge", 
 __all__ += ["Control", "Domain", "EdgeTotals", "EstimateCalibration", "Event", "EventsSource", "Exponential"]
 __all__ += ["ExtendStream", "Extension", "Extensions", "FeedProgress", "FeedStream", "FirstWindow", "Form"]
 __all__ += ["GrantRecord", "Group", "HaltSource", "HaltStream", "Histogram", "HypothesisCalibration"]
-__all__ += ["HypothesisUpdate", "Integers", "JoinPopulation", "Laplace", "LazyHistogram", "LedgerProgress"]
+__all__ += [
+    "HypothesisUpdate",
+    "Integers",
+    "Interval",
+    "JoinPopulation",
+    "Laplace",
+    "LazyHistogram",
+    "LedgerProgress",
+]
 __all__ += ["LedgerRecord", "Measurement", "Mechanism", "MemberStatus", "MergedStream", "Method", "NodeSums"]
 __all__ += ["NoisyMax", "NumericSparse", "OpenStream", "Outcome", "Partial", "PartitionStatus", "Period"]
 __all__ += ["Pmw", "Population", "PopulationRecord", "Position", "Progress", "Query", "RandomizedResponse"]

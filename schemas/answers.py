@@ -20,6 +20,9 @@ from schemas.checkpoints import StreamState
 from schemas.queries import Group
 from schemas.windows import Window
 
+Interval = tuple[float, float]
+"""The lower and the upper end of a confidence interval, in the unit of the number."""
+
 Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
 
@@ -29,8 +32,11 @@ class Answer(Event):
     * ``index`` numbers the stream's answered queries from 0; null for ``halted`` and ``rejected``.
     * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
       in row-major order), ``choice`` a category or a candidate's name.
-    * ``alpha`` bounds the error of each number with the stream's probability 1 − β; ``basis`` is
-      its justification.
+    * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
+      ``basis`` is its justification.
+    * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
+      one for each of the ``estimates``: each holds for one number by itself. They are null if the
+      number's noise has no known law.
     * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
       updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
       Both are null for ``rejected``, because the query never reaches its stream.
@@ -62,6 +68,8 @@ class Answer(Event):
     alpha: float | None = None
     price: float | None = None
     version: Version | None = None
+    interval: Interval | None = None
+    intervals: tuple[Interval, ...] | None = None
     window: Window | None = None
     group: Group | None = None
 

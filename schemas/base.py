@@ -27,7 +27,7 @@ MAX_DEFINITION_BYTES = 512 * 1024
 MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
 """Largest control or ledger event in bytes; each contains a whole definition."""
 
-MAX_ANSWER_BYTES = 256 * 1024
+MAX_ANSWER_BYTES = 512 * 1024
 """Largest answer in bytes."""
 
 MAX_MAGNITUDE = 1e15

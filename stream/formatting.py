@@ -30,6 +30,13 @@ def estimate(number: float, alpha: float | None, *, grouped: bool = False) -> st
     return _written(number, place, ROUND_HALF_EVEN, grouped=grouped)
 
 
+def interval(ends: tuple[float, float], *, grouped: bool = False) -> str:
+    """Format a confidence interval, rounded as an error bound of half its length."""
+    half = 0.5 * (ends[1] - ends[0]) or None
+    low, high = (estimate(end, half, grouped=grouped) for end in ends)
+    return f"{low} to {high}"
+
+
 def _last(number: float, digits: int) -> int | None:
     """Return the power of ten of the last digit, at most 0; None to keep all digits."""
     if not number or not isfinite(number):

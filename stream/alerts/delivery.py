@@ -212,7 +212,7 @@ class Alert:
         return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-_FIELDS = {"index", "window", "group", "estimate", "alpha", "spent", "tops_left", "version"}
+_FIELDS = {"index", "window", "group", "estimate", "alpha", "interval", "spent", "tops_left", "version"}
 
 
 def stream_page(page: str | None, stream: str) -> str | None:

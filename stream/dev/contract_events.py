@@ -29,7 +29,7 @@ from schemas import (
 )
 from schemas.queries import QUESTION_FIELDS
 
-CONTRACT_VERSION: Final = "0.2.0"
+CONTRACT_VERSION: Final = "0.3.0"
 """Version of the contract: a new major number breaks readers or producers, a new minor number only adds."""
 
 Side = Literal["input", "output", "internal"]

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any, Final
 
 from schemas import Amount, Answer, GrantRecord, Source
-from stream.formatting import bound, estimate
+from stream.formatting import bound, estimate, interval
 from stream.optional_packages import needed
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
@@ -23,6 +23,9 @@ from stream.privacy.composition.costs import (
 ERROR = " ±"
 """Suffix of a column's name for the column with its error bounds."""
 
+LOW, HIGH = " 95% low", " 95% high"
+"""Suffixes of a column's name for the columns with the ends of its confidence intervals."""
+
 MAX_LINES = 10
 """Most results listed in a terminal."""
 
@@ -34,7 +37,7 @@ _WIDTH, _HEIGHT = 160, 14
 
 
 def line(answer: Answer) -> str:
-    """Format an answer in one line: stream, number with ±, price, and ε spent so far."""
+    """Format an answer in one line: stream, number with ± and interval, price, and ε spent so far."""
     parts = [f"{answer.stream}{about(answer)}:"]
     if answer.estimate is not None:
         parts.append(estimate(answer.estimate, answer.alpha))
@@ -48,6 +51,8 @@ def line(answer: Answer) -> str:
         parts.append(answer.outcome)
     if answer.alpha is not None:
         parts.append(f"± {bound(answer.alpha)}")
+    if answer.interval is not None:
+        parts.append(f"(95 %: {interval(answer.interval)})")
     if answer.reason:
         parts.append(f"({answer.reason})")
     if answer.price is not None and answer.outcome != "rejected":
@@ -105,8 +110,15 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if isinstance(value, float):
         is_bound = name == "alpha" or name.endswith(ERROR)
-        return bound(value) if is_bound else estimate(value, _alpha(row, name))
+        return bound(value) if is_bound else estimate(value, _alpha(row, _measured(name)))
     return "" if value is None else escape(str(value))
+
+
+def _measured(name: str) -> str:
+    """Return the column of the number whose interval ends in a column; else the name itself."""
+    if name in {"interval_low", "interval_high"}:
+        return "estimate"
+    return name.removesuffix(LOW).removesuffix(HIGH)
 
 
 def _alpha(row: Mapping[str, Any], name: str) -> float | None:

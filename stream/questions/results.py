@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Self, overload
 
 from pydantic import PrivateAttr
 
-from schemas import MAX_ANSWER_BYTES, Answer, Query, Source, TableSource
+from schemas import MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, Rejected
 from stream.formatting import bound_of, cells_of, counts_people, describe_source_bound
@@ -30,7 +31,8 @@ def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | 
 class Result(DataFrames, Answer):
     """An ``Answer`` with its question, groups and warnings, which JSON and ``==`` ignore.
 
-    ``estimate`` is the number, ``alpha`` its error bound in the same unit. Properties that need the
+    ``estimate`` is the number, ``interval`` its 95 % confidence interval, and ``alpha`` an error
+    bound for all answers of the stream together; all have the same unit. Properties that need the
     source's definition are empty if the client may not read the ledger.
 
     Examples:
@@ -109,8 +111,9 @@ class Result(DataFrames, Answer):
         """Return one row for each number, or one row for an outcome without numbers.
 
         Columns are ``stream``, ``id``, ``outcome``, for a standing stream ``window_start``,
-        ``window_end`` and its group, then the group's attributes (or ``position``), ``estimate`` and
-        ``alpha``. An attribute with the name of another column gets a ``*`` appended.
+        ``window_end`` and its group, then the group's attributes (or ``position``), ``estimate``,
+        ``alpha`` and, if the number has a confidence interval, ``interval_low`` and
+        ``interval_high``. An attribute with the name of another column gets a ``*`` appended.
         """
         common: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
         if self.window is not None:
@@ -119,9 +122,12 @@ class Result(DataFrames, Answer):
         bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
-            return [{**common, **one, **bound}]
+            return [{**common, **one, **_ends(self.interval), **bound}]
         labels = self.groups or [{"position": number} for number in range(len(self.estimates))]
-        numbers = [{"estimate": number, "alpha": self.alpha, **bound} for number in self.estimates]
+        numbers = [
+            {"estimate": number, "alpha": self.alpha, **_ends(interval), **bound}
+            for number, interval in zip(self.estimates, self.intervals or repeat(None), strict=False)
+        ]
         return [
             {**common, **_apart(label, {**common, **number}), **number}
             for label, number in zip(labels, numbers, strict=True)
@@ -194,10 +200,17 @@ class Results(DataFrames, Sequence[Result]):
         return result_text.table(self.rows(), self.warnings)
 
 
-_NUMBERS = ("position", "estimate", "choice", "alpha", "reason", "rows_per_person")
+_NUMBERS = (
+    *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "reason"),
+    "rows_per_person",
+)
 """Columns that follow a standing stream's group."""
 
 _results: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
+
+
+def _ends(interval: Interval | None) -> dict[str, float]:
+    return {} if interval is None else {"interval_low": interval[0], "interval_high": interval[1]}
 
 
 def _apart(group: Group | dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:

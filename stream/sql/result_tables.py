@@ -14,7 +14,7 @@ from stream.errors import Unknown
 from stream.formatting import did_you_mean
 from stream.questions import Results, result_text
 from stream.questions.question_forms import valid
-from stream.questions.result_text import ERROR, DataFrames, cost_of
+from stream.questions.result_text import ERROR, HIGH, LOW, DataFrames, cost_of
 from stream.sql.aggregates import StatementError
 from stream.sql.statement_questions import StatementPlan, plan
 from stream.sql.statements import Column, Grouped, SelectStatement
@@ -86,13 +86,14 @@ def _on_source(
 class Table(DataFrames, Sequence[dict[str, Any]]):
     """The result of a statement: a sequence of rows, each a mapping by column name.
 
-    A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none.
+    A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none, and
+    the ends of its confidence interval in ``n 95% low`` and ``n 95% high`` if any row has one.
     ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost.
 
     Examples:
         >>> table = client.sql("SELECT sex, COUNT(*) AS n FROM people GROUP BY sex")
         >>> table.columns
-        ('sex', 'n', 'n ±')
+        ('sex', 'n', 'n ±', 'n 95% low', 'n 95% high')
     """
 
     def __init__(self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float) -> None:
@@ -190,7 +191,13 @@ def _table(statement: SelectStatement, plan: StatementPlan, target: Target, resu
         for place in places:
             rows[place][name] = numbers[place] if result.estimates is not None else numbers[0]
             rows[place][name + ERROR] = result.alpha
-    names = [name for column in plan.columns for name in _names(column.name, grouped=isinstance(column, Grouped))]
+            intervals = result.intervals if result.intervals is not None else (result.interval,)
+            if (ends := intervals[place if len(intervals) > 1 else 0]) is not None:
+                rows[place][name + LOW], rows[place][name + HIGH] = ends
+    known = {name for row in rows for name in row}
+    names = [
+        name for column in plan.columns for name in _names(column.name, known, grouped=isinstance(column, Grouped))
+    ]
     order = list(range(len(rows)))
     for place, falling in reversed(statement.order):
         order.sort(key=partial(_rank, rows, plan, target.source, plan.columns[place]), reverse=falling)
@@ -217,5 +224,8 @@ def _rank(
     return number is not None, number or 0.0
 
 
-def _names(name: str, *, grouped: bool) -> tuple[str, ...]:
-    return (name,) if grouped else (name, name + ERROR)
+def _names(name: str, known: Collection[str], *, grouped: bool) -> tuple[str, ...]:
+    if grouped:
+        return (name,)
+    ends = (name + LOW, name + HIGH)
+    return (name, name + ERROR, *(end for end in ends if end in known))

@@ -17,7 +17,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
-from stream.questions.result_text import ERROR
+from stream.questions.result_text import ERROR, HIGH, LOW
 from stream.sql.aggregates import USUAL, AnswerColumn, StatementError, attribute_of, bare, condition_of, measured
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
 from stream.tables.table_errors import one_line, shown
@@ -241,7 +241,7 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
     if not any(isinstance(column, AnswerColumn) for column in columns):
         raise StatementError(f"rows are never returned, only aggregates; {USUAL}")
     names = [column.name for column in columns]
-    if reserved := next((name for name in names if name.endswith(ERROR)), None):
+    if reserved := next((name for name in names if name.endswith((ERROR, LOW, HIGH))), None):
         raise StatementError(f"'{reserved}' is reserved for an error bound; give the column another name with AS")
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")

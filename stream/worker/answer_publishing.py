@@ -99,6 +99,8 @@ class Publisher:
             reply.alpha,
             reply.price,
             version,
+            reply.interval,
+            reply.intervals,
             *(one.about or ())[:2],
         )
         return (name.encode(), encode(answer), ())
@@ -215,7 +217,13 @@ class ColumnPublisher:
             version=terms.shown_version,
         )
         if number is not None:
-            answer = replace(answer, estimate=number.estimate, basis=number.basis, alpha=number.alpha)
+            answer = replace(
+                answer,
+                estimate=number.estimate,
+                basis=number.basis,
+                alpha=number.alpha,
+                interval=number.interval,
+            )
         head, sign, tail = encode(answer)[len(_HEAD) : -len(_END)].partition(_FIRST_INDEX)
         if is_plain:
             if len(self._encoded) >= _MOST_ENCODED:

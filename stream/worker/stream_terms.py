@@ -36,7 +36,7 @@ from stream.formatting import cells_of
 from stream.privacy.composition.costs import grant_cost, realised_cost, shortest_decimal, spent_amount
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
-from stream.privacy.noise import Sampler, round_words
+from stream.privacy.noise import Sampler, Symmetric, round_words
 from stream.processing.dead_letters import Rejection, without_constants
 
 
@@ -208,7 +208,7 @@ class StreamTerms:
         return query_sampler(self.sparse_vector)
 
     @cached_property
-    def answer_noise(self) -> Sampler:
+    def answer_noise(self) -> Symmetric:
         """The distribution of the noise of a published number."""
         return answer_sampler(self.sparse_vector)
 

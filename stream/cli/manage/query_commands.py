@@ -8,6 +8,7 @@ import shlex
 import uuid
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from itertools import repeat
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,7 +19,7 @@ from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
 from stream.client.async_client import AsyncClient
 from stream.errors import Timeout
-from stream.formatting import bound, estimate
+from stream.formatting import bound, estimate, interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.result_text import about
@@ -200,11 +201,18 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     say(_line(answer, with_estimates=groups is None))
     if groups is not None:
         names = list(groups[0])
-        cells = zip(groups, answer.estimates or (), strict=True)
+        cells = zip(groups, answer.estimates or (), answer.intervals or repeat(None), strict=False)
         show_table(
             "",
-            [*names, "count"],
-            ([*(str(one[name]) for name in names), estimate(n, answer.alpha, grouped=True)] for one, n in cells),
+            [*names, "count", *(["95 %"] if answer.intervals else [])],
+            (
+                [
+                    *(str(one[name]) for name in names),
+                    estimate(n, answer.alpha, grouped=True),
+                    *([] if ends is None else [interval(ends, grouped=True)]),
+                ]
+                for one, n, ends in cells
+            ),
         )
 
 
@@ -253,8 +261,13 @@ def _line(answer: Answer, *, with_estimates: bool = True) -> str:
         parts.append(", ".join(estimate(number, answer.alpha) for number in answer.estimates))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
-    if answer.alpha is not None:
-        parts.append(f"(±{bound(answer.alpha)}, {answer.basis})" if answer.basis else f"(±{bound(answer.alpha)})")
+    facts = [
+        "" if answer.alpha is None else f"±{bound(answer.alpha)}",
+        "" if answer.interval is None else f"95 %: {interval(answer.interval)}",
+        answer.basis or "",
+    ]
+    if answer.alpha is not None or answer.interval is not None:
+        parts.append(f"({', '.join(filter(None, facts))})")
     line = " ".join(parts)
     if answer.price is not None and answer.outcome != "rejected":
         line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"

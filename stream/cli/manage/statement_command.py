@@ -19,9 +19,9 @@ from stream.cli.manage.query_commands import (
 from stream.cli.output import say, show_json, show_table, visible
 from stream.client.async_client import AsyncClient
 from stream.errors import Timeout, Unknown
-from stream.formatting import bound, estimate
+from stream.formatting import bound, estimate, interval
 from stream.questions.question_forms import ANSWER_TIMEOUT
-from stream.sql import ERROR, StatementError, Table, cost_line
+from stream.sql import ERROR, HIGH, LOW, StatementError, Table, cost_line
 
 
 def sql(
@@ -35,7 +35,7 @@ def sql(
     dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Answer a SELECT, each number with its ±, and print the cost.
+    """Answer a SELECT, each number with its ± and its 95 % confidence interval, and print the cost.
 
     FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as for 'sotto ask'; 3 also
     for a statement that is not supported or names an unknown source or stream.
@@ -69,12 +69,16 @@ async def _ask(statement: str, timeout: float, max_price: float | str | None) ->
 
 
 def _show(table: Table) -> None:
-    names = [name for name in table.columns if not name.endswith(ERROR)]
-    show_table("", names, ([_cell(row, name) for name in names] for row in table))
+    names = [name for name in table.columns if not name.endswith((ERROR, HIGH))]
+    heads = ["95 %" if name.endswith(LOW) else name for name in names]
+    show_table("", heads, ([_cell(row, name) for name in names] for row in table))
     say(f"{table.stream}: {cost_line(table)}")
 
 
 def _cell(row: dict[str, Any], name: str) -> str:
+    if name.endswith(LOW):
+        low, high = row[name], row[name.removesuffix(LOW) + HIGH]
+        return "–" if low is None else interval((low, high), grouped=True)
     if name + ERROR not in row:
         return str(row[name])
     number, error = row[name], row[name + ERROR]

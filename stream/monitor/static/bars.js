@@ -1,4 +1,4 @@
-// A chart of answers: a dot for each number, with a bar from its lower to its upper error bound.
+// A chart of answers: a dot for each number, a thin bar of its error bound and a thick one of its confidence interval.
 
 import { make, makeSvg } from "./dom.js";
 import { number, within } from "./format.js";
@@ -8,7 +8,7 @@ const ROW = 24;
 const MARGIN = { top: 6, right: 16, bottom: 24 };
 const MOST_ROWS = 60;
 
-/** Draw a chart of rows `{ name, estimate, alpha }`; it is redrawn when its width changes. */
+/** Draw a chart of rows `{ name, estimate, alpha, low, high }`; it is redrawn when its width changes. */
 export function barChart(rows) {
   const shown = rows.filter(({ estimate }) => estimate !== null && estimate !== undefined).slice(0, MOST_ROWS);
   const svg = makeSvg("svg", { role: "img", "aria-label": shown.map(({ name, estimate, alpha }) => `${name}: ${within(estimate, alpha)}`).join("; ") });
@@ -24,7 +24,7 @@ export function barChart(rows) {
     }
     const longest = Math.max(...shown.map(({ name }) => name.length));
     const left = Math.min(Math.max(longest * 7 + 12, 40), width * 0.4);
-    const ends = shown.flatMap(({ estimate, alpha }) => [estimate - (alpha ?? 0), estimate + (alpha ?? 0)]);
+    const ends = shown.flatMap(({ estimate, alpha, low: least, high: most }) => [estimate - (alpha ?? 0), estimate + (alpha ?? 0), least ?? estimate, most ?? estimate]);
     const low = Math.min(0, ...ends);
     const high = Math.max(0, ...ends);
     const ticks = axis(low, high);
@@ -57,15 +57,16 @@ function axis(low, high) {
   return ticks;
 }
 
-function mark({ name, estimate, alpha }, y, x, left) {
+function mark({ name, estimate, alpha, low, high }, y, x, left) {
   const label = makeSvg("text", { class: "tick name", x: left - 8, y: y + 4, "text-anchor": "end" }, shorten(name, Math.floor((left - 10) / 6.5)));
   const dot = makeSvg("circle", { class: "estimate", cx: x(estimate), cy: y, r: 4 });
+  const sure = typeof low === "number" ? [makeSvg("line", { class: "interval", x1: x(low), x2: x(high), y1: y, y2: y })] : [];
   if (alpha === null || alpha === undefined) {
-    return [label, dot];
+    return [label, ...sure, dot];
   }
   const [from, to] = [x(estimate - alpha), x(estimate + alpha)];
   const ends = [from, to].map((at) => makeSvg("line", { class: "error", x1: at, x2: at, y1: y - 5, y2: y + 5 }));
-  return [label, makeSvg("line", { class: "error", x1: from, x2: to, y1: y, y2: y }), ...ends, dot];
+  return [label, makeSvg("line", { class: "error", x1: from, x2: to, y1: y, y2: y }), ...ends, ...sure, dot];
 }
 
 function shorten(text, letters) {

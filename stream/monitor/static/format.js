@@ -93,6 +93,15 @@ export function within(value, alpha) {
   return `${estimate(value, alpha)}${alpha === null || alpha === undefined ? "" : ` ± ${bound(alpha)}`}`;
 }
 
+/** Format a confidence interval, if there is one. */
+export function interval(low, high) {
+  if (typeof low !== "number" || typeof high !== "number") {
+    return "–";
+  }
+  const half = (high - low) / 2 || undefined;
+  return `${estimate(low, half)} to ${estimate(high, half)}`;
+}
+
 function superscript(power) {
   return String(power).replaceAll("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]);
 }

@@ -186,7 +186,7 @@ def least_bound(bound: Callable[[float], float]) -> float:
     return float(found.fun) * SUM_ROUNDING
 
 
-_RIPPLE = 1.0 + 3e-13
+RIPPLE = 1.0 + 3e-13
 """Each discrete draw (variance ≥ ``LEAST_VARIANCE``) raises a tail by at most this factor."""
 
 
@@ -219,7 +219,7 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, whole: bool
     spread = math.sqrt(law.variance) * math.sqrt(terms)
     allowed = beta / sums
     if terms == 1 or (whole and law.variance >= LEAST_VARIANCE):
-        return float(math.ceil(spread * normal_reach(allowed / _RIPPLE**terms)))
+        return float(math.ceil(spread * normal_reach(allowed / RIPPLE**terms)))
     # Chernoff: E e^{sX} ≤ e^{s²σ²/2}, also for smaller weights.
     return spread * math.sqrt(2.0 * math.log(2.0 / allowed)) * SUM_ROUNDING
 

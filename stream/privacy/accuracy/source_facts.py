@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Literal
 
-from schemas import EventsSource, Integers, StandingQuery, SumOf
+from schemas import EventsSource, Integers, Source, StandingQuery, SumOf
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
 
@@ -63,6 +63,14 @@ class SourceFacts:
     def groups_steps(self) -> int:
         """ℓ₁ sensitivity of all counts of disjoint cells; replacing a row changes two counts."""
         return self.contribution * (2 if self.neighbors == "replace" else 1)
+
+
+def counts_from_zero(source: Source, standing: StandingQuery) -> bool:
+    """Return True if a standing stream's numbers are never negative."""
+    if not isinstance(standing.count, SumOf):
+        return True
+    domain = source.attributes[standing.count.sum] if isinstance(source, EventsSource) else None
+    return isinstance(domain, Integers) and domain.minimum >= 0
 
 
 def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import SparseVectorCalibration
-from stream.privacy.noise import Sampler, sampler
+from stream.privacy.noise import Sampler, Symmetric, sampler
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
@@ -43,7 +43,7 @@ def query_sampler(calibration: SparseVectorCalibration) -> Sampler:
     return sampler(calibration.noise, Fraction(calibration.epsilon_query) / width)
 
 
-def answer_sampler(calibration: SparseVectorCalibration) -> Sampler:
+def answer_sampler(calibration: SparseVectorCalibration) -> Symmetric:
     """Return the two-sided law of a ⊤'s number: rate ε₃/(cΔ); c = 1 if each round has its own ρ."""
     tops = 1 if calibration.fresh_threshold else calibration.cutoff
     return sampler("two_sided", Fraction(calibration.epsilon_answer) / (tops * calibration.sensitivity_steps))

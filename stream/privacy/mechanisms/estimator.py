@@ -22,10 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration
+from stream.privacy.accuracy.intervals import bounded_half_width, half_width
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.estimate_questions import (
     Box,
     Linear,
+    Mean,
     Numbers,
     ResolvedQuestion,
     Single,
@@ -59,7 +61,9 @@ class EstimateAnswer:
     ``priced`` (measured alone), ``unpromised`` (no whole charge is left; ``reach`` is None),
     ``refused`` (the grant does not pay) or ``limited`` (may cost more than the question's limit).
     ``parts`` are charged; for ``refused`` and ``limited`` they would be. ``numbered`` is True if a
-    ⊤ published a number, ``marginal`` False if no marginal was measured.
+    ⊤ published a number, ``marginal`` False if no marginal was measured. ``intervals`` has the 95 %
+    confidence interval of each number, in its unit, if the numbers were measured; for a mean, the
+    first has the half-width of sum − mean·rows around the sum.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -68,6 +72,7 @@ class EstimateAnswer:
     numbered: bool = False
     parts: int = 0
     marginal: bool = True
+    intervals: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -179,9 +184,9 @@ class Estimator:
         if index is not None and reach <= limit:
             cells = None if told else self._cells_on(index, question.axes)
             centres = self._measured.numbers(index) if cells is None else question.numbers(cells)
-            return self._kept(
-                question, self._answers_without_top([question])[0].step.numbers, centres, reach, limit
-            )
+            half = self._half_width(question, index, told=told)
+            estimate = self._answers_without_top([question])[0].step.numbers
+            return self._kept(question, estimate, centres, reach, half, limit)
         if self.left >= PARTS and self.is_tested(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
             return self._tested(question, math.floor(slack * WEIGHT_STEPS))
@@ -193,7 +198,15 @@ class Estimator:
         self.add_measurement(question, question.axes if marginal else (), price.share)
         index = len(self._measured.listed) - 1
         numbers, kept = self._measured.numbers(index), float(self._measured.listed[index].reach)
-        return EstimateAnswer("priced", numbers, (kept,) * len(numbers), parts=price.parts, marginal=marginal)
+        half = self._half_width(question, index, told=True)
+        return EstimateAnswer(
+            "priced",
+            numbers,
+            (kept,) * len(numbers),
+            parts=price.parts,
+            marginal=marginal,
+            intervals=_around(numbers, half),
+        )
 
     def _tested(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
         """Compare with the threshold raised by ``slack`` steps; the promise is raised as much."""
@@ -295,13 +308,15 @@ class Estimator:
             if index is None or reach > self._promise * question.width:
                 continue
             if numbered:
-                found[place] = self._kept(question, estimates[place], self._measured.numbers(index), reach)
+                half = self._half_width(question, index, told=True)
+                found[place] = self._kept(question, estimates[place], self._measured.numbers(index), reach, half)
             else:
                 by_source.setdefault(index, []).append((place, reach))
         for index, members in by_source.items():
             told = _numbers([questions[place] for place, _ in members], self._cells_on(index, axes))
             for (place, reach), centres in zip(members, told, strict=True):
-                found[place] = self._kept(questions[place], estimates[place], centres, reach)
+                half = self._half_width(questions[place], index, told=False)
+                found[place] = self._kept(questions[place], estimates[place], centres, reach, half)
         return found
 
     def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
@@ -342,16 +357,38 @@ class Estimator:
         numbers: Numbers,
         told: Numbers,
         reach: float | Fraction,
+        half: int,
         limit: Fraction | None = None,
     ) -> EstimateAnswer:
-        """Clamp an estimate so that the measured numbers ``told`` prove the promise or ``limit``."""
+        """Clamp an estimate so that the measured numbers ``told`` prove the promise or ``limit``.
+
+        The confidence interval of a measured number is widened to contain the estimate.
+        """
         moved = question.width
         room = math.floor((self._promise * moved if limit is None else limit) - reach)
         kept = tuple(
             min(max(number, centre - room), centre + room) for number, centre in zip(numbers, told, strict=True)
         )
         reaches = [(reach + abs(number - centre)) / moved for number, centre in zip(kept, told, strict=True)]
-        return EstimateAnswer("settled", kept, tuple(map(float, reaches)))
+        intervals = tuple(
+            (min(centre - half, number), max(centre + half, number))
+            for number, centre in zip(kept, told, strict=True)
+        )
+        return EstimateAnswer("settled", kept, tuple(map(float, reaches)), intervals=intervals)
+
+    def _half_width(self, question: ResolvedQuestion, index: int, *, told: bool) -> int:
+        """Return the half-width of the confidence interval of each number of a measurement.
+
+        With ``told`` the question's numbers were measured, otherwise a marginal that covers it.
+        """
+        one = self._measured.listed[index]
+        if not told:
+            more = math.prod(self.sizes[axis] for axis in one.axes if axis not in question.axes)
+            return half_width(one.law, question.summed * more) * question.width
+        if one.share is None:
+            return half_width(number_law(self.calibration, question.width))
+        # A marginal that was measured alone has one cell for each number.
+        return half_width(one.law) * (question.width if one.axes else 1)
 
     def _cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
@@ -410,8 +447,22 @@ class Estimator:
         self.add_measurement(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1
         measured = self._measured
-        told = measured.numbers(index) if numbered else question.numbers(TensorCells(measured.counts(index)))
-        return EstimateAnswer("above", told, (bound,) * len(told), numbered, PARTS)
+        if numbered:
+            told, half = measured.numbers(index), self._half_width(question, index, told=True)
+        else:
+            told, law = question.numbers(TensorCells(measured.counts(index))), measured.listed[index].law
+            # The weights of a mean's difference sum − mean·rows are at most its range.
+            width = max(1, question.range) if isinstance(question, Mean) else question.width
+            half = (
+                half_width(law, question.summed) * width
+                if question.whole
+                else bounded_half_width(law, question.summed, width)
+            )
+        return EstimateAnswer("above", told, (bound,) * len(told), numbered, PARTS, intervals=_around(told, half))
+
+
+def _around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:
+    return tuple((number - half, number + half) for number in numbers)
 
 
 def _numbers(questions: Sequence[ResolvedQuestion], cells: TensorCells) -> list[Numbers]:

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from stream.privacy.accuracy.intervals import within_limits
 from stream.privacy.accuracy.source_facts import MAX_STEPS, range_of
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import LARGEST_TOTAL
@@ -44,6 +45,26 @@ def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
     denominator *= parts
     # A quotient of two integers is rounded once, a product of doubles twice.
     return [step * numerator / denominator for step in steps]
+
+
+def shown_interval(
+    steps: int,
+    half: int,
+    grid: float,
+    parts: int = 1,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    rounded: bool = False,
+) -> tuple[float, float]:
+    """Return the published interval of ±``half`` steps around steps·γ/``parts``.
+
+    It is cut off at the public limits ``low`` and ``high`` of the true number. If values are
+    ``rounded`` to the grid, it is wider by half a step on each side.
+    """
+    extra = 1 if rounded else 0
+    first, last = shown((2 * (steps - half) - extra, 2 * (steps + half) + extra), grid, 2 * parts)
+    return within_limits((first, last), low, high)
 
 
 def _between(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray[Scalar]:

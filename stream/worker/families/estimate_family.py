@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import EstimateCalibration, Measurement, Pmw
+from schemas import EstimateCalibration, Interval, Measurement, Pmw
+from stream.privacy.accuracy.intervals import within_limits
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Mean, ResolvedQuestion
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
@@ -36,6 +37,7 @@ from stream.worker.families.family import (
     form_for,
     most_parts,
     no_alpha_for,
+    share_interval,
     too_dear,
     too_wide,
 )
@@ -275,18 +277,41 @@ def _reply(
     question = read.question
     if isinstance(question, Mean):
         estimate, alpha = _mean(question, step)
-        return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+        interval = _mean_interval(question, step)
+        return Reply(
+            charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update, interval=interval
+        )
     scale = question.width / question.unit
     alpha = None if step.reach is None else max(step.reach) * scale
     numbers = tuple(number / question.unit for number in step.numbers)
+    intervals = _intervals(calibration, current, read, step)
     if isinstance(question, CellGroups):
-        return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update)
+        return Reply(
+            charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update, intervals=intervals
+        )
     estimate = numbers[0]
     if read.form == "fraction":
         # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
         estimate /= current.rows
         alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
-    return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update)
+    interval = None if intervals is None else intervals[0]
+    return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update, interval=interval)
+
+
+def _intervals(
+    calibration: EstimateCalibration, current: _EstimateState, read: ReadQuestion, step: EstimateAnswer
+) -> tuple[Interval, ...] | None:
+    """Return the confidence intervals of measured numbers, within their public limits."""
+    if step.intervals is None:
+        return None
+    unit = read.question.unit
+    intervals = [(low / unit, high / unit) for low, high in step.intervals]
+    if read.form == "fraction":
+        return tuple(share_interval(calibration, current.rows, one) for one in intervals)
+    if read.form not in {"count", "groups"}:
+        return tuple(intervals)
+    most = None if calibration.epsilon_rows > 0.0 else float(current.rows)
+    return tuple(within_limits(one, 0.0, most) for one in intervals)
 
 
 def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
@@ -336,6 +361,16 @@ def _take(current: _EstimateState, update: Any) -> None:
         question = reader.linear(update.terms)
     axes = tuple(reader.attributes.index(name) for name in update.attributes)
     current.estimator.add_measurement(question, axes, update.share)
+
+
+def _mean_interval(question: Mean, step: EstimateAnswer) -> Interval | None:
+    """Return a measured mean's confidence interval: all r with |sum − r·rows| within its noise."""
+    if step.intervals is None:
+        return None
+    (low, high), count, most = step.intervals[0], step.numbers[1] / question.rows.unit, float(question.range)
+    ends = (low / count, high / count) if count > 0.0 else (0.0, most)
+    first, last = within_limits(ends, 0.0, most)
+    return question.minimum + first, question.minimum + last
 
 
 def _mean(question: Mean, step: EstimateAnswer) -> tuple[float, float | None]:

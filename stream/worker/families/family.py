@@ -13,8 +13,17 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from schemas import Calibration, EstimateCalibration, HypothesisCalibration, Integers, TableSource, form_of
+from schemas import (
+    Calibration,
+    EstimateCalibration,
+    HypothesisCalibration,
+    Integers,
+    Interval,
+    TableSource,
+    form_of,
+)
 from stream.formatting import in_other_case
+from stream.privacy.accuracy.intervals import SECOND_MISS, half_width, wider_interval, within_limits
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
 from stream.privacy.noise.samplers import LowWords, Words
@@ -56,6 +65,7 @@ class AdmittedQuestion:
 class Reply:
     """The answer to a question as it is published; if ``charged``, it costs ``parts``.
 
+    ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``.
     ``price`` is the ε shown for a question with an alpha. ``update`` is the changelog record of a
     changed state. With ``refusal`` the question is refused and no state changes.
     """
@@ -71,6 +81,24 @@ class Reply:
     parts: int = PARTS
     price: float | None = None
     refusal: Rejection | None = None
+    interval: Interval | None = None
+    intervals: tuple[Interval, ...] | None = None
+
+
+def share_interval(
+    calibration: HypothesisCalibration | EstimateCalibration, rows: int, count: Interval
+) -> Interval:
+    """Return the confidence interval of a share from that of its count, in rows.
+
+    |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n. If n̂ is noisy, both errors share the
+    probability that the interval misses.
+    """
+    low, high = count
+    if calibration.epsilon_rows > 0.0:
+        low, high = wider_interval(low, high)
+        extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS)
+        low, high = low - extra, high + extra
+    return within_limits((low / rows, high / rows), 0.0, 1.0)
 
 
 def stream_by_stream(

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from schemas import Cell as CellWeight
 from schemas import HypothesisCalibration, HypothesisUpdate, Pmw, SparsePmw, Term
+from stream.privacy.accuracy.intervals import half_width
+from stream.privacy.mechanisms.grid import shown_interval
 from stream.privacy.mechanisms.multiplicative_weights import (
     Hypothesis,
     HypothesisAnswer,
@@ -28,7 +30,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
 from stream.privacy.noise import DrawRole, Sampler, cell_words
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach, rows_reach
 from stream.tables.cache import BoundedCache
-from stream.worker.families.family import AdmittedQuestion, Context, Reply, Restored, form_for
+from stream.worker.families.family import AdmittedQuestion, Context, Reply, Restored, form_for, share_interval
 from stream.worker.families.sparse_cells import CellSpace
 from stream.worker.families.tensors import TensorSpace, VectorCache
 
@@ -107,7 +109,8 @@ class HypothesisFamily(Restored[_HypothesisState]):
                     cells=content.cells,
                 )
                 current.updates.append(update)
-            replies[place] = _reply(step, calibration, current.rows, update, fraction=content.fraction)
+            half = half_width(self._streams.terms_at(slot).answer_noise) if step.above else None
+            replies[place] = _reply(step, calibration, current.rows, update, fraction=content.fraction, half=half)
         return replies
 
     def _hypothesis(self, slot: int, current: _HypothesisState) -> Hypothesis:
@@ -188,16 +191,20 @@ def _reply(
     update: HypothesisUpdate | None,
     *,
     fraction: bool,
+    half: int | None,
 ) -> Reply:
     estimate = step.value * calibration.grid
+    interval = None if half is None else shown_interval(step.value, half, calibration.grid)
     alpha = calibration.sparse_vector.answer_alpha if step.above else calibration.alpha
     if fraction:
         # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
         estimate, alpha = estimate / rows, (alpha + rows_reach(calibration)) / rows
+        interval = None if interval is None else share_interval(calibration, rows, interval)
     return Reply(
         charged=step.above,
         estimate=estimate,
         basis="noisy" if step.above else "hypothesis",
         alpha=alpha,
         update=update,
+        interval=interval,
     )

@@ -10,10 +10,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from schemas import AnswersCalibration
+from schemas import AnswersCalibration, Interval
+from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bounds
 from stream.privacy.composition.costs import PARTS
-from stream.privacy.mechanisms.grid import shown
-from stream.privacy.noise import NoiseScaleError, Sampler, sampler
+from stream.privacy.mechanisms.grid import shown, shown_interval
+from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, ratio_interval
 from stream.privacy.planning.prices import shown_price
 from stream.processing.exact_decimals import value_of, values_of
@@ -55,7 +56,7 @@ class LaplaceFamily(Family):
         """Answer questions that the grant pays for; noise of equal laws is drawn at once."""
         replies: list[Reply | None] = [None] * len(questions)
         left: dict[int, int] = {}
-        by_laws: dict[tuple[Sampler, ...], list[int]] = {}
+        by_laws: dict[tuple[Symmetric, ...], list[int]] = {}
         for number, one in enumerate(questions):
             rest = left[one.slot] if one.slot in left else self._streams.parts_left(one.slot)
             parts = PARTS if one.content.price is None else one.content.price.parts
@@ -73,20 +74,20 @@ class LaplaceFamily(Family):
             for number, noise in zip(
                 members, self._context.answer_noise([questions[m] for m in members], laws), strict=True
             ):
-                replies[number] = self._reply(questions[number], noise)
+                replies[number] = self._reply(questions[number], laws, noise)
         return replies
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
 
-    def _laws(self, slot: int, question: LaplaceQuestion) -> tuple[Sampler, ...]:
+    def _laws(self, slot: int, question: LaplaceQuestion) -> tuple[Symmetric, ...]:
         calibration = self._calibration(slot)
         if question.price is None:
             return tuple(answer_law(calibration, width, question.moved) for width in question.widths)
         rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS)
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
-    def _reply(self, one: AdmittedQuestion, noise: Sequence[int]) -> Reply:
+    def _reply(self, one: AdmittedQuestion, laws: Sequence[Symmetric], noise: Sequence[int]) -> Reply:
         question: LaplaceQuestion = one.content
         calibration = self._calibration(one.slot)
         numbers = self._rounded(one) if question.trusted else question.numbers
@@ -96,12 +97,24 @@ class LaplaceFamily(Family):
                 (float(n), alpha_for(calibration, w, 2, question.moved))
                 for n, w in zip(noisy, question.widths, strict=True)
             )
-            bounds = (question.low - question.centre, question.high - question.centre)
+            low, high = question.low or 0.0, question.high or 0.0
+            bounds = (low - question.centre, high - question.centre)
             estimate, alpha = ratio_interval(top, bottom, bounds)
-            return Reply(charged=True, estimate=estimate + question.centre, basis="noisy", alpha=alpha)
+            dividend, divisor = (NoisyNumber(n, law) for n, law in zip(noisy, laws, strict=True))
+            ends = ratio_bounds(dividend, divisor, *bounds)
+            return Reply(
+                charged=True,
+                estimate=estimate + question.centre,
+                basis="noisy",
+                alpha=alpha,
+                interval=(ends[0] + question.centre, ends[1] + question.centre),
+            )
         rounded = shown(noisy, calibration.grid, question.parts)
+        intervals = _intervals(calibration, question, half_width(laws[0]), noisy)
         published: dict[str, Any] = (
-            {"estimate": rounded[0]} if question.shape == "number" else {"estimates": tuple(rounded)}
+            {"estimate": rounded[0], "interval": intervals[0]}
+            if question.shape == "number"
+            else {"estimates": tuple(rounded), "intervals": intervals}
         )
         alpha = _kept(calibration, question)
         if question.alpha is None:
@@ -117,6 +130,18 @@ class LaplaceFamily(Family):
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
         steps: list[int] = grid.private(question.trusted, exactly).tolist()
         return steps
+
+
+def _intervals(
+    calibration: AnswersCalibration, question: LaplaceQuestion, half: int, noisy: Sequence[int]
+) -> tuple[Interval, ...]:
+    """Return the confidence intervals of numbers with noise of one law."""
+    limits = {"low": question.low, "high": question.high}
+    rounded = calibration.rounding > 0.0
+    return tuple(
+        shown_interval(number, half, calibration.grid, question.parts, rounded=rounded, **limits)
+        for number in noisy
+    )
 
 
 def _kept(calibration: AnswersCalibration, question: LaplaceQuestion) -> float:

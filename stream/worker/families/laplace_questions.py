@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace
+from schemas import (
+    MAX_CATEGORIES,
+    AnswersCalibration,
+    Integers,
+    Laplace,
+    Source,
+    StandingQuery,
+    ValuesSource,
+)
+from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.planning.answer_plans import alpha_for
 from stream.privacy.planning.prices import Price, answer_price, takes_alpha
 from stream.processing.dead_letters import Rejection
@@ -23,8 +32,8 @@ class LaplaceQuestion:
       is scaled; ``moved``: how many of them one person changes.
     - ``trusted``: values that a producer sent, as doubles; they are rounded to steps from the
       decimals in the event.
-    - The answer is the number divided by ``parts``, or the quotient of two numbers plus ``centre``,
-      within ``low`` and ``high``.
+    - The answer is the number divided by ``parts``, or the quotient of two numbers plus ``centre``.
+    - ``low`` and ``high``: public limits of the true answer; None if there is none.
     - ``alpha``: requested error; ``price``: its price; ``most``: most parts that it may cost.
     """
 
@@ -33,8 +42,8 @@ class LaplaceQuestion:
     shape: Literal["number", "vector", "quotient"]
     parts: int = 1
     centre: float = 0.0
-    low: float = 0.0
-    high: float = 1.0
+    low: float | None = None
+    high: float | None = None
     trusted: tuple[float, ...] = ()
     alpha: float | None = None
     price: Price | None = None
@@ -60,13 +69,16 @@ class LaplaceQuestions:
             case "count" | "people":
                 count = self._context.people if form == "people" else self._context.count
                 width = 1 if form == "people" else self._count_width(slot)
-                return LaplaceQuestion((count(slot, query.where),), (width,), "number")
+                return LaplaceQuestion(
+                    (count(slot, query.where),), (width,), "number", low=0.0, high=self._most_rows(slot)
+                )
             case "fraction":
                 return self._fraction(slot, query)
             case "sum":
                 domain = self._summed(slot, query.sum, query.where, "sum")
                 total = self._context.total(slot, query.sum, query.where)
-                return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number")
+                low, high = self._sum_limits(slot, domain)
+                return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", low=low, high=high)
             case "mean":
                 return self._mean(slot, query)
             case _:
@@ -105,7 +117,10 @@ class LaplaceQuestions:
         calibration = self._calibration(slot)
         width = len(values) * calibration.sensitivity_steps
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
-        return LaplaceQuestion((), (width,) * len(values), shape, trusted=values, moved=len(values))
+        low, high = _limits(terms.source, terms.standing)
+        return LaplaceQuestion(
+            (), (width,) * len(values), shape, low=low, high=high, trusted=values, moved=len(values)
+        )
 
     def _summed(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
         """Return the attribute's domain, restricted to the values that satisfy the predicate."""
@@ -119,13 +134,26 @@ class LaplaceQuestions:
     def _count_width(self, slot: int) -> int:
         return count_sensitivity(self._context.source_table(slot))
 
+    def _most_rows(self, slot: int) -> float | None:
+        """Return the number of rows as a limit of counts, if it is public."""
+        rows = self._context.public_rows(slot)
+        return None if rows is None else float(rows)
+
+    def _sum_limits(self, slot: int, domain: Integers) -> tuple[float | None, float | None]:
+        """Return the limits of a sum of values in a domain."""
+        rows = self._context.public_rows(slot)
+        least, most = min(domain.minimum, 0), max(domain.maximum, 0)
+        if rows is not None:
+            return float(rows * least), float(rows * most)
+        return (0.0 if least == 0 else None), (0.0 if most == 0 else None)
+
     def _fraction(self, slot: int, query: Any) -> LaplaceQuestion:
         count = self._context.count(slot, query.where)
         if (rows := self._context.public_rows(slot)) is not None:
-            return LaplaceQuestion((count,), (1,), "number", parts=max(1, rows))
+            return LaplaceQuestion((count,), (1,), "number", parts=max(1, rows), low=0.0, high=1.0)
         everyone, width = self._context.count(slot, None), 2 * self._count_width(slot)
         # Both numbers share the answer's ε, so each has twice the noise scale.
-        return LaplaceQuestion((count, everyone), (width, width), "quotient", moved=2)
+        return LaplaceQuestion((count, everyone), (width, width), "quotient", low=0.0, high=1.0, moved=2)
 
     def _mean(self, slot: int, query: Any) -> LaplaceQuestion:
         domain = self._summed(slot, query.mean, query.where, "mean")
@@ -155,4 +183,12 @@ class LaplaceQuestions:
         numbers = tuple(counts.ravel().tolist())
         # The ℓ₂ norm is largest if all rows of a person lie in one group.
         moved = 2 if source.neighbors == "replace" else 1
-        return LaplaceQuestion(numbers, (groups_sensitivity(source),) * len(numbers), "vector", moved=moved)
+        widths = (groups_sensitivity(source),) * len(numbers)
+        return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=self._most_rows(slot), moved=moved)
+
+
+def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | None, float | None]:
+    """Return the public limits of the numbers that a producer or a feed sends."""
+    if isinstance(source, ValuesSource):
+        return source.minimum, source.maximum
+    return (0.0 if standing is not None and counts_from_zero(source, standing) else None), None

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from schemas import Interval
 from schemas.wire import encode
 from stream.kernel import Column, Spans, grouped, joined, spans_of
 from stream.privacy.mechanisms.above_threshold import Decisions
@@ -104,11 +105,15 @@ class QuestionRows(NamedTuple):
 
 
 class Number(NamedTuple):
-    """The number that is published with a ⊤."""
+    """The number that is published with a ⊤.
+
+    ``interval`` is None for a gap: its noise is that of the comparison, which ⊤ tells about.
+    """
 
     estimate: float
     basis: str
     alpha: float
+    interval: Interval | None = None
 
 
 class Streams(NamedTuple):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_CATEGORIES, Histogram, LazyHistogram, ReleaseCalibration, SparseProject
+from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
+from stream.privacy.accuracy.intervals import half_width, weighted_half_width
 from stream.privacy.accuracy.release_accuracy import (
     histogram_alpha,
     lazy_alpha,
@@ -22,6 +23,7 @@ from stream.privacy.accuracy.release_accuracy import (
     release_law,
     released_norm,
 )
+from stream.privacy.mechanisms.grid import shown_interval
 from stream.privacy.mechanisms.releases import (
     cell_names,
     columns,
@@ -86,6 +88,21 @@ class _Release(Family):
 
     def _computed(self, slot: int, table: PrivateTable) -> Integers:
         raise NotImplementedError
+
+    def _interval(self, slot: int, question: CellQuestion, estimate: float) -> Interval:
+        """Return the confidence interval of a weighted sum of cells, from 0 to all rows in one cell."""
+        half = weighted_half_width(release_law(self._calibration(slot)), question.steps) / WEIGHT_STEPS
+        most = self._most_rows(slot)
+        ends = (max(0.0, estimate - half), max(0.0, estimate + half))
+        if most is None:
+            return ends
+        limit = most * max(question.steps) / WEIGHT_STEPS
+        return min(ends[0], limit), min(ends[1], limit)
+
+    def _most_rows(self, slot: int) -> float | None:
+        """Return the number of rows as a limit of counts, if it is public."""
+        rows = self._context.public_rows(slot)
+        return None if rows is None else float(rows)
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         """Derive the noise of the cells or rows with these names."""
@@ -153,15 +170,28 @@ class HistogramFamily(_Release):
         if isinstance(question, CellQuestion):
             estimate = weighted_sum(question.steps, [int(release[cell]) for cell in question.cells])
             alpha = histogram_alpha(calibration, release.size, len(question.cells), whole=_whole(question))
-            return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha)
+            interval = self._interval(one.slot, question, estimate)
+            return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval)
         numbers = marginal(np.where(question.mask, release, 0), question.axes)
-        summed = int(marginal(question.mask.astype(np.int64), question.axes).max())
-        alpha = histogram_alpha(calibration, release.size, summed, numbers.size)
+        summed = marginal(question.mask.astype(np.int64), question.axes)
+        alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
+        law, most = release_law(calibration), self._most_rows(one.slot)
+        intervals = tuple(
+            shown_interval(number, half_width(law, terms), 1.0, question.rows, low=0.0, high=high)
+            for number, terms, high in zip(
+                numbers.ravel().tolist(),
+                summed.ravel().tolist(),
+                repeat(None if most is None else most / question.rows),
+                strict=False,
+            )
+        )
         if question.axes:
             estimates = tuple(map(float, numbers.ravel().tolist()))
-            return Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha)
+            return Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha, intervals=intervals)
         estimate = int(numbers) / question.rows
-        return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows)
+        return Reply(
+            charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows, interval=intervals[0]
+        )
 
     def _computed(self, slot: int, table: PrivateTable) -> Integers:
         """Compute the noisy histogram over the attributes' axes."""
@@ -194,7 +224,8 @@ class LazyHistogramFamily(_Release):
             values = list(islice(noisy, len(question.cells)))
             alpha = lazy_alpha(calibration, len(values), whole=_whole(question))
             estimate = weighted_sum(question.steps, values)
-            replies.append(Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha))
+            interval = self._interval(slot, question, estimate)
+            replies.append(Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval))
         return replies
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from itertools import repeat
 from typing import Annotated, Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from schemas import Interval, TableSource, ValuesSource
 from stream.kernel import Spans, rows_of
+from stream.privacy.accuracy.intervals import half_width
+from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide
-from stream.privacy.mechanisms.grid import shown
+from stream.privacy.mechanisms.grid import shown, shown_interval
 from stream.privacy.noise import SUBKEY_BYTES, DrawRole, Sampler, event_words
 from stream.processing.exact_decimals import value_of
 from stream.worker.families.family import Context, form_for
@@ -201,11 +205,30 @@ class SparseVectorFamily:
                 barriers = map(self._streams.barrier_of_round, slots.tolist(), before.tolist())
                 gaps = compared.margins[members] - np.array(list(barriers), dtype=np.int64)
                 steps = compared.thresholds[members] + gaps
-            for member, number in zip(members.tolist(), shown(steps.tolist(), calibration.grid), strict=True):
+            published = shown(steps.tolist(), calibration.grid)
+            intervals: Iterable[Interval | None] = repeat(None)
+            if calibration.numbers == "fresh":
+                half, rounded = half_width(terms.answer_noise), calibration.rounding > 0.0
+                low, high = _limits(terms)
+                intervals = [
+                    shown_interval(step, half, calibration.grid, low=low, high=high, rounded=rounded)
+                    for step in steps.tolist()
+                ]
+            for member, number, interval in zip(members.tolist(), published, intervals, strict=False):
                 numbers[int(batch.rows.places[member])] = Number(
-                    number, calibration.numbers, calibration.answer_alpha
+                    number, calibration.numbers, calibration.answer_alpha, interval
                 )
         return numbers
+
+
+def _limits(terms: StreamTerms) -> tuple[float | None, float | None]:
+    """Return the public limits of the numbers of all questions of a stream."""
+    source = terms.source
+    if isinstance(source, ValuesSource):
+        return source.minimum, source.maximum
+    if isinstance(source, TableSource):
+        return (None if getattr(terms.mechanism, "sums", ()) else 0.0), None
+    return (0.0 if terms.standing is not None and counts_from_zero(source, terms.standing) else None), None
 
 
 def _as_written(terms: StreamTerms, rows: QuestionRows, members: Places) -> Callable[[int], Decimal]:

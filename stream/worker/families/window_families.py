@@ -18,13 +18,15 @@ from schemas import (
     EventsSource,
     Histogram,
     RunningCountCalibration,
+    StandingQuery,
     Window,
     moment_ms,
     written_moment,
 )
 from stream.privacy.accuracy.counting_trees import CountingTree, Node, node_name, window_number
-from stream.privacy.accuracy.source_facts import movement
-from stream.privacy.mechanisms.grid import shown
+from stream.privacy.accuracy.intervals import half_width
+from stream.privacy.accuracy.source_facts import counts_from_zero, movement
+from stream.privacy.mechanisms.grid import shown, shown_interval
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.release_plans import answer_alpha, node_law, tree_of
@@ -35,13 +37,17 @@ from stream.worker.families.family import AdmittedQuestion, Context, Family, Rep
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """A running count's tree and windows: ``first`` start, ``step`` and ``size`` in ms."""
+    """A running count's tree and windows: ``first`` start, ``step`` and ``size`` in ms.
+
+    ``least`` is the public lower limit of the counts, None if there is none.
+    """
 
     calibration: RunningCountCalibration
     tree: CountingTree
     first: int
     step: int
     size: int
+    least: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,15 @@ class RunningCountFamily(Family):
         for one in asked:
             question: _NodeQuestion = one.content
             exact = grid.private(question.sums, values_of(one.payload)).tolist()
-            noisy = sum(exact) + sum(islice(noise, len(exact)))
+            noisy, nodes = sum(exact) + sum(islice(noise, len(exact))), len(question.nodes)
+            half = half_width(node_law(horizon.calibration), nodes)
             replies.append(
                 Reply(
                     charged=True,
                     estimate=shown([noisy], horizon.calibration.grid)[0],
                     basis="noisy",
-                    alpha=answer_alpha(horizon.calibration, len(question.nodes)),
+                    alpha=answer_alpha(horizon.calibration, nodes),
+                    interval=shown_interval(noisy, half, horizon.calibration.grid, low=horizon.least),
                 )
             )
         return replies
@@ -109,7 +117,9 @@ class RunningCountFamily(Family):
                 raise TypeError("a stream of running_count is standing, and its first window is known")
             window = standing.window
             first = window.first_from(moment_ms(standing.begins))
-            known = _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms)
+            source = self._streams.terms_at(slot).source
+            least = 0.0 if counts_from_zero(source, standing) else None
+            known = _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, least)
             self._horizons[number] = known
         return known
 
@@ -158,12 +168,21 @@ class StandingHistogramFamily(Family):
         width, spread = calibration.sensitivity_steps, self._spread(slot, groups)
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
+        standing, half = self._standing(slot), half_width(laws[0])
+        least = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
         replies: list[Reply] = []
         for one, noise in zip(paid, self._context.answer_noise(paid, laws), strict=True):
             exact = grid.private(one.content, values_of(one.payload)).tolist()
             noisy = [number + drawn for number, drawn in zip(exact, noise, strict=True)]
-            estimates = tuple(shown(noisy, calibration.grid))
-            replies.append(Reply(charged=True, estimates=estimates, basis="noisy", alpha=alpha))
+            replies.append(
+                Reply(
+                    charged=True,
+                    estimates=tuple(shown(noisy, calibration.grid)),
+                    basis="noisy",
+                    alpha=alpha,
+                    intervals=tuple(shown_interval(number, half, calibration.grid, low=least) for number in noisy),
+                )
+            )
         return replies
 
     def _groups(self, slot: int) -> int:
@@ -173,7 +192,10 @@ class StandingHistogramFamily(Family):
 
     def _spread(self, slot: int, groups: int) -> int:
         """Return s: the ℓ₂ sensitivity of a window's numbers is the ℓ₁ sensitivity over √s."""
+        return movement(self._context.source(slot, EventsSource), self._standing(slot), groups).spread
+
+    def _standing(self, slot: int) -> StandingQuery:
         standing = self._streams.terms_at(slot).standing
         if standing is None:
             raise TypeError(f"stream in slot {slot} is no standing one")
-        return movement(self._context.source(slot, EventsSource), standing, groups).spread
+        return standing

@@ -277,7 +277,7 @@ def test_sums_by_too_many_groups_are_refused_before_anything_is_asked() -> None:
 def test_a_table_is_a_frame_and_a_page() -> None:
     table = driver().sql('SELECT "Sex", COUNT(*) AS n FROM few GROUP BY "Sex" ORDER BY n DESC LIMIT 2')
     frame = table.to_polars()
-    assert frame.columns == ["Sex", "n", "n ±"]
+    assert frame.columns == ["Sex", "n", "n ±", "n 95% low", "n 95% high"]
     assert frame["n"].to_list() == sorted(frame["n"].to_list(), reverse=True)
     assert len(frame) == 2
     assert "<table>" in table._repr_html_()
@@ -309,7 +309,7 @@ def test_a_refusal_quotes_what_was_written(statement: str, told: str) -> None:
 def test_a_column_is_called_as_it_was_written() -> None:
     statement = "SELECT ALL COUNT_IF(age\n> 24), COUNT( * ), COUNT_IF(age<23)::float / COUNT(*) FROM s ORDER BY count_if(age > 24)"
     [row] = asked(statement, LAPLACE)
-    assert [name for name in row if not name.endswith(" ±")] == [
+    assert [name for name in row if not name.endswith((" ±", "% low", "% high"))] == [
         "COUNT_IF(age > 24)",
         "count(*)",
         "COUNT_IF(age<23)::float / COUNT(*)",

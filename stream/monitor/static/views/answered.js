@@ -2,19 +2,24 @@
 
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
-import { amount, bound, count, estimate, plural } from "../format.js";
+import { amount, bound, count, estimate, interval, plural } from "../format.js";
 import { BASES } from "../mechanisms.js";
 
 const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
 
+const INTERVAL = "95 % interval";
+const LOW = " 95% low";
+const HIGH = " 95% high";
+
 /** The answer to one question. */
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
   const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);
-  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position"].includes(name));
-  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: row.alpha }));
+  const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high"].includes(name));
+  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: row.alpha, low: row.interval_low, high: row.interval_high }));
+  const surest = numbers.some((row) => typeof row.interval_low === "number");
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
-  const table = numbers.length ? tableOf([...names, "estimate", "±"], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha)]), of) : null;
+  const table = numbers.length ? tableOf([...names, "estimate", "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 
@@ -29,16 +34,17 @@ export function questionPriced(title, answered) {
 }
 
 /** The rows of a statement. */
-export function statementAnswered({ stream, columns, rows, cost, charged, questions, answers, warnings }) {
+export function statementAnswered({ stream, columns: all, rows, cost, charged, questions, answers, warnings }) {
+  const columns = all.filter((name) => !name.endsWith(HIGH));
   const measures = columns.filter((name) => columns.includes(`${name} ±`));
-  const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "")));
+  const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "")));
   const labels = measures.flatMap((measure) =>
-    rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`] })),
+    rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
   );
   const figure = (row, name) => (measures.includes(name) ? estimate(row[name], row[`${name} ±`]) : bound(row[name]));
-  const cell = (row, name) => (typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
+  const cell = (row, name) => (name.endsWith(LOW) ? interval(row[name], row[name.replace(LOW, HIGH)]) : typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
   const of = versionsOf(answers);
-  const table = tableOf(columns, rows.map((row) => columns.map((name) => cell(row, name))), of);
+  const table = tableOf(columns.map((name) => name.replace(LOW, ` ${INTERVAL}`)), rows.map((row) => columns.map((name) => cell(row, name))), of);
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];

@@ -1,0 +1,232 @@
+"""Confidence intervals: bounds of the noise of one number, from its public law alone.
+
+A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %, so that the interval of ±h around the released
+number contains the true number with this probability, whatever the data. h depends only on the
+public calibration and question; the interval is post-processing of the released number. Sums of few
+draws are exact; other bounds err towards wider intervals. Proofs: docs/noise.md, "Confidence
+intervals".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from stream.optional_packages import np, special
+from stream.privacy.accuracy.noise_laws import (
+    RIPPLE,
+    SUM_ROUNDING,
+    normal_reach,
+    reach,
+    sum_alpha,
+    sum_reach,
+    variance_of,
+)
+from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
+from stream.privacy.noise import Gaussian, Symmetric
+
+CONFIDENCE: Final = 0.95
+"""Probability that an interval contains the true number."""
+MISS: Final = 0.05
+
+SECOND_MISS: Final = 0.02
+"""The part of ``MISS`` for the second of two noises; ``wider_interval`` leaves it."""
+
+_EXACT_TERMS: Final = 64
+"""Sums of at most this many Laplace draws use the closed form of their tail."""
+_MOST_EXACT_TERMS: Final = 1024
+"""The same for wide noise, where a transform would be long."""
+_SIGNIFICANT_BITS: Final = 6
+_TRANSFORM_DEVIATION: Final = 1 << 15
+"""Sums of a larger standard deviation, in steps, use a bound in place of a transform."""
+_DEVIATIONS: Final = 24
+"""A transform covers this many standard deviations; the rest has probability below 1e−6."""
+_TRANSFORM_ERROR: Final = 2e-6
+_MIXTURE_SHARE: Final = 0.02
+"""Shares of the missing probability for each of a bound's two rare events."""
+_EXACT_VARIANCE: Final = 1 << 20
+"""Gaussian noise of at most this variance is summed value by value."""
+
+
+class NoisyNumber(NamedTuple):
+    """A released number with the law of its noise, in steps."""
+
+    number: int
+    law: Symmetric
+
+
+@lru_cache(maxsize=8192)
+def half_width(law: Symmetric, terms: int = 1, miss: float = MISS) -> int:
+    """Return an h with P(|sum of ``terms`` draws| > h) ≤ ``miss``.
+
+    It is the least for one draw, and for sums of at most 64 Laplace draws. More terms are rounded
+    up to six binary digits: a further draw only widens a sum (docs/noise.md).
+    """
+    if terms == 0:
+        return 0
+    if isinstance(law, Gaussian):
+        total = terms * law.variance
+        if total <= _EXACT_VARIANCE and (terms == 1 or law.variance >= LEAST_VARIANCE):
+            return _gaussian_half_width(float(total), miss / RIPPLE**terms)
+        return math.ceil(sum_alpha(law, terms, 1, miss, whole=True))
+    return reach(law, 1, miss) if terms == 1 else _laplace_sum_half_width(float(law.rate), terms, miss)
+
+
+def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:
+    terms = terms if terms <= _EXACT_TERMS else _rounded_up(terms)
+    deviation = math.sqrt(2.0 * terms) / rate
+    if terms <= _EXACT_TERMS or (terms <= _MOST_EXACT_TERMS and deviation > _TRANSFORM_DEVIATION):
+        return sum_reach(rate, terms, 1, miss)
+    if deviation <= _TRANSFORM_DEVIATION:
+        return _transformed_half_width(rate, terms, math.ceil(_DEVIATIONS * deviation), miss)
+    return _mixture_half_width(rate, terms, miss)
+
+
+def weighted_half_width(law: Symmetric, weights: Sequence[int], miss: float = MISS) -> int:
+    """Return an h with P(|Σ weight·draw| > h) ≤ ``miss``; for unequal weights Chernoff's bound."""
+    sizes = {abs(weight) for weight in weights if weight}
+    if not sizes:
+        return 0
+    terms, largest = sum(1 for weight in weights if weight), max(sizes)
+    if len(sizes) == 1:
+        return largest * half_width(law, terms, miss)
+    return bounded_half_width(law, terms, largest, miss)
+
+
+def bounded_half_width(law: Symmetric, terms: int, largest: int, miss: float = MISS) -> int:
+    """Return a bound as ``weighted_half_width`` for any weights of at most ``largest``."""
+    return math.ceil(largest * sum_alpha(law, terms, 1, miss, whole=False))
+
+
+def ratio_bounds(top: NoisyNumber, bottom: NoisyNumber, low: float, high: float) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a quotient that lies from ``low`` to ``high``.
+
+    By Fieller's theorem (1954): if r is the true quotient, then top − r·bottom is noise alone, the
+    difference of two independent draws. The interval has every r for which this noise has a tail of
+    more than 5 %. If the denominator is within its own noise, every r may be possible.
+    """
+
+    def is_possible(r: float) -> bool:
+        return _difference_tail(top.law, bottom.law, r, abs(top.number - r * bottom.number)) > MISS
+
+    if bottom.number <= _slope(top.law, bottom.law):
+        return low, high
+    middle = min(max(top.number / bottom.number, low), high)
+    if not is_possible(middle):
+        # The quotient is outside the range, so that only its nearest end is plausible.
+        return middle, middle
+    return (
+        low if is_possible(low) else _edge(middle, low, is_possible),
+        high if is_possible(high) else _edge(middle, high, is_possible),
+    )
+
+
+def _edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:
+    """Return the end of the possible quotients between two values, on its outer side."""
+    for _ in range(60):
+        middle = 0.5 * (inside + outside)
+        if middle in (inside, outside):
+            break
+        inside, outside = (middle, outside) if is_possible(middle) else (inside, middle)
+    return outside
+
+
+def wider_interval(low: float, high: float) -> tuple[float, float]:
+    """Widen a 95 % interval of a number by one noise so that it misses with 3 % at most.
+
+    The tail of a sum of independent draws is log-concave: P(|S| > x) at λ times the distance is at
+    most its power λ. One more unit covers the lattice.
+    """
+    factor = math.log(MISS - SECOND_MISS) / math.log(MISS) - 1.0
+    more = factor * (0.5 * (high - low) + 1.0) + 1.0
+    return low - more, high + more
+
+
+def within_limits(interval: tuple[float, float], low: float | None, high: float | None) -> tuple[float, float]:
+    """Cut an interval off at the public limits of the true number."""
+    first, last = interval
+    if low is not None:
+        first, last = max(first, low), max(last, low)
+    if high is not None:
+        first, last = min(first, high), min(last, high)
+    return first, last
+
+
+def _rounded_up(terms: int) -> int:
+    """Round up to six significant binary digits."""
+    unit = 1 << max(0, terms.bit_length() - _SIGNIFICANT_BITS)
+    return -(-terms // unit) * unit
+
+
+def _gaussian_half_width(variance: float, miss: float) -> int:
+    """Return the least half-width of one draw of discrete Gaussian noise."""
+    values = np.arange(1, math.ceil(12.0 * math.sqrt(variance)) + 12, dtype=np.float64)
+    masses = np.exp(-values * values / (2.0 * variance))
+    beyond = np.cumsum(masses[::-1])[::-1]
+    # beyond[x] is the weight of all values above x, on one side.
+    tails = 2.0 * beyond / (1.0 + 2.0 * beyond[0]) * SUM_ROUNDING
+    return int(np.argmax(tails <= miss))
+
+
+def _mixture_half_width(rate: float, terms: int, miss: float) -> int:
+    """Bound a sum of many Laplace draws whose range is too wide for a transform.
+
+    A Laplace variable is normal with an exponential variance; discrete draws differ from continuous
+    ones by independent remainders in (−1, 1).
+    """
+    share = _MIXTURE_SHARE * miss
+    variance = 2.0 * float(special.gammainccinv(terms, share)) / (rate * rate)
+    remainder = math.sqrt(2.0 * terms * math.log(2.0 / share))
+    z = normal_reach(miss * (1.0 - share) - share)
+    return math.ceil((math.sqrt(variance) * z + remainder) * SUM_ROUNDING)
+
+
+def _transformed_half_width(rate: float, terms: int, span: int, miss: float) -> int:
+    """Return the half-width of a sum from its characteristic function on ``span`` or more values."""
+    size = 1 << (span + 64).bit_length()
+    angles = np.arange(size // 2 + 1, dtype=np.float64) * (2.0 * math.pi / size)
+    q, gap = math.exp(-rate), -math.expm1(-rate)
+    # 1 − 2q·cos θ + q² = (1 − q)² + 4q·sin²(θ/2)
+    logs = -np.log1p(4.0 * q * np.square(np.sin(0.5 * angles)) / (gap * gap))
+    masses = np.fft.irfft(np.exp(terms * logs), size)[: size // 2]
+    tails = 1.0 - (2.0 * np.cumsum(masses) - masses[0])
+    return int(np.argmax(tails + _TRANSFORM_ERROR <= miss))
+
+
+def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_least: float) -> float:
+    """Bound P(|X − factor·Y| ≥ x) for independent draws X and Y of two laws of one kind."""
+    factor = abs(factor)
+    if isinstance(first, Gaussian) or isinstance(second, Gaussian):
+        spread = math.sqrt(variance_of(first) + factor * factor * variance_of(second))
+        beyond = max(0.0, at_least - 1.0 - factor) / spread
+        return _ripple(first) * _ripple(second) * math.erfc(beyond / math.sqrt(2.0))
+    wide, narrow = 1.0 / float(first.rate), factor / float(second.rate)
+    wide, narrow = max(wide, narrow), min(wide, narrow)
+    # ((w²·e^{−x/w} − n²·e^{−x/n}) / (w² − n²)), written so that equal scales do not divide by 0.
+    apart = at_least * (wide - narrow) / (wide * narrow) if narrow > 0.0 else math.inf
+    if apart < 1e-6:
+        tail = (1.0 + 0.5 * at_least / narrow) * math.exp(-at_least / wide)
+    else:
+        ratio = (narrow / wide) ** 2
+        tail = math.exp(-at_least / wide) * (1.0 - ratio * math.exp(-apart)) / (1.0 - ratio)
+    return min(1.0, tail * _lattice(first) * _lattice(second) * SUM_ROUNDING)
+
+
+def _slope(first: Symmetric, second: Symmetric) -> float:
+    """Return the half-width of ``second`` that ``_difference_tail`` has for a large factor."""
+    if isinstance(first, Gaussian) or isinstance(second, Gaussian):
+        miss = MISS / (_ripple(first) * _ripple(second))
+        return math.sqrt(variance_of(second)) * normal_reach(miss) + 1.0
+    return math.log(_lattice(first) * _lattice(second) / MISS) / float(second.rate) * SUM_ROUNDING
+
+
+def _lattice(law: Symmetric) -> float:
+    """Return c with P(X ≥ y) ≤ c·P(L ≥ y) for every y, X discrete and L continuous Laplace noise."""
+    return 1.0 if isinstance(law, Gaussian) else 2.0 / (1.0 + math.exp(-float(law.rate)))
+
+
+def _ripple(law: Symmetric) -> float:
+    """Return c with P(X ≥ y) ≤ c·P(N + 1 ≥ y), X discrete and N continuous Gaussian noise."""
+    return 1.0 + 3.0 * math.exp(-2.0 * math.pi**2 * float(law.variance)) if isinstance(law, Gaussian) else 1.0

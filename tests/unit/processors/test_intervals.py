@@ -1,0 +1,103 @@
+"""Answers carry the confidence interval of each number whose noise has a known law."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sotto import Driver
+from stream.questions import Result
+from tests.builders import installation, source, stream
+from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, Kind, ask, driver_with
+
+WITHOUT = {"above_threshold", "noisy_max", "exponential", "randomized_response", "sparse_project"}
+"""Mechanisms without numbers, or with numbers whose error has no law."""
+
+
+def driver_of(spec: dict[str, Any]) -> Driver:
+    rows = {"people": {"age": AGES, "sex": SEXES}}
+    return installation(spec, sources=[SOURCES[spec["source"]]], rows=rows)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_each_measured_number_has_an_interval(kind: Kind) -> None:
+    mechanism, seen = kind.mechanism, 0
+    for result in ask(driver_with(kind), kind.questions):
+        number, numbers = result.interval is not None, result.intervals is not None
+        assert number <= (result.estimate is not None)
+        assert numbers <= (result.estimates is not None)
+        if mechanism["kind"] in WITHOUT or result.basis in {"gap", "hypothesis"}:
+            assert not number
+            assert not numbers
+            continue
+        if result.estimate is None and result.estimates is None:
+            continue
+        seen += 1
+        pairs = [result.interval] if number else [*(result.intervals or ())]
+        assert len(pairs) == (1 if number else len(result.estimates or ()))
+        assert all(pair is not None and pair[0] <= pair[1] for pair in pairs)
+        if result.alpha is not None and number and result.estimate is not None:
+            # One number by itself is surer than all numbers together.
+            assert result.interval is not None
+            assert result.interval[1] - result.interval[0] <= 2.0 * result.alpha + 2.0
+    assert seen or mechanism["kind"] in WITHOUT or mechanism.get("numbers") == "gap"
+
+
+def test_intervals_are_part_of_rows_text_and_json() -> None:
+    driver = driver_of(stream("s", "people", "laplace", mechanism={"answers": 9}))
+    count = driver.ask("s", where="age < 30")
+    groups = driver.ask("s", group_by=["sex"])
+    assert count.interval is not None
+    assert groups.intervals is not None
+    low, high = count.interval
+    assert f"(95 %: {low:.0f} to {high:.0f})" in str(count)
+    assert count.rows()[0]["interval_low"] == low
+    assert [row["interval_high"] for row in groups.rows()] == [pair[1] for pair in groups.intervals]
+    assert Result.read(count.model_dump_json().encode()).interval == count.interval
+    assert next(driver.answers(from_beginning=True)).interval == count.interval
+
+
+def test_an_answer_without_interval_has_no_such_field() -> None:
+    driver = driver_of(stream("s", "people", mechanism={"threshold": 100.0}))
+    driver.ask("s", where="age < 30")
+    [delivered] = driver.log((driver.topics.answers, 0))
+    assert b"interval" not in (delivered.value or b"")
+
+
+def test_sql_tables_have_columns_for_the_ends_of_intervals() -> None:
+    driver = driver_of(stream("s", "people", "laplace", mechanism={"answers": 9}))
+    table = driver.sql("SELECT sex, COUNT(*) AS n FROM people GROUP BY sex")
+    assert table.columns == ("sex", "n", "n ±", "n 95% low", "n 95% high")
+    for row in table:
+        assert row["n 95% low"] < row["n"] < row["n 95% high"] <= row["n"] + row["n ±"]
+
+
+def test_sql_tables_of_estimates_have_no_columns_for_intervals() -> None:
+    spec = stream("s", "people", "pmw", mechanism={"attributes": ["age", "sex"], "warm_start": 0}, epsilon=0.01)
+    table = driver_of(spec).sql("SELECT COUNT(*) AS n FROM people WHERE age < 30 AND sex = 'F'")
+    assert table.results[0].basis == "hypothesis"
+    assert table.columns == ("n", "n ±")
+
+
+def test_intervals_stay_within_public_limits() -> None:
+    rows = {"few": {"age": [3] * 40}}
+    few = source("few", "table", attributes={"age": 10}, neighbors="replace")
+    spec = stream("s", "few", "laplace", mechanism={"answers": 60}, epsilon=1.0)
+    driver = installation(spec, sources=[few], rows=rows)
+    for where, fraction in (("age = 3", False), ("age = 4", False), ("TRUE", True)):
+        result = driver.ask("s", where=where, fraction=fraction)
+        most = 1.0 if fraction else 40.0
+        assert result.interval is not None
+        assert 0.0 <= result.interval[0] <= result.interval[1] <= most
+
+
+def test_a_mean_has_an_interval_within_its_range() -> None:
+    driver = driver_of(stream("s", "people", "laplace", mechanism={"answers": 4}, epsilon=2.0))
+    mean = driver.ask("s", mean="age")
+    nobody = driver.ask("s", mean="age", where="age = 58 AND sex = 'F' AND age < 3")
+    assert mean.interval is not None
+    assert mean.alpha is not None
+    assert mean.interval[0] < sum(AGES) / len(AGES) < mean.interval[1]
+    assert mean.interval[1] - mean.interval[0] < mean.alpha
+    assert nobody.interval is not None
