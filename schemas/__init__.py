@@ -22,6 +22,7 @@ from schemas.calibrations import (
     SparseVectorCalibration,
 )
 from schemas.checkpoints import Charge, Checkpoint, HypothesisUpdate, Measurement, Progress, StreamState
+from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
 from schemas.feeds import FeedProgress, FeedStream, FirstWindow, MergedStream, NodeSums, Partial
 from schemas.ledger import (
     AllotmentRecord,
@@ -68,11 +69,7 @@ from schemas.requests import (
     subject_of,
 )
 from schemas.sources import (
-    Bins,
-    Categories,
-    Domain,
     EventsSource,
-    Integers,
     RecordsSource,
     Source,
     TableSource,
@@ -112,6 +109,7 @@ __all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITIO
 __all__ += ["MAX_GROUPS", "MAX_PREDICATE_LENGTH", "MAX_RECORD_BYTES", "MAX_UNIVERSE", "AboveThreshold"]
 __all__ += ["Address", "Allot", "AllotmentRecord", "Amount", "Answer", "AnswersCalibration", "BeginPeriod"]
 __all__ += ["Bins", "Calibration", "Candidate", "Categories", "Cell", "Charge", "Checkpoint", "CloseStream"]
+__all__ += ["Dates", "Decimals", "Numeric"]
 __all__ += ["Control", "Domain", "EdgeTotals", "EstimateCalibration", "Event", "EventsSource", "Exponential"]
 __all__ += ["ExtendStream", "Extension", "Extensions", "FeedProgress", "FeedStream", "FirstWindow", "Form"]
 __all__ += ["GrantRecord", "Group", "HaltSource", "HaltStream", "Histogram", "HypothesisCalibration"]

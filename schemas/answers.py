@@ -36,7 +36,8 @@ class Answer(Event):
       ``basis`` is its justification.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
       one for each of the ``estimates``: each holds for one number by itself. They are null if the
-      number's noise has no known law.
+      number's noise has no known law, and of a question with ``top``, whose numbers are chosen.
+    * ``top_groups`` are the groups of the ``estimates`` of a question with ``top``, in their order.
     * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
       updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
       Both are null for ``rejected``, because the query never reaches its stream.
@@ -72,6 +73,7 @@ class Answer(Event):
     intervals: tuple[Interval, ...] | None = None
     window: Window | None = None
     group: Group | None = None
+    top_groups: tuple[Group, ...] | None = None
 
 
 class StreamStatus(SparingEvent):

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import Amount, Count, Event, Identifier, Incarnation, Reason, SparingEvent, Surplus
+from schemas.domains import AttributeName
 from schemas.queries import Cell, Term
-from schemas.sources import AttributeName
 
 StreamState = Literal["open", "exhausted", "halted", "closed"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import ByKind, Event, Number, SparingEvent
-from schemas.sources import AttributeName, Category
+from schemas.domains import AttributeName, Category
 
 MAX_ANSWERS = 1_000_000
 

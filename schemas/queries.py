@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 from pydantic import Field, StringConstraints, model_validator
 
 from schemas.base import MAX_MAGNITUDE, Event, EventId, Number, OneOf, PrivateNumber, matching
-from schemas.sources import AttributeName
+from schemas.domains import AttributeName
+from schemas.mechanisms import MAX_CATEGORIES
 from schemas.windows import Window
 
-Group = dict[AttributeName, str | int]
+Group = dict[AttributeName, str | int | float]
 """One group of a standing stream: a value per attribute, for bins as in ``[0, 10)``."""
 
 MAX_PREDICATE_LENGTH = 2048
@@ -18,6 +19,9 @@ MAX_PREDICATE_LENGTH = 2048
 
 MAX_CANDIDATES = 256
 """Most candidates, cells, terms or trusted values in one query."""
+
+MAX_BOUND = 2**31 - 1
+"""Largest ``bound`` of a person's sum, and largest ``min_rows``."""
 
 MAX_WEIGHT = 1024.0
 """Largest absolute weight in a query."""
@@ -74,7 +78,13 @@ class Query(Event):
       ``sum`` or ``mean`` of an attribute over those rows (over all rows without ``where``).
     * ``people``: number of people with a row that satisfies ``where``, or with any row. Without a person
       column, each row is one person.
-    * ``group_by``: counts of the cells of these attributes, over the rows of ``where``.
+    * ``people`` with ``min_rows``: number of people with at least so many such rows; with ``group_by``:
+      number of people in each cell, by their counted rows.
+    * ``person_sum`` with ``bound``: sum over people of each one's sum of the attribute, at most ``bound``
+      a person (and at least ``-bound``).
+    * ``group_by``: counts of the cells of these attributes, over the rows of ``where``; with ``top`` only the
+      ``top`` largest noisy counts, in decreasing order.
+    * ``rate``: share of the rows of ``where`` that satisfy this predicate; with ``group_by`` in each cell.
     * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
     * ``candidates``: named scores to choose from.
 
@@ -119,6 +129,11 @@ class Query(Event):
     window: Window | None = None
     group: Group | None = None
     max_price: MaxPrice | None = None
+    rate: Where | None = None
+    min_rows: Annotated[int, Field(ge=1, le=MAX_BOUND)] | None = None
+    person_sum: AttributeName | None = None
+    bound: Annotated[int, Field(ge=1, le=MAX_BOUND)] | None = None
+    top: Annotated[int, Field(ge=1, le=MAX_CATEGORIES)] | None = None
 
     @model_validator(mode="after")
     def _one_question(self) -> Query:
@@ -139,6 +154,9 @@ Form = Literal[
     "terms",
     "cells",
     "candidates",
+    "rate",
+    "people_groups",
+    "person_sum",
 ]
 """The forms of a question."""
 
@@ -152,6 +170,12 @@ class QueryLike(Protocol):
     def fraction(self) -> bool: ...  # noqa: D102
     @property
     def people(self) -> bool: ...  # noqa: D102
+    @property
+    def min_rows(self) -> int | None: ...  # noqa: D102
+    @property
+    def bound(self) -> int | None: ...  # noqa: D102
+    @property
+    def top(self) -> int | None: ...  # noqa: D102
 
 
 QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
@@ -160,12 +184,24 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("category", "category", False),
     ("sum", "sum", True),
     ("mean", "mean", True),
+    ("rate", "rate", True),
+    ("person_sum", "person_sum", True),
     ("group_by", "groups", True),
     ("terms", "terms", False),
     ("cells", "cells", False),
     ("candidates", "candidates", False),
 )
 """For each field: the form it makes, and whether ``where`` may be given with it."""
+
+
+FIELDS_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    "where": ("people", "min_rows"),
+    "people": ("min_rows",),
+    "rate": ("group_by",),
+    "person_sum": ("bound",),
+    "group_by": ("people", "top"),
+}
+"""Further fields that may be given with the field of a question."""
 
 
 def form_of(query: QueryLike) -> Form:
@@ -177,24 +213,43 @@ def form_of(query: QueryLike) -> Form:
     if _asks_by_where_alone(query):
         if query.people and query.fraction:
             raise ValueError("people, fraction: give exactly one of them; ask for the people and for all of them")
+        if query.min_rows is not None or query.bound is not None or query.top is not None:
+            _require_companions(query, "where")
         return "people" if query.people else "fraction" if query.fraction else "count"
     found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
+    if len(found) > 1 and found[1][0] in FIELDS_BESIDE.get(found[0][0], ()):
+        del found[1]
     if len(found) > 1:
         raise ValueError(f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask the other by itself")
     if not found:
         if query.people and not query.fraction:
+            _require_companions(query, "people")
             return "people"
         raise ValueError(
             "give exactly one question: value, where, people, sum, mean, group_by, terms, cells, candidates …"
         )
     field, form, where_allowed = found[0]
-    if query.fraction or query.people:
+    if query.fraction or (query.people and field != "group_by"):
         raise ValueError(
             f"{'fraction' if query.fraction else 'people'}: goes with where alone; remove it or {field}"
         )
     if query.where is not None and not where_allowed:
         raise ValueError(f"{field}, where: give exactly one of them; ask the other by itself")
-    return form
+    _require_companions(query, field)
+    return "people_groups" if query.people else form
+
+
+def _require_companions(query: Any, field: str) -> None:
+    """Refuse fields that belong to another question than ``field``, and a missing ``bound``."""
+    allowed = FIELDS_BESIDE.get(field, ())
+    if query.min_rows is not None and not (query.people and "min_rows" in allowed):
+        raise ValueError("min_rows: counts people; add people, without group_by, or remove it")
+    if query.bound is not None and "bound" not in allowed:
+        raise ValueError("bound: goes with person_sum; name the attribute there, or remove it")
+    if query.top is not None and "top" not in allowed:
+        raise ValueError("top: goes with group_by; name the attributes to group by, or remove it")
+    if query.person_sum is not None and query.bound is None:
+        raise ValueError("bound: is missing; give the most that one person's sum may count")
 
 
 def _asks_by_where_alone(query: Any) -> bool:
@@ -210,4 +265,6 @@ def _asks_by_where_alone(query: Any) -> bool:
         and query.terms is None
         and query.cells is None
         and query.candidates is None
+        and query.rate is None
+        and query.person_sum is None
     )

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import (
-    BeforeValidator,
-    FailFast,
-    Field,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from schemas.base import (
     ByKind,
     Delta,
     Epsilon,
-    Event,
     Identifier,
     Number,
     Renewal,
@@ -27,115 +18,13 @@ from schemas.base import (
     matching,
     require_delta,
 )
+from schemas.domains import AttributeName, Domain
 from schemas.table_places import Address
 from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
-
-AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-Category = Annotated[str, StringConstraints(max_length=256)]
-
-MAX_DOMAIN_SIZE = 1 << 20
 
 MAX_ROWS = 1 << 30
 
 MAX_CONTRIBUTION = 1_000_000
-
-
-class Categories(Event):
-    """A closed list of category names.
-
-    A row with any other value takes the category ``other``, or is left out of the table without
-    ``other``. Both rules look at one row at a time, so they keep the neighboring relation.
-    """
-
-    kind: Literal["categories"] = "categories"
-    values: Annotated[
-        tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE, strict=False), FailFast()
-    ]
-    other: Category | None = None
-
-    @model_validator(mode="after")
-    def _distinct(self) -> Categories:
-        if len(set(self.values)) != len(self.values):
-            raise ValueError("values must be distinct; remove the repeated category")
-        if self.other is not None and self.other not in self.values:
-            raise ValueError("other must be one of values; add it there")
-        return self
-
-    @property
-    def size(self) -> int:
-        """Number of values in the domain."""
-        return len(self.values)
-
-
-class Integers(Event):
-    """Whole numbers from ``minimum`` to ``maximum``, both included.
-
-    A value outside is clamped to the nearer end, or its row is left out (``reject``).
-    """
-
-    kind: Literal["integers"] = "integers"
-    minimum: Annotated[int, Field(ge=-(2**53), le=2**53)]
-    maximum: Annotated[int, Field(ge=-(2**53), le=2**53)]
-    outside: Literal["clamp", "reject"] = "clamp"
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Integers:
-        if self.maximum < self.minimum:
-            raise ValueError("maximum must not be below minimum; swap them")
-        if self.size > MAX_DOMAIN_SIZE:
-            raise ValueError(f"the range has more than {MAX_DOMAIN_SIZE} values; declare bins instead")
-        return self
-
-    @property
-    def size(self) -> int:
-        """Number of values in the domain."""
-        return self.maximum - self.minimum + 1
-
-
-class Bins(Event):
-    """Real numbers, known only by the half-open bin ``[edges[i], edges[i+1])``.
-
-    The last bin includes its upper edge. Predicates compare with edges only. A value outside is put
-    into the nearer end bin, or its row is left out (``reject``).
-    """
-
-    kind: Literal["bins"] = "bins"
-    edges: Annotated[tuple[Number, ...], Field(min_length=2, max_length=MAX_DOMAIN_SIZE, strict=False), FailFast()]
-    outside: Literal["clamp", "reject"] = "clamp"
-
-    @field_validator("edges")
-    @classmethod
-    def _increasing(cls, edges: tuple[float, ...]) -> tuple[float, ...]:
-        if any(low >= high for low, high in pairwise(edges)):
-            raise ValueError("edges must increase strictly; sort them and remove repeats")
-        return edges
-
-    @property
-    def size(self) -> int:
-        """Number of bins in the domain."""
-        return len(self.edges) - 1
-
-
-def _from_shorthand(value: Any) -> Any:
-    """Expand ``85`` to the integers 0..84 and ``["F", "M"]`` to categories."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return {"kind": "integers", "minimum": 0, "maximum": value - 1, "outside": "clamp"}
-    if isinstance(value, list | tuple):
-        return {"kind": "categories", "values": value}
-    return value
-
-
-_DeclaredDomain = Annotated[Categories | Integers | Bins, Field(discriminator="kind"), ByKind()]
-_Shorthand = (
-    Annotated[int, Field(ge=1, le=MAX_DOMAIN_SIZE)]
-    | Annotated[tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE)]
-)
-
-Domain = Annotated[
-    _DeclaredDomain,
-    BeforeValidator(_from_shorthand, json_schema_input_type=_DeclaredDomain | _Shorthand),
-]
-"""The declared domain of one attribute."""
 
 
 class _Source(SparingEvent):
@@ -198,15 +87,17 @@ class TableSource(_Source):
     without an id are left out. The unit of privacy is a person with all rows, and neighbors differ
     in one person.
 
+    ``columns`` names the column of an attribute that has another name; several attributes may share one.
     ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3:// or
     postgresql://).
     """
 
-    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution"}
+    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution", "columns"}
 
     kind: Literal["table"]
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
     attributes: Annotated[dict[AttributeName, Domain], Field(min_length=1, max_length=1024)]
+    columns: Annotated[dict[AttributeName, AttributeName], Field(max_length=1024)] = Field(default_factory=dict)
     person: AttributeName | None = None
     contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
 
@@ -222,7 +113,13 @@ class TableSource(_Source):
             raise ValueError(
                 "contribution: needs the column that says whose row it is; name it in person, or leave it out"
             )
+        if unknown := self.columns.keys() - self.attributes.keys():
+            raise ValueError(f"columns: {len(unknown)} of them are no attributes; declare them in attributes")
         return self
+
+    def column_of(self, attribute: str) -> str:
+        """Return the column of an attribute in the table."""
+        return self.columns.get(attribute, attribute)
 
 
 TopicName = Annotated[

@@ -24,9 +24,10 @@ from schemas.base import (
     Version,
 )
 from schemas.calibrations import Calibration
+from schemas.domains import AttributeName
 from schemas.mechanisms import MAX_ANSWERS, Mechanism
 from schemas.queries import Where
-from schemas.sources import AttributeName, Source
+from schemas.sources import Source
 from schemas.windows import Moment, Span, Windows, span_ms
 
 MAX_GROUPS = 10_000

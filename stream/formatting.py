@@ -9,7 +9,7 @@ from itertools import pairwise, product
 from math import isfinite
 from typing import Final
 
-from schemas import Bins, Categories, Domain, EventsSource, Integers, Query, Source, TableSource
+from schemas import Bins, Categories, Dates, Decimals, Domain, EventsSource, Integers, Query, Source, TableSource
 
 _BOUND_DIGITS: Final = 4
 _DIGITS: Final = 6
@@ -84,19 +84,21 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     return "" if found is None else f"; did you mean '{found}'?"
 
 
-def values_of(domain: Domain) -> Sequence[str | int]:
+def values_of(domain: Domain) -> Sequence[str | int | float]:
     """Return the values of a domain; bins are written ``[0, 10)``."""
     match domain:
         case Categories():
             return domain.values
         case Integers():
             return range(domain.minimum, domain.maximum + 1)
+        case Decimals() | Dates():
+            return domain.values()
         case Bins():
             bins = [f"[{low:g}, {high:g})" for low, high in pairwise(domain.edges)]
             return [*bins[:-1], f"{bins[-1][:-1]}]"]
 
 
-def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[str, str | int], ...]:
+def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[str, str | int | float], ...]:
     """Return the cells of attributes in row-major order; one empty cell without attributes."""
     values = [values_of(attributes[name]) for name in by]
     return tuple(dict(zip(by, cell, strict=True)) for cell in product(*values))
@@ -123,10 +125,10 @@ def bound_of(source: Source) -> int | None:
 
 
 def counts_people(query: Query) -> bool:
-    """Whether a question counts people; the contribution bound does not affect it."""
+    """Whether a question counts people by all their rows; the contribution bound does not affect it."""
     if query.candidates is not None:
         return all(candidate.people for candidate in query.candidates)
-    return query.people
+    return query.person_sum is not None or (query.people and query.group_by is None)
 
 
 def describe_source_bound(source: Source) -> str:

@@ -85,7 +85,7 @@ def events() -> str:
 def definitions() -> str:
     """The fields of sources, domains, streams and mechanisms."""
     sources, mechanisms = (get_args(get_args(union)[0]) for union in (Source, Mechanism))
-    domains = (schemas.Integers, schemas.Categories, schemas.Bins)
+    domains = (schemas.Integers, schemas.Categories, schemas.Decimals, schemas.Dates, schemas.Bins)
     groups: dict[str, Iterable[type[BaseModel]]] = {
         "Sources": sources,
         "Domains of attributes": domains,

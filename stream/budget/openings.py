@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Final
 
 from blake3 import blake3
@@ -20,10 +21,11 @@ from schemas import (
     BeginPeriod,
     Calibration,
     Control,
+    Decimals,
     EventsSource,
     Histogram,
-    Integers,
     Mechanism,
+    Numeric,
     NumericSparse,
     RecordsSource,
     Source,
@@ -161,21 +163,23 @@ def _setting_of_table(
 ) -> SourceFacts:
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
+    step = _common_step(source, sums)
     # One person changes a count of people by 1, however many rows this person has.
-    widths = [1 if getattr(mechanism, "people", False) else count_sensitivity(source)]
+    widths = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
     for place, name in enumerate(sums):
         domain = source.attributes.get(name)
-        if not isinstance(domain, Integers):
+        if not isinstance(domain, Numeric):
             raise RefusedError(
-                f"mechanism.sums.{place}: the source has no integer attribute of this name; name one that is"
+                f"mechanism.sums.{place}: the source has no attribute of integers or decimals of this name; name one"
             )
         if monotone and domain.minimum < 0:
             raise RefusedError(
                 f"mechanism.monotone: sums of '{name}' can fall when a row is added; leave it false, or declare the "
                 "attribute with a minimum of at least 0",
             )
-        require_total(domain, name, f"mechanism.sums.{place}")
-        widths.append(total_sensitivity(source, domain))
+        finer = int(domain.unit / step)
+        require_total(domain, name, f"mechanism.sums.{place}", finer)
+        widths.append(total_sensitivity(source, domain.in_steps) * finer)
     sizes = []
     for place, name in enumerate(getattr(mechanism, "attributes", ())):
         if name not in source.attributes:
@@ -187,6 +191,7 @@ def _setting_of_table(
         raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")
     return SourceFacts(
         sensitivity_steps=max(widths),
+        grid=float(step),
         neighbors=source.neighbors,
         universe=math.prod(sizes),
         sizes=tuple(sizes),
@@ -194,6 +199,16 @@ def _setting_of_table(
         disjoint=True,
         contribution=source.contribution,
     )
+
+
+def _common_step(source: TableSource, sums: Sequence[str]) -> Fraction:
+    """Return the largest step of which 1, for counts, and the steps of all summed attributes are multiples."""
+    step = Fraction(1)
+    for domain in map(source.attributes.get, sums):
+        if isinstance(domain, Decimals):
+            one, other = step.as_integer_ratio(), domain.unit.as_integer_ratio()
+            step = Fraction(math.gcd(one[0] * other[1], other[0] * one[1]), one[1] * other[1])
+    return step
 
 
 def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:

@@ -34,8 +34,8 @@ from stream.privacy.accuracy.source_facts import (
     SourceFacts,
     ends_of,
     horizon,
-    integers_of,
     movement,
+    numeric_of,
 )
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.tables import PredicateError, PredicateParser
@@ -196,7 +196,7 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     _require_predicate(standing, source)
     groups = _groups(standing, source)
     if isinstance(standing.count, SumOf):
-        require_total(integers_of(source, standing.count), standing.count.sum, "standing.count.sum")
+        require_total(numeric_of(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
         _require_askable(standing, source, numbers=MAX_CANDIDATES)
         return _setting_of_horizon(source, standing, groups)
@@ -216,6 +216,7 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         moved = Movement(moved.each, moved.each, 1, 1)
     return SourceFacts(
         sensitivity_steps=moved.together,
+        grid=_grid(source, standing),
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
         movement=moved,
@@ -229,8 +230,17 @@ def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: i
         )
     moved = horizon(source, standing)
     return SourceFacts(
-        sensitivity_steps=moved.together, neighbors=source.neighbors, universe=groups, horizon=moved
+        sensitivity_steps=moved.together,
+        grid=_grid(source, standing),
+        neighbors=source.neighbors,
+        universe=groups,
+        horizon=moved,
     )
+
+
+def _grid(source: EventsSource, standing: StandingQuery) -> float:
+    """Return the step of a window's numbers: that of the summed attribute, or 1."""
+    return float(numeric_of(source, standing.count).unit) if isinstance(standing.count, SumOf) else 1.0
 
 
 def _require_windows(standing: StandingQuery) -> None:

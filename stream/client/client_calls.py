@@ -352,7 +352,8 @@ class AsyncCalls(ABC):
     ) -> Table:
         """Answer a SELECT statement.
 
-        FROM names a stream, or a source with one open stream of pmw or laplace. With ``outcomes``,
+        FROM names a stream, or a source: then its cheapest open stream of pmw, laplace or histogram
+        that supports the statement answers; the table's ``stream`` and ``why`` say which. With ``outcomes``,
         numbers are null if their question was rejected or halted. A question that may cost more than
         ``max_price`` is rejected without a charge; with 0, nothing is charged, and ``price`` of the
         table is the price of all questions.

@@ -27,7 +27,7 @@ from schemas import (
     ReleaseCalibration,
     SparseVectorCalibration,
 )
-from schemas.queries import QUESTION_FIELDS
+from schemas.queries import FIELDS_BESIDE, QUESTION_FIELDS
 
 CONTRACT_VERSION: Final = "0.3.0"
 """Version of the contract: a new major number breaks readers or producers, a new minor number only adds."""
@@ -297,8 +297,11 @@ def bundled(events: Sequence[EventKind], template: str) -> tuple[dict[str, Json]
 
 def in_forms(query: Mapping[str, Any]) -> Json:
     """Convert a query's schema to a choice of exactly one form."""
-    forms = [_form(query, "where", "fraction")]
-    forms += [_form(query, field, *(["where"] if beside else [])) for field, _, beside in QUESTION_FIELDS]
+    forms = [_form(query, "where", "fraction", *FIELDS_BESIDE["where"]), _form(query, "people", "min_rows")]
+    forms += [
+        _form(query, field, *(["where"] if beside else []), *FIELDS_BESIDE.get(field, ()))
+        for field, _, beside in QUESTION_FIELDS
+    ]
     kept = {
         name: part
         for name, part in query.items()
@@ -307,8 +310,20 @@ def in_forms(query: Mapping[str, Any]) -> Json:
     return {**kept, "oneOf": forms}
 
 
+_TRUE: Final[Json] = {"const": True}
+_RULES: Final[dict[str, Json]] = {
+    "where": {
+        "dependentSchemas": {"min_rows": {"required": ["people"], "properties": {"people": _TRUE}}},
+        "not": {"required": ["people", "fraction"], "properties": {"people": _TRUE, "fraction": _TRUE}},
+    },
+    "people": {"allOf": [{"properties": {"people": _TRUE}}]},
+}
+"""Conditions on the fields of a form that are given together."""
+
+
 def _form(query: Mapping[str, Any], field: str, *beside: str) -> Json:
     named = {"where", "fraction", *(name for name, _, _ in QUESTION_FIELDS)}
+    named |= {name for names in FIELDS_BESIDE.values() for name in names}
     properties: Mapping[str, Json] = query["properties"]
     return {
         "title": f"Query by {field}",
@@ -316,6 +331,7 @@ def _form(query: Mapping[str, Any], field: str, *beside: str) -> Json:
         "properties": {
             name: schema for name, schema in properties.items() if name not in named or name in {field, *beside}
         },
-        "required": [*query["required"], field],
+        "required": [*query["required"], field, *(["bound"] if field == "person_sum" else [])],
         "additionalProperties": False,
+        **_RULES.get(field, {}),
     }

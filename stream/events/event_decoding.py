@@ -13,11 +13,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Categories, EventsSource
+from schemas import Categories, Dates, Decimals, EventsSource
 from schemas.windows import END_MS
 from stream.events.event_fields import MALFORMED, MAX_BYTES, NO_OBJECT, REPEATED, Codes, Flaw, Moments
 from stream.kernel import Fields, SlotNames, Spans, Values, digests, spans_of
-from stream.tables.encoding import bin_codes, integer_codes
+from stream.tables.date_codes import date_codes, text_series
+from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_a_tie
 
 Path = tuple[str, ...]
 """The names of nested fields, outermost first."""
@@ -264,8 +265,23 @@ class PlainReader:
         if isinstance(domain, Categories):
             other = _NOT_AMONG if domain.other is None else domain.values.index(domain.other)
             return values.slots(column, self._names[name], other)
+        if isinstance(domain, Dates):
+            return self._date_codes(domain, values, column)
         numbers = values.numbers(column)
         numbers[~values.read] = np.nan
-        codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]
+        if isinstance(domain, Decimals):
+            # Decoder reads the text of a number that may be halfway between two steps.
+            numbers[near_a_tie(domain, numbers)] = np.nan
+            codes, known = decimal_codes(domain, numbers)
+        else:
+            codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]
         np.logical_and(values.read, known, out=values.read)
         return codes
+
+    def _date_codes(self, domain: Dates, values: Values, column: int) -> Codes:
+        rows = np.flatnonzero(values.read)
+        found: Codes = np.zeros(len(values.read), dtype=np.int64)
+        # A number's digits are no date, so that Decoder refuses it.
+        texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
+        found[rows], values.read[rows] = date_codes("", domain, texts)
+        return found

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Bins, Categories, Domain, Integers
+from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 from schemas.windows import END_MS, NO_MOMENT, moment_of
-from stream.tables.encoding import Mask, bin_codes, integer_codes
+from stream.tables.date_codes import date_codes, text_series
+from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
 
 MAX_BYTES: Final = 64 * 1024
 """Largest event; larger ones are refused unread."""
@@ -95,6 +96,21 @@ def no_number(attribute: str) -> Flaw:
     return Flaw(
         "number", f"{attribute}: missing, no number of the declared kind, or outside; declare what the events have"
     )
+
+
+def no_date(attribute: str) -> Flaw:
+    """Return the flaw of a missing, invalid or out-of-range date."""
+    return Flaw(
+        "date",
+        f"{attribute}: missing, no date or time in ISO 8601, skipped by the clock, or outside; declare what the events have",
+    )
+
+
+def flaw_of(attribute: str, domain: Domain) -> Flaw:
+    """Return the flaw of a value that has no code in an attribute's domain."""
+    if isinstance(domain, Categories):
+        return unknown_category(attribute)
+    return no_date(attribute) if isinstance(domain, Dates) else no_number(attribute)
 
 
 Moments = npt.NDArray[np.int64]
@@ -189,7 +205,7 @@ class FieldCodes:
     """Converts the values of one attribute to codes."""
 
     def __init__(self, domain: Domain) -> None:
-        self._domain: Integers | Bins | None = None
+        self._domain: Integers | Decimals | Dates | Bins | None = None
         self._codes: dict[Any, int] = {}
         self._other = -1
         if isinstance(domain, Categories):
@@ -206,9 +222,14 @@ class FieldCodes:
             find, other = self._codes.get, self._other
             codes = np.array([find(text, other) for text in texts], dtype=np.int64)
             return codes, codes >= 0
+        if isinstance(self._domain, Dates):
+            texts = [value if isinstance(value, str) and value.isascii() else None for value in values]
+            return date_codes("", self._domain, text_series(texts))
         numbers = _numbers(values, kinds)
         if isinstance(self._domain, Integers):
             return integer_codes(self._domain, numbers)
+        if isinstance(self._domain, Decimals):
+            return decimal_codes(self._domain, numbers, lambda places: [_written(values[at]) for at in places])
         return bin_codes(self._domain, numbers)
 
 
@@ -219,6 +240,11 @@ def _numbers(values: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.float64]
         except OverflowError:
             pass
     return np.array([number_of(value) for value in values], dtype=np.float64)
+
+
+def _written(value: Any) -> str:
+    """Return a number's exact decimal; a double stands for its shortest decimal."""
+    return value.strip() if isinstance(value, str) else repr(int(value) if isinstance(value, bool) else value)
 
 
 def text_of(value: Any) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Categories, EventsSource, GrantRecord, moment_ms, span_ms
+from schemas import EventsSource, GrantRecord, moment_ms, span_ms
 from schemas.json_limits import nesting_of
 from schemas.windows import NO_MOMENT
 from stream.events.event_decoding import Decoder, Events, PlainReader, digests_and_homes
@@ -30,12 +30,11 @@ from stream.events.event_fields import (
     FieldCodes,
     Flaw,
     before_all,
+    flaw_of,
     moments_of,
-    no_number,
     number_of,
     time_flaw,
     unit_of,
-    unknown_category,
 )
 from stream.kernel import Spans, spans_of
 
@@ -54,10 +53,7 @@ class EventReader:
         self._names = list(source.attributes)
         self._fields_count = _FIRST_ATTRIBUTE + len(self._names)
         self._cells = [FieldCodes(domain) for domain in source.attributes.values()]
-        self._flaws = [
-            unknown_category(name) if isinstance(domain, Categories) else no_number(name)
-            for name, domain in source.attributes.items()
-        ]
+        self._flaws = [flaw_of(name, domain) for name, domain in source.attributes.items()]
         paths = [source.person, source.time, *map(source.path_of, source.attributes)]
         kinds = [str | int, str | int, *[Any] * len(self._names)]
         self._plain = PlainReader(source, partitions)

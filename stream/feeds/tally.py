@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas.sources import Domain, Integers
+from schemas import Numeric
+from schemas.domains import Domain
 from stream.events import Events
 from stream.kernel import Added, Bounded, Column, Keys, added, bounded, with_rows
 from stream.tables.expressions import Codes, Predicate, evaluate
@@ -368,7 +369,7 @@ class Tally:
         """Create the cells for a ``counting``, if they are missing."""
         if counting not in self.cells:
             domain = self.domains[counting.sum] if counting.sum is not None else None
-            minimum = domain.minimum if isinstance(domain, Integers) else 0
+            minimum = domain.in_steps.minimum if isinstance(domain, Numeric) else 0
             self.cells[counting] = CellCounts(counting, cell_count(self.domains, counting.by), minimum)
             self.cells[counting].reserve(1 + max((window.row for window in self.windows.values()), default=-1))
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from schemas.sources import Domain
+from schemas.domains import Domain
 from stream.feeds.tally import NO_END, Counting, EventBatch, OpenWindow, PersonCounts, Shape, Tally, Touched, Words
 from stream.kernel import Bounded, Column
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heapreplace
 from itertools import pairwise
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from schemas import EventsSource, Partial
-from schemas.sources import Domain
+from schemas import Decimals, EventsSource, Partial, SumOf
+from schemas.domains import Domain
 from schemas.windows import written_moment
 from schemas.wire import UNREADABLE, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, Stream
@@ -40,14 +40,16 @@ def groups_in(told: StandingDefinition) -> int:
 def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
     """Yield the questions of a window: one for each group in row-major order, or one for all.
 
-    ``numbers`` has each group's count or, for a running count, its list of node sums.
+    ``numbers`` has each group's count or, for a running count, its list of node sums. Sums of decimals
+    are in steps, and are written as decimals.
     """
+    write = _writer(told)
     begun = written_moment(start)
     end = written_moment(start + told.standing.window.size_ms)
     stream = _encode(told.spec.stream)
     window = b',"window":{"start":"%s","end":"%s"}' % (begun.encode(), end.encode())
     if told.spec.mechanism.kind in _WHOLE:
-        yield b'{"id":"%s","stream":%s,"values":%s%s}' % (begun.encode(), stream, _encode(numbers), window)
+        yield b'{"id":"%s","stream":%s,"values":%s%s}' % (begun.encode(), stream, write(numbers), window)
         return
     beginning = b'{"id":"%s/' % begun.encode()
     field = b"values" if isinstance(numbers[0], list) else b"value"
@@ -55,7 +57,22 @@ def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> I
     attributes = told.source.attributes
     endings = _endings(tuple((name, attributes[name]) for name in told.standing.by))
     for place, (number, ending) in enumerate(zip(numbers, endings, strict=True)):
-        yield b"%s%d%s%s%s%s" % (beginning, place, middle, _encode(number), window, ending)
+        yield b"%s%d%s%s%s%s" % (beginning, place, middle, write(number), window, ending)
+
+
+def _writer(told: StandingDefinition) -> Callable[[Any], bytes]:
+    """Return a function that writes a number, or a list of numbers, of the stream's questions."""
+    count = told.standing.count
+    domain = told.source.attributes[count.sum] if isinstance(count, SumOf) else None
+    if not isinstance(domain, Decimals):
+        return _encode
+
+    def write(numbers: Any) -> bytes:
+        if isinstance(numbers, list | tuple):
+            return b"[%s]" % b",".join(map(write, numbers))
+        return domain.written(int(numbers)).encode()
+
+    return write
 
 
 @lru_cache(maxsize=64)

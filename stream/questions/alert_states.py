@@ -28,7 +28,7 @@ class AlertKey(NamedTuple):
     """Identifies an alarm: a stream and one of its groups (empty for a stream without groups)."""
 
     stream: str
-    group: tuple[tuple[str, str | int], ...]
+    group: tuple[tuple[str, str | int | float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
     return not patterns or any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
 
 
-def group_text(group: AlertKey | dict[str, str | int] | None) -> str:
+def group_text(group: AlertKey | dict[str, str | int | float] | None) -> str:
     """Format a group: ``origin=EWR, carrier=UA``."""
     pairs = group.group if isinstance(group, AlertKey) else (group or {}).items()
     return ", ".join(f"{name}={value}" for name, value in pairs)

@@ -15,7 +15,12 @@ from schemas import Query, Source, TableSource
 def predicates_of(query: Query) -> tuple[str, ...]:
     """Return all predicates of a question."""
     terms, candidates = query.terms or (), query.candidates or ()
-    texts = (query.where, *(term.where for term in terms), *(candidate.where for candidate in candidates))
+    texts = (
+        query.where,
+        query.rate,
+        *(term.where for term in terms),
+        *(candidate.where for candidate in candidates),
+    )
     return tuple(text for text in texts if text is not None)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 
-from schemas import Domain, Integers
+from schemas import Domain, Integers, Numeric
 from stream.questions.domain_limits import CHARGED
 from stream.tables import PredicateError, PredicateParser
 from stream.tables.expressions import Constant
@@ -76,10 +77,11 @@ def _outside(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
     for attribute, sign, constant, number in comparisons:
         declared = find(attribute)
         domain = None if declared is None else attributes[declared]
-        if isinstance(domain, Integers) and (rows := _rows(domain, sign, number)):
+        if isinstance(domain, Numeric) and (rows := _rows(domain, sign, number)):
+            values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
             yield (
-                f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as whole numbers "
-                f"from {domain.minimum} to {domain.maximum}"
+                f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as {values} "
+                f"from {domain.minimum:.15g} to {domain.maximum:.15g}"
             )
 
 
@@ -113,11 +115,12 @@ def _number(node: exp.Expr) -> str | None:
     return str(node.this) if isinstance(node, exp.Literal) and not node.is_string else None
 
 
-def _rows(domain: Integers, sign: str, constant: Decimal) -> str | None:
+def _rows(domain: Numeric, sign: str, constant: Decimal) -> str | None:
+    whole, steps = domain.in_steps, Fraction(constant) / domain.unit
+    inside = whole.minimum <= steps <= whole.maximum
     if sign in {"=", "<>"}:
-        inside = domain.minimum <= constant <= domain.maximum and constant == constant.to_integral_value()
+        inside &= steps.denominator == 1
         passes = sign == "<>"
     else:
-        inside = domain.minimum <= constant <= domain.maximum
-        passes = (constant > domain.maximum) == (sign in {"<", "<="})
+        passes = (steps > whole.maximum) == (sign in {"<", "<="})
     return None if inside else "every row" if passes else "no row"

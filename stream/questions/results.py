@@ -17,7 +17,7 @@ from stream.questions import result_text
 from stream.questions.domain_limits import outside
 from stream.questions.result_text import DataFrames
 
-Group = Mapping[str, str | int]
+Group = Mapping[str, str | int | float]
 """One cell: the value of each attribute; a bin is written ``[0, 10)``."""
 
 
@@ -62,6 +62,8 @@ class Result(DataFrames, Answer):
     @property
     def groups(self) -> tuple[Group, ...] | None:
         """The cell of each of the ``estimates`` of a ``group_by`` question; else None."""
+        if self.top_groups is not None:
+            return self.top_groups
         if self.estimates is None or self._query is None or self._query.group_by is None or self._source is None:
             return None
         groups = groups_of(self._source, self._query.group_by)

@@ -80,7 +80,7 @@ class ControlFollower:
 
 CODES: Final = (
     *("ahead", "before", "malformed", "mark", "number", "oversize", "partition", "person", "time"),
-    *("unknown category", "unreadable"),
+    *("date", "unknown category", "unreadable"),
 )
 """Reasons of dead letters of live topics."""
 

@@ -2,9 +2,10 @@
 
 from stream.questions.result_text import ERROR, HIGH, LOW
 from stream.sql.aggregates import AnswerColumn, StatementError
-from stream.sql.result_tables import PreparedStatement, Table, Target, cost_line, target
+from stream.sql.result_tables import PreparedStatement, Table, cost_line
 from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan
 from stream.sql.statements import Column, Grouped, SelectStatement, read
+from stream.sql.stream_choice import StreamChoice, Target, choose_stream
 
 __all__ = [
     "ERROR",
@@ -18,10 +19,11 @@ __all__ = [
     "StatementError",
     "StatementPlan",
     "StatementQuestion",
+    "StreamChoice",
     "Table",
     "Target",
+    "choose_stream",
     "cost_line",
     "plan",
     "read",
-    "target",
 ]

@@ -102,16 +102,21 @@ def distinct(declared: str = "") -> str:
 class AnswerColumn:
     """An aggregate column: its form, condition and attribute.
 
-    The form ``fraction`` is a share of all rows; ``people`` counts people by the column ``person``.
+    The form ``fraction`` is a share of all rows, ``rate`` the share of the rows of ``where`` that satisfy
+    ``rate``; ``people`` counts people by the column ``person``, with ``min_rows`` rows, and ``person_sum``
+    adds up their sums, each at most ``bound``.
     ``counted`` names the columns in COUNT(column): they must exist, but tables have no nulls to skip.
     """
 
     name: str
-    form: Literal["count", "people", "fraction", "sum", "mean"]
+    form: Literal["count", "people", "fraction", "sum", "mean", "rate", "person_sum"]
     where: str | None = None
     attribute: str | None = None
     person: str | None = None
     counted: tuple[str, ...] = ()
+    rate: str | None = None
+    min_rows: int | None = None
+    bound: int | None = None
 
 
 def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> AnswerColumn:
@@ -190,9 +195,7 @@ def _share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> Ans
 
 def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> AnswerColumn:
     if where is not None or grouped:
-        raise StatementError(
-            "a share is one of all rows; ask COUNT(*) with the condition and COUNT(*) without it, and divide the two"
-        )
+        return AnswerColumn(name, "rate", where, rate=condition)
     return AnswerColumn(name, "fraction", condition)
 
 

@@ -1,4 +1,4 @@
-"""Finds the stream that a statement names, makes its queries, and builds the result table."""
+"""Makes the queries of a statement, and builds the result table from their answers."""
 
 from __future__ import annotations
 
@@ -7,80 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import prod
-from typing import Any, Final
+from typing import Any
 
-from schemas import EventsSource, GrantRecord, Query, SourceRecord, TableSource
-from stream.errors import Unknown
-from stream.formatting import did_you_mean
+from schemas import GrantRecord, Query, SourceRecord, TableSource
 from stream.questions import Results, result_text
 from stream.questions.question_forms import valid
 from stream.questions.result_text import ERROR, HIGH, LOW, DataFrames, cost_of
-from stream.sql.aggregates import StatementError
-from stream.sql.statement_questions import StatementPlan, plan
+from stream.sql.having import holds
+from stream.sql.statement_questions import StatementPlan
 from stream.sql.statements import Column, Grouped, SelectStatement
-
-ANSWERING: Final = ("pmw", "laplace")
-"""Mechanisms that answer every count with a number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A stream, as its grant, and the table that it answers about."""
-
-    source: TableSource
-    grant: GrantRecord
-
-
-def target(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]) -> Target:
-    """Return the stream of this name, or the only open stream on the source of this name.
-
-    Raises:
-        Unknown: neither exists.
-        StatementError: several streams on the source are open, or the stream supports no statements.
-    """
-    tables = {one.source.source: one.source for one in sources}
-    grant = next((one for one in grants if one.spec.stream == name), None)
-    if isinstance(tables.get(name if grant is None else grant.spec.source), EventsSource):
-        raise StatementError(
-            f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
-        )
-    if grant is None:
-        streams = [one.spec.stream for one in grants if one.state == "open"]
-        grant = _on_source(name, tables, streams, grants)
-    if grant.spec.mechanism.kind not in ANSWERING:
-        raise StatementError(
-            f"FROM {name}: stream '{grant.spec.stream}' is one of {grant.spec.mechanism.kind}, which does not answer every count with a "
-            f"number; name one of {' or '.join(ANSWERING)}"
-        )
-    table = tables.get(grant.spec.source)
-    if not isinstance(table, TableSource):
-        raise StatementError(
-            f"FROM {name}: source '{grant.spec.source}' is not a table; statements are about tables"
-        )
-    return Target(table, grant)
-
-
-def _on_source(
-    name: str, sources: Collection[str], streams: Collection[str], grants: Sequence[GrantRecord]
-) -> GrantRecord:
-    if name not in sources:
-        hint = did_you_mean(name, [*sources, *streams]) or "; 'sotto source list' shows the sources"
-        raise Unknown(f"FROM {name}: there is no such source or stream{hint}")
-    found = [
-        one
-        for one in grants
-        if one.spec.source == name
-        and one.spec.mechanism.kind in ANSWERING
-        and (one.state, one.ending) == ("open", None)
-    ]
-    if not found:
-        raise Unknown(
-            f"FROM {name}: the source has no open stream of {' or '.join(ANSWERING)}; open one with 'sotto stream open'"
-        )
-    if len(found) > 1:
-        names = ", ".join(sorted(one.spec.stream for one in found)[:8])
-        raise StatementError(f"FROM {name}: several streams on it are open; say FROM one of them: {names}")
-    return found[0]
+from stream.sql.stream_choice import Target, choose_stream
 
 
 class Table(DataFrames, Sequence[dict[str, Any]]):
@@ -88,7 +24,8 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
 
     A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none, and
     the ends of its confidence interval in ``n 95% low`` and ``n 95% high`` if any row has one.
-    ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost.
+    ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost. If FROM names a source
+    with several open streams, ``why`` says why this one answered.
 
     Examples:
         >>> table = client.sql("SELECT sex, COUNT(*) AS n FROM people GROUP BY sex")
@@ -96,9 +33,19 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
         ('sex', 'n', 'n ±', 'n 95% low', 'n 95% high')
     """
 
-    def __init__(self, stream: str, rows: Sequence[dict[str, Any]], results: Results, epsilon: float) -> None:
+    def __init__(
+        self,
+        stream: str,
+        rows: Sequence[dict[str, Any]],
+        results: Results,
+        epsilon: float,
+        *,
+        columns: Sequence[str] = (),
+        why: str | None = None,
+    ) -> None:
         self.stream = stream
-        self.columns = tuple(rows[0]) if rows else ()
+        self.why = why
+        self.columns = tuple(columns)
         self.results = results
         self.epsilon = epsilon
         self._rows = tuple(rows)
@@ -136,9 +83,9 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
 
 
 def cost_line(table: Table) -> str:
-    """Format the number of questions and their cost."""
+    """Format the number of questions, their cost, and why their stream was chosen."""
     asked = f"{len(table.results)} question" + "s" * (len(table.results) != 1)
-    return f"{asked} for ε = {table.epsilon:.4g}"
+    return f"{asked} for ε = {table.epsilon:.4g}" + (f" ({table.why})" if table.why else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +96,7 @@ class PreparedStatement:
     plan: StatementPlan
     target: Target
     queries: tuple[Query, ...]
+    why: str | None = None
 
     @classmethod
     def prepare(
@@ -162,12 +110,11 @@ class PreparedStatement:
         """Convert a statement into queries with the ids ``new_id-0``, ``new_id-1`` and so on.
 
         Raises:
-            Unknown: the stream does not exist.
-            StatementError: several streams match, or the stream does not support the statement.
+            Unknown: the stream does not exist, or the source has no open stream.
+            StatementError: no stream supports the statement.
         """
-        aim = target(statement.table, sources, grants)
-        made = plan(statement, aim.source, aim.grant)
-        stream = aim.grant.spec.stream
+        chosen = choose_stream(statement, sources, grants)
+        made, stream = chosen.plan, chosen.target.grant.spec.stream
         limit = {} if max_price is None else {"max_price": max_price}
         queries = valid(
             lambda: tuple(
@@ -175,14 +122,15 @@ class PreparedStatement:
                 for number, question in enumerate(made.questions)
             )
         )
-        return cls(statement, made, aim, queries)
+        return cls(statement, made, chosen.target, queries, chosen.why)
 
     def table(self, results: Results) -> Table:
         """Build the result of the statement."""
-        return _table(self.statement, self.plan, self.target, results)
+        return _table(self, results)
 
 
-def _table(statement: SelectStatement, plan: StatementPlan, target: Target, results: Results) -> Table:
+def _table(asked: PreparedStatement, results: Results) -> Table:
+    statement, plan, target = asked.statement, asked.plan, asked.target
     rows = [dict(_grouped(plan, group)) for group in plan.rows]
     for question, result in zip(plan.questions, results, strict=True):
         name = plan.columns[question.column].name
@@ -198,12 +146,14 @@ def _table(statement: SelectStatement, plan: StatementPlan, target: Target, resu
     names = [
         name for column in plan.columns for name in _names(column.name, known, grouped=isinstance(column, Grouped))
     ]
-    order = list(range(len(rows)))
+    labels = tuple(column.name for column in plan.columns)
+    order = [at for at, row in enumerate(rows) if statement.having is None or holds(statement.having, row, labels)]
     for place, falling in reversed(statement.order):
         order.sort(key=partial(_rank, rows, plan, target.source, plan.columns[place]), reverse=falling)
     ordered = [{name: rows[at].get(name) for name in names} for at in order]
     epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
-    return Table(target.grant.spec.stream, ordered[: statement.limit], results, epsilon)
+    stream = target.grant.spec.stream
+    return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=asked.why)
 
 
 def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:

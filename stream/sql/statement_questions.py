@@ -14,8 +14,11 @@ from schemas import (
     AnswersCalibration,
     Bins,
     Categories,
+    Dates,
+    Decimals,
     Domain,
     GrantRecord,
+    Histogram,
     Integers,
     Pmw,
     TableSource,
@@ -25,13 +28,22 @@ from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
 from stream.sql.statements import Column, Grouped, SelectStatement
-from stream.tables import PredicateError, PredicateParser, attributes_of, total_sensitivity, within
+from stream.tables import (
+    PredicateError,
+    PredicateParser,
+    attributes_of,
+    person_sensitivity,
+    total_sensitivity,
+    within,
+)
 from stream.tables.table_errors import listed, one_line, shown
 
 _BY_WEIGHTS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
 
 _SUMMED: Final = ("sum", "mean")
+_ON_HISTOGRAMS: Final = frozenset({"where", "fraction", "group_by", "rate"})
+"""Fields of a query that histograms support."""
 
 
 class StreamCheck:
@@ -47,6 +59,7 @@ class StreamCheck:
         self._parser = PredicateParser(source.attributes)
         self._stream = grant.spec.stream
         self._pmw = grant.spec.mechanism if isinstance(grant.spec.mechanism, Pmw) else None
+        self._histogram = grant.spec.mechanism if isinstance(grant.spec.mechanism, Histogram) else None
         self._by_weights = grant.calibration.kind == "hypothesis"
 
     def groups(self, names: Sequence[str]) -> None:
@@ -61,7 +74,9 @@ class StreamCheck:
     def question(self, column: str, query: Mapping[str, Any]) -> None:
         """Refuse an unsupported question; the error names its column or quotes its condition."""
         named = {*query.get("group_by", ()), *(query[form] for form in _SUMMED if form in query)}
-        if (where := query.get("where")) is not None:
+        for where in (query.get("where"), query.get("rate")):
+            if where is None:
+                continue
             try:
                 named |= attributes_of(self._parser.parse(where))
             except PredicateError as error:
@@ -73,6 +88,8 @@ class StreamCheck:
             raise StatementError(f"column '{one_line(column)}': {samplers.too_wide('answers')}")
         if self._pmw is not None:
             self._on_pmw(column, query, named, self._pmw)
+        if self._histogram is not None:
+            self._on_histogram(column, query, named, self._histogram)
 
     def _condition_error(self) -> str | None:
         """Return the error of the statement's first invalid condition, quoted as written."""
@@ -85,14 +102,19 @@ class StreamCheck:
 
     def _is_hidden(self, query: Mapping[str, Any]) -> bool:
         """Whether laplace noise can hide a sum; a mean is a sum and a count, which share its ε."""
+        if "person_sum" in query and isinstance(self._calibration, AnswersCalibration):
+            summed = self._attributes[query["person_sum"]]
+            width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
+            return samplers.hides(self._calibration, max(1, width), 1)
         form = next((form for form in _SUMMED if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if (
             form is None
-            or not isinstance(domain, Integers)
+            or not isinstance(domain, Integers | Decimals)
             or not isinstance(self._calibration, AnswersCalibration)
         ):
             return True
+        domain = domain.in_steps
         if (where := query.get("where")) is not None:
             domain = within(domain, query[form], self._parser.parse(where))
         numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
@@ -100,7 +122,7 @@ class StreamCheck:
         return samplers.hides(self._calibration, width, numbers)
 
     def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
-        if "people" in query:
+        if "people" in query or "person_sum" in query:
             raise StatementError(
                 f"column '{column}': stream '{self._stream}' is one of pmw, which counts rows and no people; name one of laplace"
             )
@@ -120,9 +142,24 @@ class StreamCheck:
                 "smaller ones"
             )
 
+    def _on_histogram(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Histogram) -> None:
+        if not query.keys() <= _ON_HISTOGRAMS:
+            raise StatementError(
+                f"column '{column}': stream '{self._stream}' is one of histogram, which answers counts and shares of rows; name one of "
+                "laplace or pmw"
+            )
+        if lacking := sorted(named - {*mechanism.attributes}):
+            raise StatementError(
+                f"column '{column}': attribute '{lacking[0]}' is none of the mechanism.attributes of stream '{self._stream}'; ask about "
+                + ", ".join(mechanism.attributes[:8])
+            )
+
     def _cells(self, names: set[str] | Sequence[str]) -> int:
         return prod(self._attributes[name].size for name in names)
 
+
+_TOGETHER: Final = frozenset({"count", "people", "rate"})
+"""Forms of which one question answers all groups."""
 
 MAX_QUESTIONS: Final = 256
 """Most questions of one statement."""
@@ -150,8 +187,8 @@ class StatementPlan:
 def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
     """Plan the questions of a statement to a stream.
 
-    Counts by groups are one question for all groups; sums, means and counts of people are one question
-    for each group, at most 256. Questions that a worker would refuse are refused here, so that no
+    Counts and rates by groups are one question for all groups; sums and means are one question for each
+    group, at most 256. Questions that a worker would refuse are refused here, so that no
     other question of the statement is charged.
 
     Raises:
@@ -176,7 +213,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
             questions += _questions(place, column, source, groups)
     if len(questions) > MAX_QUESTIONS:
         raise StatementError(
-            f"{len(questions):,} questions are asked, one for each sum, mean or count of people of each group; ask at most {MAX_QUESTIONS} at once: "
+            f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
     for question in questions:
@@ -230,27 +267,30 @@ def _resolved(column: Column, named: _Attributes) -> Column:
         return Grouped(column.name, named.find(column.attribute, "SELECT"))
     if column.attribute is None:
         return column
-    return replace(column, attribute=named.find(column.attribute, column.form.upper()))
+    clause = "SUM" if column.form == "person_sum" else column.form.upper()
+    return replace(column, attribute=named.find(column.attribute, clause))
 
 
 def _questions(
     place: int, column: AnswerColumn, source: TableSource, groups: tuple[str, ...]
 ) -> Iterator[StatementQuestion]:
-    if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers):
+    if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers | Decimals):
         raise StatementError(
-            f"'{column.attribute}' is not declared as integers, so that it cannot be added up; ask COUNT(*) … GROUP BY it"
+            f"'{column.attribute}' is declared neither as integers nor as decimals, so that it cannot be added up; ask COUNT(*) … GROUP BY it"
         )
     if not groups:
         yield StatementQuestion(place, None, _query(column, column.where))
         return
-    if column.form == "count":
-        beside = {} if column.where is None else {"where": column.where}
-        yield StatementQuestion(place, None, {"group_by": groups, **beside})
+    if column.form in _TOGETHER:
+        query = _query(column, column.where)
+        if column.form == "count" and column.where is None:
+            query = {}
+        yield StatementQuestion(place, None, {**query, "group_by": groups})
         return
     domains = [source.attributes[name] for name in groups]
     if prod(domain.size for domain in domains) > MAX_QUESTIONS:
         raise StatementError(
-            f"the groups are {prod(domain.size for domain in domains):,}, and each sum, mean or count of people is a separate question; "
+            f"the groups are {prod(domain.size for domain in domains):,}, and each sum or mean is a separate question; "
             f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
         )
     for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
@@ -263,7 +303,13 @@ def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
         case "count":
             return {"where": where or "TRUE"}
         case "people":
-            return {"people": True} | ({} if where is None else {"where": where})
+            least = {} if column.min_rows is None else {"min_rows": column.min_rows}
+            return {"people": True, **least} | ({} if where is None else {"where": where})
+        case "rate":
+            return {"rate": column.rate} | ({} if where is None else {"where": where})
+        case "person_sum":
+            bounded = {"person_sum": column.attribute, "bound": column.bound}
+            return bounded | ({} if where is None else {"where": where})
         case "fraction":
             return {"where": where, "fraction": True}
         case form:
@@ -278,6 +324,12 @@ def _conditions(name: str, domain: Domain) -> tuple[str, ...]:
             return tuple(f"{quoted} = '{value.replace(chr(39), chr(39) * 2)}'" for value in values)
         case Integers(minimum=minimum, maximum=maximum):
             return tuple(f"{quoted} = {value}" for value in range(minimum, maximum + 1))
+        case Dates(part=Integers()):
+            return tuple(f"{quoted} = {value}" for value in domain.values())
+        case Dates():
+            return tuple(f"{quoted} = '{value}'" for value in domain.values())
+        case Decimals(in_steps=whole):
+            return tuple(f"{quoted} = {domain.written(step)}" for step in range(whole.minimum, whole.maximum + 1))
         case Bins(edges=edges):
             last = len(edges) - 2
             found = []

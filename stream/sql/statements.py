@@ -1,7 +1,8 @@
 """Parses one SELECT of aggregates from one table.
 
 Supported are ``COUNT(*)``, ``SUM(a)``, ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
-shares of rows, ``WHERE`` and ``GROUP BY``. ``ORDER BY`` and ``LIMIT`` apply to the result and cost nothing.
+shares of rows, ``WHERE`` and ``GROUP BY``. ``HAVING``, ``ORDER BY`` and ``LIMIT`` apply to the result and cost
+nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from sqlglot.errors import SqlglotError
 
 from stream.questions.result_text import ERROR, HIGH, LOW
 from stream.sql.aggregates import USUAL, AnswerColumn, StatementError, attribute_of, bare, condition_of, measured
+from stream.sql.having import Having, parse_having
+from stream.sql.person_statements import PeopleQuery, people_column, people_query
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
 from stream.tables.table_errors import one_line, shown
 
@@ -51,6 +54,8 @@ def name_with_signs(text: str) -> str | None:
     tokens = _DIALECT.tokenize(text)
     behind = (place + 1 for place, token in _outermost(tokens) if token.token_type is TokenType.FROM)
     first = last = next(behind, len(tokens))
+    if first < len(tokens) and tokens[first].token_type is TokenType.L_PAREN:
+        return None
     for token, after in pairwise(tokens[first:]):
         ends = after.start > token.end + 1 or after.token_type in _OPEN | _CLOSE | _BEHIND_CONDITIONS
         if ends or TokenType.IDENTIFIER in {token.token_type, after.token_type}:
@@ -116,10 +121,9 @@ _reading: Final[ContextVar[bool]] = ContextVar("reading", default=False)
 # The parser logs unknown text to standard error, which may quote the statement.
 logging.getLogger("sqlglot").addFilter(lambda _: not _reading.get())
 
-_CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "group", "order", "limit"})
+_CLAUSES: Final = frozenset({"kind", "expressions", "from_", "where", "group", "having", "order", "limit"})
 _REFUSED: Final[dict[str, str]] = {
     "joins": "one row is one person of one table; declare what you join as attributes of the source",
-    "having": "every group is answered, small ones too; drop groups from the result yourself, which costs nothing",
     "distinct": "name what you group by: SELECT a, COUNT(*) FROM t GROUP BY a",
     "windows": "ask counts, sums or means by GROUP BY",
     "offset": "leave it out, and drop rows from the result yourself",
@@ -171,6 +175,7 @@ class SelectStatement:
     order: tuple[tuple[int, bool], ...] = ()
     limit: int | None = None
     renamed: tuple[str, ...] = ()
+    having: Having | None = None
     conditions: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
@@ -229,6 +234,11 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
         if found and clause not in _CLAUSES:
             instead = _REFUSED.get(clause, "leave it out")
             raise StatementError(f"{clause.strip('_').removesuffix('s').upper()} cannot be asked; {instead}")
+    people = None
+    if select.args.get("from_") is not None and isinstance(select.args["from_"].this, exp.Subquery):
+        people = people_query(select.args["from_"].this)
+        _require_people_alone(select)
+        select.args["from_"].set("this", people.table)
     table, called = _table(select)
     where = condition_of(select.args["where"].this) if select.args.get("where") else None
     groups, renamed = _groups(select)
@@ -236,7 +246,7 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
     if len(written) != len(select.expressions):
         written = [_normal(one) for one in select.expressions]
     columns = tuple(
-        _column(one, said, where, groups) for one, said in zip(select.expressions, written, strict=True)
+        _column(one, said, where, groups, people) for one, said in zip(select.expressions, written, strict=True)
     )
     if not any(isinstance(column, AnswerColumn) for column in columns):
         raise StatementError(f"rows are never returned, only aggregates; {USUAL}")
@@ -246,7 +256,23 @@ def _statement(select: exp.Select, text: str) -> SelectStatement:
     if repeated := next((name for place, name in enumerate(names) if name in names[:place]), None):
         raise StatementError(f"two columns are called '{repeated}'; give one another name with AS")
     conditions = tuple(conditions_of(text, called))
-    return SelectStatement(table, columns, groups, _order(select, columns), _limit(select), renamed, conditions)
+    return SelectStatement(
+        table,
+        columns,
+        groups,
+        _order(select, columns),
+        _limit(select),
+        renamed,
+        _having(select, columns),
+        conditions,
+    )
+
+
+def _require_people_alone(select: exp.Select) -> None:
+    """Refuse further clauses beside a subquery of people."""
+    extra = next((name for name in ("where", "group", "having") if select.args.get(name)), None)
+    if extra is not None:
+        raise StatementError(f"{extra.upper()}: goes inside the subquery; move it there")
 
 
 def _table(select: exp.Select) -> tuple[str, set[str]]:
@@ -292,7 +318,9 @@ def _groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(found), tuple(aliases)
 
 
-def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[str]) -> Column:
+def _column(
+    node: exp.Expr, written: str, where: str | None, groups: Sequence[str], people: PeopleQuery | None
+) -> Column:
     name = node.alias if isinstance(node, exp.Alias) else _normal(node)
     if not isinstance(node, exp.Alias) and not is_as_written(written, name):
         name = written
@@ -307,6 +335,8 @@ def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[st
             )
         return Grouped(node.name if name == node.sql(dialect="postgres") else name, attribute)
     try:
+        if people is not None:
+            return people_column(name, node, people)
         return measured(name, node, where, grouped=bool(groups))
     except StatementError as error:
         raise StatementError(f"column '{one_line(written)}': {error}") from None
@@ -314,6 +344,27 @@ def _column(node: exp.Expr, written: str, where: str | None, groups: Sequence[st
 
 def _normal(node: exp.Expr) -> str:
     return node.sql(dialect="postgres", normalize_functions="lower", comments=False)
+
+
+def _having(select: exp.Select, columns: Sequence[Column]) -> Having | None:
+    clause = select.args.get("having")
+    if clause is None:
+        return None
+    known = [{column.name, _normal(node)} for column, node in zip(columns, select.expressions, strict=True)]
+    known = [
+        {*names, _normal(node.this)} if isinstance(node, exp.Alias) else names
+        for names, node in zip(known, select.expressions, strict=True)
+    ]
+
+    def column_of(node: exp.Expr) -> int:
+        place = _place_of(node.name if isinstance(node, exp.Column) else _normal(node), known)
+        if place < 0:
+            raise StatementError("HAVING: name a number of the result; write it in SELECT as well")
+        if isinstance(columns[place], Grouped):
+            raise StatementError("HAVING: compares numbers; put a condition on an attribute into WHERE")
+        return place
+
+    return parse_having(clause.this, column_of)
 
 
 def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bool], ...]:

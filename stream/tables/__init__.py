@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from stream.tables.sums import (
         count_sensitivity,
         groups_sensitivity,
+        people_groups_sensitivity,
+        person_sensitivity,
         rows_are_public,
         sum_sensitivity,
         total_sensitivity,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "CellReader", "DataError", "GuardedReader", "Predicate", "PredicateError"]
 __all__ += ["PredicateParser", "PrivateTable", "ReadingLimits", "Rows", "TableStore", "UnreadableError"]
 __all__ += ["attributes_of", "cell_codes", "cells", "count_sensitivity", "fingerprint", "groups_sensitivity"]
+__all__ += ["people_groups_sensitivity", "person_sensitivity"]
 __all__ += ["parse", "rows_are_public", "sum_sensitivity", "total_sensitivity", "within"]
 
 _HOMES: Final = {
@@ -42,6 +45,8 @@ _HOMES: Final = {
     "sums": (
         "count_sensitivity",
         "groups_sensitivity",
+        "people_groups_sensitivity",
+        "person_sensitivity",
         "rows_are_public",
         "sum_sensitivity",
         "total_sensitivity",

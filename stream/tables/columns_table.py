@@ -16,6 +16,7 @@ from stream.tables.cache import BoundedCache
 from stream.tables.encoding import CodeArray
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
 from stream.tables.people import RowOwners, choose, contribution_key
+from stream.tables.people_counts import PeopleCounts
 from stream.tables.rows import Frame, Rows
 from stream.tables.sums import summable
 from stream.tables.table_errors import DataError, no_attribute, shown
@@ -90,7 +91,7 @@ class PrivateTable:
             lambda bitmap: bitmap.nbytes,
         )
         self._counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
-        self._people_counts: BoundedCache[Predicate, int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._people = PeopleCounts()
         self._every_row: PrivateTable | None = None
         self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(COUNT_CACHE_SIZE)
         self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], npt.NDArray[np.int64]] = BoundedCache(
@@ -140,25 +141,28 @@ class PrivateTable:
             self._counts.put(predicate, known)
         return known
 
-    def people_count(self, predicate: Predicate) -> int:
-        """Return the exact number of people with a matching row, even one that does not count: private.
-
-        Errors as in ``count``. Without a person column, each row is one person.
-        """
+    @property
+    def every_row(self) -> PrivateTable:
+        """The table of all rows of all people, also rows that do not count."""
         if self.everyone is None:
-            return self.count(predicate)
-        known = self._people_counts.get(predicate)
-        if known is None:
-            if self._every_row is None:
-                self._every_row = PrivateTable(self.attributes, self.everyone.private_codes)
-            whose, count = self.everyone.people.private_numbers, self.everyone.people.count
-            # Rows that do not match mark an extra person, so that the time is constant.
-            found = np.zeros(count + 1, dtype=np.bool_)
-            for block, inside in self._every_row.private_inside(predicate):
-                found[np.where(inside, whose[block], count)] = True
-            known = int(np.count_nonzero(found[:count]))
-            self._people_counts.put(predicate, known)
-        return known
+            return self
+        if self._every_row is None:
+            self._every_row = PrivateTable(self.attributes, self.everyone.private_codes)
+        return self._every_row
+
+    def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
+        """Return the number of people with at least ``min_rows`` matching rows; see ``PeopleCounts``."""
+        return self._people.count(self, predicate, min_rows)
+
+    def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
+        """Return the sum over people of each one's clamped sum of an attribute; see ``PeopleCounts``."""
+        return self._people.total(self, attribute, predicate, bound)
+
+    def people_group_counts(
+        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
+    ) -> npt.NDArray[np.int64]:
+        """Return the number of people with a counted row in each cell; see ``PeopleCounts``."""
+        return self._people.group_counts(self, attributes, predicate, max_cells)
 
     def counts(self, predicates: Sequence[Predicate]) -> npt.NDArray[np.int64]:
         """Return the exact number of rows that satisfy each predicate: private."""
@@ -168,7 +172,8 @@ class PrivateTable:
         """Return the exact sum of value − centre over the matching rows: private.
 
         Values are clamped, or their rows left out, as declared; so ``sum_sensitivity`` with the same centre
-        bounds the effect of one row. DataError if the attribute is no integer, and as in ``count``.
+        bounds the effect of one row. The sum of decimals is in whole steps. DataError if the attribute has
+        no sum, and as in ``count``.
         """
         [(name, domain)] = self._declared((attribute,)).items()
         integers = summable(domain, f"attribute {shown(name)}")
@@ -191,27 +196,39 @@ class PrivateTable:
         One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
         unknown or repeated, if there are more than ``max_cells`` cells, and as in ``count``.
         """
-        shape = tuple(domain.size for domain in self._declared(attributes).values())
+        shape = self.group_shape(attributes, max_cells)
         size = math.prod(shape)
-        if size > max_cells or len(shape) > _MOST_AXES:
-            raise DataError(
-                f"grouping has more than {max_cells} cells or {_MOST_AXES} attributes; group by fewer or smaller ones"
-            )
         key = (tuple(attributes), predicate)
         known = self._groups.get(key)
         if known is None:
             counted = np.zeros(size + 1, dtype=np.int64)
             for block, inside in self.private_inside(predicate):
-                cell = np.zeros(len(inside), dtype=np.int64)
-                for name, length in zip(attributes, shape, strict=True):
-                    cell *= length
-                    cell += self.private_codes[name][block]
+                cell = self.private_cells(attributes, shape, block)
                 # Rows that do not match are counted in an extra cell, so that the time is constant.
                 counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
             known = counted[:size].reshape(shape)
             known.setflags(write=False)
             self._groups.put(key, known)
         return known
+
+    def group_shape(self, attributes: Sequence[str], max_cells: int) -> tuple[int, ...]:
+        """Return the number of values of each attribute; DataError as in ``group_counts``."""
+        shape = tuple(domain.size for domain in self._declared(attributes).values())
+        if math.prod(shape) > max_cells or len(shape) > _MOST_AXES:
+            raise DataError(
+                f"grouping has more than {max_cells} cells or {_MOST_AXES} attributes; group by fewer or smaller ones"
+            )
+        return shape
+
+    def private_cells(
+        self, attributes: Sequence[str], shape: Sequence[int], block: slice
+    ) -> npt.NDArray[np.int64]:
+        """Return the number of each row's cell, in row-major order, for a block of rows."""
+        cell = np.zeros(block.stop - block.start, dtype=np.int64)
+        for name, length in zip(attributes, shape, strict=True):
+            cell *= length
+            cell += self.private_codes[name][block]
+        return cell
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
         """Return the exact number of rows in each of these cells: private.

@@ -11,10 +11,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from typing import Final, Literal, TypeGuard
 
-from schemas import Bins, Categories, Domain, Integers
+from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
+from schemas.calendars import Period, period_of
 from stream.formatting import in_other_case
 from stream.tables.expressions import (
     FALSE,
@@ -65,6 +67,12 @@ class Attribute:
                 found = self._equal_category(operator, literal)
             case Integers() as integers:
                 found = self._below_integer(integers, operator, self._number(literal))
+            case Dates(part=Integers() as part):
+                found = self._below_integer(part, operator, self._number(literal))
+            case Dates() as dates:
+                found = self._below_date(dates, operator, literal)
+            case Decimals(in_steps=in_steps, unit=unit):
+                found = self._below_integer(in_steps, operator, Fraction(self._number(literal)) / unit)
             case Bins() as bins:
                 found = self._below_bin(bins, operator, self._number(literal))
         return negation(found) if operator in _NEGATED else found
@@ -88,12 +96,18 @@ class Attribute:
                 if not isinstance(value, str):
                     raise PredicateError(f"{shown(self.name)} holds categories; give one as a string")
                 return self._category_code(value)
-            case Integers(minimum=minimum, maximum=maximum):
+            case (
+                Integers(minimum=minimum, maximum=maximum) | Dates(part=Integers(minimum=minimum, maximum=maximum))
+            ):
                 if not _is_number(value) or not minimum <= value <= maximum or value != int(value):
                     raise PredicateError(
                         f"{shown(self.name)} holds whole numbers from {minimum} to {maximum}; give one of them",
                     )
                 return int(value) - minimum
+            case Dates() as dates:
+                return self._date_code(dates, value)
+            case Decimals() as decimals:
+                return self._decimal_code(decimals, value)
             case Bins(edges=edges, size=size):
                 if not _is_number(value) or not edges[0] <= value <= edges[-1]:
                     raise PredicateError(
@@ -104,6 +118,8 @@ class Attribute:
     def refusal_of_truth(self, *, truth: bool) -> str:
         """Return the message for a comparison with TRUE or FALSE."""
         word = str(truth)
+        if isinstance(self.domain, Dates) and self.domain.part is None:
+            return f"{shown(self.name)} holds dates; write one in single quotes in place of {word.upper()}"
         if not isinstance(self.domain, Categories):
             return f"{shown(self.name)} is numeric; write a number in place of {word.upper()}"
         value = in_other_case(word, self.domain.values)
@@ -145,7 +161,72 @@ class Attribute:
             )
         return code
 
-    def _below_integer(self, domain: Integers, operator: Operator, literal: Decimal) -> Predicate:
+    def _below_date(self, domain: Dates, operator: Operator, literal: Constant) -> Predicate:
+        """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
+        text = str(literal)
+        if not isinstance(literal, str):
+            raise PredicateError(f"{shown(self.name)} holds dates; put them in single quotes", text)
+        period = self._period(domain, text)
+        if operator in {"<", ">="}:
+            return codes(self.name, domain.size, (0, self._edge(domain, period.start, text)))
+        if period.end is None:
+            raise PredicateError(f"a time of {shown(self.name)} is one instant; compare with < or >=", text)
+        end = self._edge(domain, period.end, text)
+        first = 0 if operator in {"<=", ">"} else self._edge(domain, period.start, text)
+        return codes(self.name, domain.size, (first, end)) if first < end else FALSE
+
+    def _period(self, domain: Dates, text: str) -> Period:
+        try:
+            return period_of(text, domain.timezone)
+        except (ValueError, OverflowError) as error:
+            why = f": {error}" if "clock" in str(error) else ""
+            kind = "dates" if domain.kind == "date" else "times"
+            raise PredicateError(
+                f"a literal of {shown(self.name)}, which holds {kind}, cannot be read{why}; write one as "
+                + ("2024, 2024-Q1, 2024-03 or 2024-03-31" if kind == "dates" else "2024-03-31 or 2024-03-31T12Z"),
+                text,
+            ) from None
+
+    def _edge(self, domain: Dates, at: int, text: str) -> int:
+        """Return the cell that begins at a day or instant, or the number of cells if it is after all."""
+        calendar = domain.calendar
+        if at <= calendar.start(0):
+            return 0
+        if at >= calendar.end():
+            return domain.size
+        place = calendar.place_of(at)
+        if calendar.start(place) != at:
+            near = " or ".join(shown(calendar.label(one)) for one in range(place, min(place + 2, domain.size)))
+            raise PredicateError(
+                f"a date is not the edge of a {domain.granularity} of {shown(self.name)}; use {near}", text
+            )
+        return place
+
+    def _date_code(self, domain: Dates, value: str | float) -> int:
+        if isinstance(value, str):
+            period = self._period(domain, value)
+            calendar = domain.calendar
+            if period.end is not None and calendar.start(0) <= period.start < period.end <= calendar.end():
+                first, end = (self._edge(domain, at, value) for at in (period.start, period.end))
+                if end == first + 1:
+                    return first
+        raise PredicateError(
+            f"{shown(self.name)} holds a {domain.granularity} from {domain.calendar.label(0)} to "
+            f"{domain.calendar.label(domain.size - 1)}; give one of them",
+        )
+
+    def _decimal_code(self, domain: Decimals, value: str | float) -> int:
+        whole = domain.in_steps
+        if _is_number(value) and math.isfinite(value):
+            steps = Fraction(Decimal(repr(value))) / domain.unit
+            if steps.denominator == 1 and whole.minimum <= steps <= whole.maximum:
+                return int(steps) - whole.minimum
+        raise PredicateError(
+            f"{shown(self.name)} holds numbers from {domain.minimum!r} to {domain.maximum!r} in steps of "
+            f"{domain.step!r}; give one of them",
+        )
+
+    def _below_integer(self, domain: Integers, operator: Operator, literal: Decimal | Fraction) -> Predicate:
         """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
         match operator:

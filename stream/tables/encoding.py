@@ -5,18 +5,24 @@ row could change another person's row, and one person could change a count by mo
 
 - An undeclared or missing category becomes ``other``; without ``other`` its row is left out.
 - A number out of range, also an infinite one, is clamped, or its row is left out (``reject``).
+- A decimal between two steps is first rounded to the nearer one, halfway to the one farther from 0.
+- A date or time is put into its calendar cell (``date_codes``); out of range, into the nearer end cell.
 - A row with a missing, invalid or (for integers) fractional number is always left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Bins, Categories, Domain, Integers
+from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
+from schemas.domains import decimal_of
 from stream.optional_packages import pl
+from stream.tables.date_codes import date_codes
 from stream.tables.table_errors import ColumnError
 
 CodeArray = npt.NDArray[np.unsignedinteger[Any]]
@@ -47,7 +53,7 @@ class Encoder:
     def __call__(self, column: pl.Series) -> tuple[CodeArray, Mask]:
         """Return each row's code, and a mask of rows with a code; codes outside the mask are invalid.
 
-        DataError if the column's type, which the file declares for all rows, is neither text nor numbers.
+        DataError if the column's type, which the file declares for all rows, does not fit the domain.
         """
         found: npt.NDArray[Any]
         match self._domain:
@@ -61,6 +67,13 @@ class Encoder:
                     found, known = _whole_codes(self._domain, column)
                 else:
                     found, known = integer_codes(self._domain, as_numbers(self._name, column))
+            case Dates():
+                found, known = date_codes(self._name, self._domain, column)
+            case Decimals():
+                numbers = as_numbers(self._name, column)
+                found, known = decimal_codes(
+                    self._domain, numbers, lambda places: exact_text(column.gather(places)).to_list()
+                )
             case Bins():
                 found, known = bin_codes(self._domain, as_numbers(self._name, column))
         return found.astype(self._type), known
@@ -93,6 +106,71 @@ def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt
         known &= (cells >= domain.minimum) & (cells <= domain.maximum)
     inside = np.clip(np.where(known, cells, domain.minimum), domain.minimum, domain.maximum)
     return (inside - domain.minimum).astype(np.int64), known
+
+
+_NEAR_A_TIE: Final = 2.0**-6
+"""Steps from halfway within which a double may be on the wrong side; its error is below 2⁻¹⁰."""
+_HALF: Final = Decimal("0.5")
+
+
+Written = Callable[[npt.NDArray[np.intp]], Sequence[str]]
+"""Returns the decimals of the numbers at some places of an array."""
+
+
+def decimal_codes(
+    domain: Decimals, cells: npt.NDArray[np.float64], written: Written | None = None
+) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Return each number's code, and a mask of numbers with a code; NaN has none.
+
+    A number is rounded from its double; if that is near a tie, from the decimal that ``written`` returns.
+    """
+    whole = domain.in_steps
+    known = ~np.isnan(cells)
+    steps = _steps(domain, np.where(known, cells, domain.minimum))
+    size = np.abs(steps)
+    below = np.floor(size)
+    up = size - below >= 0.5
+    if written is not None and len(near := np.flatnonzero(near_a_tie(domain, cells))):
+        half = decimal_of(domain.unit) * _HALF
+        up[near] = [
+            _reaches(text, number, half * (2 * int(low) + 1))
+            for text, number, low in zip(written(near), cells[near].tolist(), below[near].tolist(), strict=True)
+        ]
+    codes = np.copysign(below + up, steps).astype(np.int64)
+    if domain.outside == "reject":
+        known &= (codes >= whole.minimum) & (codes <= whole.maximum)
+    return np.clip(codes, whole.minimum, whole.maximum) - whole.minimum, known
+
+
+def near_a_tie(domain: Decimals, cells: npt.NDArray[np.float64]) -> Mask:
+    """Return a mask of numbers whose double may be on the wrong side of a tie."""
+    parts = np.abs(_steps(domain, cells))
+    near: Mask = np.abs(parts - np.floor(parts) - 0.5) < _NEAR_A_TIE
+    return near
+
+
+def _steps(domain: Decimals, cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Divide numbers by the step; one step beyond an end is as far outside as any number."""
+    whole, unit = domain.in_steps, domain.unit
+    with np.errstate(over="ignore"):
+        steps = cells * unit.denominator / unit.numerator
+    return np.clip(steps, whole.minimum - 1.0, whole.maximum + 1.0)
+
+
+def _reaches(text: str, number: float, tie: Decimal) -> bool:
+    """Return whether a number is at least as far from 0 as a tie; both are compared exactly."""
+    try:
+        exact = Decimal(text)
+    except ArithmeticError:
+        exact = Decimal(repr(number))
+    return exact.copy_abs() >= tie
+
+
+def exact_text(column: pl.Series) -> pl.Series:
+    """Convert numbers or their texts to exact decimals; a double stands for its shortest decimal."""
+    if column.dtype == pl.Boolean:
+        column = column.cast(pl.Int64)
+    return column.cast(pl.String).str.strip_chars()
 
 
 def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], Mask]:

@@ -9,10 +9,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Categories, Domain, TableSource
+from schemas import Categories, Dates, Decimals, Domain, TableSource
 from schemas.sources import MAX_ROWS
 from stream.optional_packages import pl
-from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type
+from stream.tables.date_codes import iso_text
+from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
 from stream.tables.people import Numbers, PeopleNumbers, RowOwners, named
 from stream.tables.readers.sheets import Sheet, sheets_of
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
@@ -103,7 +104,9 @@ class RowEncoder:
 
     def __init__(self, source: TableSource) -> None:
         self._source = source
-        self._encoders = {name: Encoder(name, domain) for name, domain in source.attributes.items()}
+        self._encoders = {
+            name: Encoder(source.column_of(name), domain) for name, domain in source.attributes.items()
+        }
         self._people = None if source.person is None else PeopleNumbers(source.person)
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
@@ -114,7 +117,7 @@ class RowEncoder:
         kept = None
         encoded: dict[str, CodeArray] = {}
         for name, encoder in self._encoders.items():
-            encoded[name], known = encoder(cells[name])
+            encoded[name], known = encoder(cells[self._source.column_of(name)])
             kept = known if kept is None else kept & known
         numbers, unnamed = None, 0
         if self._people is not None:
@@ -226,15 +229,23 @@ def read_cells(source: TableSource, path: str) -> pl.DataFrame:
 
 
 def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
-    """Convert a column to the type of its attribute, or of a person's name."""
+    """Convert a column to one type that its attributes read alike, or to a person's name."""
     if column.name == source.person:
         texts, nobody = named(column.name, column)
         return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
-    if isinstance(source.attributes[column.name], Categories):
+    own = [domain for name, domain in source.attributes.items() if source.column_of(name) == column.name]
+    if any(isinstance(domain, Categories) for domain in own):
         return as_text(column.name, column)
-    return pl.Series(column.name, as_numbers(column.name, column))
+    dates = next((domain for domain in own if isinstance(domain, Dates)), None)
+    if dates is not None:
+        return iso_text(column.name, dates, column)
+    numbers = as_numbers(column.name, column)
+    if any(isinstance(domain, Decimals) for domain in own):
+        return exact_text(column)
+    return pl.Series(column.name, numbers)
 
 
 def columns_of(source: TableSource) -> list[str]:
-    """Return the columns to read: the attributes, and the person column."""
-    return list(dict.fromkeys([*source.attributes, *([] if source.person is None else [source.person])]))
+    """Return the columns to read: those of the attributes, and the person column."""
+    person = [] if source.person is None else [source.person]
+    return list(dict.fromkeys([*map(source.column_of, source.attributes), *person]))

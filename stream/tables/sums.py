@@ -1,19 +1,19 @@
-"""Computes the sensitivity of counts and of sums of integer attributes."""
+"""Computes the sensitivity of counts and of sums of integer and decimal attributes."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from schemas import Domain, Integers, TableSource
+from schemas import Decimals, Domain, Integers, TableSource
 from stream.tables.expressions import Predicate, evaluate
 from stream.tables.table_errors import DataError
 
 
 def summable(domain: Domain, described: str = "the attribute") -> Integers:
-    """Return the domain if it is one of integers; DataError for categories or bins."""
-    if not isinstance(domain, Integers):
-        raise DataError(f"{described} has no sum; declare it as integers")
-    return domain
+    """Return the domain in whole steps; DataError unless it is one of integers or decimals."""
+    if not isinstance(domain, Integers | Decimals):
+        raise DataError(f"{described} has no sum; declare it as integers or decimals")
+    return domain.in_steps
 
 
 def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
@@ -40,7 +40,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
     A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total
     by at most max |value − centre|, and a replaced row by at most the width of the interval that contains
-    all terms and 0. DataError if the domain is not one of integers.
+    all terms and 0. Sums of decimals are in whole steps. DataError if the domain has no sum.
     """
     integers = summable(domain)
     lowest, highest = integers.minimum - centre, integers.maximum - centre
@@ -67,3 +67,25 @@ def groups_sensitivity(source: TableSource) -> int:
 def total_sensitivity(source: TableSource, domain: Integers, centre: int = 0) -> int:
     """Return the most by which one person changes a sum of value − centre."""
     return source.contribution * sum_sensitivity(domain, source.neighbors, centre)
+
+
+def person_range(domain: Integers, bound: int) -> tuple[int, int]:
+    """Return the range to which ``bound`` clamps one person's sum of an attribute.
+
+    It contains 0, the sum of a person without rows. It is one-sided if the declared values are.
+    """
+    return (-bound if domain.minimum < 0 else 0), (bound if domain.maximum > 0 else 0)
+
+
+def person_sensitivity(source: TableSource, domain: Integers, bound: int) -> int:
+    """Return the most by which one person changes the sum of clamped sums of people."""
+    low, high = person_range(domain, bound)
+    return high - low if source.neighbors == "replace" else max(-low, high)
+
+
+def people_groups_sensitivity(source: TableSource, groups: int) -> int:
+    """Return the ℓ1 sensitivity of the counts of people in disjoint groups.
+
+    A person is in at most ``contribution`` groups, and changes the count of each by 1.
+    """
+    return min(groups_sensitivity(source), groups)

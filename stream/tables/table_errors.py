@@ -110,6 +110,8 @@ COLUMN_ERRORS: Final = {
     "missing": "{table} has no column {column}; add it or leave the attribute out",
     "no person": "person: {table} has no column {column}; add it, or name the column that says whose each row is",
     "no text": "column {column}{place} has type {kind}, not text, whole or floating numbers, or booleans; write it as text",
+    "no dates": "column {column}{place} has type {kind}, not dates, local times or text; write it as text, or declare a timestamp",
+    "no times": "column {column}{place} has type {kind}, not times, dates or text; write it as text in ISO 8601",
     "no numbers": "column {column}{place} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
 """Messages about declared columns, by kind of error."""

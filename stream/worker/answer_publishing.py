@@ -102,6 +102,7 @@ class Publisher:
             reply.interval,
             reply.intervals,
             *(one.about or ())[:2],
+            top_groups=reply.top_groups,
         )
         return (name.encode(), encode(answer), ())
 

@@ -20,6 +20,7 @@ from schemas import (
     MAX_CATEGORIES,
     MAX_PREDICATE_LENGTH,
     MAX_UNIVERSE,
+    Decimals,
     EstimateCalibration,
     Histogram,
     Integers,
@@ -177,7 +178,7 @@ def _listed(query: Any) -> int:
 
 def _predicates(query: Any) -> list[str]:
     """List the predicates of a question, without overlong ones, which are never parsed."""
-    texts = [] if query.where is None else [query.where]
+    texts = [text for text in (query.where, query.rate) if text is not None]
     if query.terms is not None or query.candidates is not None:
         parts = (*(query.terms or ()), *(query.candidates or ()))
         texts += [part.where for part in parts if part.where is not None]
@@ -198,14 +199,19 @@ def _passes(source: TableSource, query: Any, texts: Sequence[str]) -> float:
         work += SCAN * min(2 * (leaves + text.count(",")), _LITERALS_AT_MOST * leaves)
     # People with a matching row are looked up row by row.
     work += GROUPED * [query.people, *(one.people for one in query.candidates or ())].count(True)
+    if query.person_sum is not None:
+        # A person's sum is added up row by row.
+        work += 2 * GROUPED
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
     work += SCAN * sum(_digits(source.attributes, name) for name in sums if name is not None)
-    return work + (GROUPED * (1 + len(query.group_by)) if query.group_by is not None else 0.0)
+    # A rate counts twice: hits and all rows.
+    times = 1 if query.rate is None else 2
+    return work + (times * GROUPED * (1 + len(query.group_by)) if query.group_by is not None else 0.0)
 
 
 def _digits(attributes: Mapping[str, Any], name: str) -> int:
     domain = attributes.get(name)
-    return (domain.size - 1).bit_length() if isinstance(domain, Integers) else 0
+    return (domain.size - 1).bit_length() if isinstance(domain, Integers | Decimals) else 0
 
 
 def _estimated(

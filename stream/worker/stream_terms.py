@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +34,13 @@ from schemas import (
 )
 from schemas.wire import UNREADABLE, struct
 from stream.formatting import cells_of
-from stream.privacy.composition.costs import grant_cost, realised_cost, shortest_decimal, spent_amount
+from stream.privacy.composition.costs import (
+    exact_decimal,
+    grant_cost,
+    realised_cost,
+    shortest_decimal,
+    spent_amount,
+)
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
 from stream.privacy.noise import Sampler, Symmetric, round_words
@@ -56,9 +63,9 @@ class QuestionGroups:
     """The groups of a stream: their attributes, and each group's place in row-major order."""
 
     by: tuple[str, ...]
-    places: Mapping[tuple[str | int, ...], int]
+    places: Mapping[tuple[str | int | float, ...], int]
 
-    def place(self, group: Mapping[str, str | int] | None) -> int:
+    def place(self, group: Mapping[str, str | int | float] | None) -> int:
         """Return the place of a group; Rejection if the stream has no such group."""
         named = group or {}
         if len(named) == len(self.by):
@@ -187,6 +194,16 @@ class StreamTerms:
         # The sum of a running count's node is published many times with the same noise, so its range
         # must not change.
         return Grid(shortest_decimal(step))
+
+    @cached_property
+    def value_grid(self) -> Grid:
+        """The grid of the numbers to compare: a table's are whole steps already."""
+        return Grid.whole(1.0) if isinstance(self.source, TableSource) else self.grid
+
+    @cached_property
+    def steps_in_one(self) -> Fraction:
+        """The number of the grid's steps in 1."""
+        return 1 / exact_decimal(self.calibration.grid)
 
     @cached_property
     def groups(self) -> QuestionGroups:

@@ -26,7 +26,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.above_threshold import query_sampler, threshold_sampler
 from stream.privacy.mechanisms.releases import matrix_seed, project
 from stream.privacy.mechanisms.selection import score_noise, selection_rate
-from stream.privacy.noise import DELTA_PER_DRAW, Sampler, sampler
+from stream.privacy.noise import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
 from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
@@ -36,6 +36,7 @@ from tests import builders
 from tests.privacy import people_variants as variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.exact import Machine, exponential_below, law_of, outcomes, worst_delta
+from tests.privacy.moved_numbers import worst
 from tests.privacy.service import KEY
 
 CONTRIBUTION = 2
@@ -117,22 +118,6 @@ def replaced(name: str) -> frozenset[tuple[int, ...]]:
     """How far another person in one's place moves it: one goes, and one comes."""
     both = product(added()[name], repeat=2)
     return frozenset(tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in both)
-
-
-def loss(law: Sampler, moved: Sequence[int]) -> float:
-    """The largest loss of numbers with independent noise that are moved so: exact, but for the cut tail and a logarithm."""
-    return sum(_loss(law, abs(step)) for step in moved)
-
-
-@cache
-def _loss(law: Sampler, step: int) -> float:
-    exact = law_of(law)
-    near = range(-step - 2, step + 3)
-    return max(math.log(exact.probability(one) / exact.probability(one - step)) for one in near) if step else 0.0
-
-
-def worst(law: Sampler, seen: frozenset[tuple[int, ...]]) -> float:
-    return max(loss(law, moved) for moved in seen)
 
 
 def opened(mechanism: dict[str, Any], neighbors: str = "add-remove", **spec: Any) -> tuple[Driver, Any]:

@@ -49,14 +49,22 @@ _OPTIONS: Final = {
     "stream": "STREAM",
     "group_by": "--group-by",
     "max_price": "--max-price",
+    "min_rows": "--min-rows",
+    "person_sum": "--person-sum",
     **{
         name: f"--{name}"
-        for name in ("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha")
+        for name in (
+            *("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha"),
+            *("rate", "people", "bound", "top"),
+        )
     },
 }
 """The option or argument of each field of a question."""
 
-_ASK: Final = {"value", "where", "sum", "mean", "group_by", "category", "fraction"}
+_ASK: Final = {
+    *("value", "where", "sum", "mean", "group_by", "category", "fraction"),
+    *("rate", "people", "person_sum"),
+}
 """Fields of which a question needs at least one."""
 
 LONGEST_WAIT: Final = 86_400.0
@@ -82,12 +90,24 @@ def ask(
     group_by: Annotated[
         list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
     ] = None,
+    top: Annotated[
+        int | None, typer.Option(help="Only so many groups, the largest ones, with --group-by.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="A predicate: the share of those rows that satisfy it, in each group.")
+    ] = None,
+    people: Annotated[bool, typer.Option(help="Count people instead of rows.")] = False,
+    min_rows: Annotated[int | None, typer.Option(help="Only people with so many rows, with --people.")] = None,
+    person_sum: Annotated[
+        str | None, typer.Option(help="The attribute to sum for each person, up to --bound, and over all people.")
+    ] = None,
+    person_bound: Annotated[
+        int | None, typer.Option("--bound", help="Most that one person's sum counts, with --person-sum.")
+    ] = None,
     category: Annotated[str | None, typer.Option(help="One person's category, for randomized response.")] = None,
     question: Annotated[
         str | None,
-        typer.Option(
-            help="Any other question as JSON (people, values, candidates, terms, cells): inline, a file, or -."
-        ),
+        typer.Option(help="Any other question as JSON (values, candidates, terms, cells): inline, a file, or -."),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="A public threshold for this query only.")] = None,
     alpha: Annotated[
@@ -115,14 +135,19 @@ def ask(
         "threshold": threshold,
         "alpha": alpha,
         "max_price": parse_max_price(max_price),
+        "rate": rate,
+        "min_rows": min_rows,
+        "person_sum": person_sum,
+        "bound": person_bound,
+        "top": top,
     }
     fields = {name: one for name, one in given.items() if one is not None}
-    fields |= {"fraction": True} if fraction else {}
+    fields |= {name: True for name, given in (("fraction", fraction), ("people", people)) if given}
     document = _json_object(question) if question is not None else {}
     if not document and not fields.keys() & _ASK:
         raise CommandError(
-            "no question: give --value, --where, --sum, --mean, --group-by or --category; --question for people, values, candidates, "
-            "terms or cells"
+            "no question: give --value, --where, --sum, --mean, --group-by, --rate, --people, --person-sum or --category; --question for "
+            "values, candidates, terms or cells"
         )
     for name in fields.keys() & document.keys():
         raise CommandError(f"{_OPTIONS.get(name, name)}: --question has '{name}' too; give it once")
@@ -194,6 +219,7 @@ def _show_price(answer: Answer, *, as_json: bool) -> None:
 
 def _show(answer: Answer, *, as_json: bool) -> None:
     groups = answer.groups if isinstance(answer, Result) else None
+    is_rate = isinstance(answer, Result) and answer.query is not None and answer.query.rate is not None
     if as_json:
         labels = {} if groups is None else {"groups": list(groups)}
         show_json({**answer.model_dump(mode="json"), **labels})
@@ -204,7 +230,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
         cells = zip(groups, answer.estimates or (), answer.intervals or repeat(None), strict=False)
         show_table(
             "",
-            [*names, "count", *(["95 %"] if answer.intervals else [])],
+            [*names, "rate" if is_rate else "count", *(["95 %"] if answer.intervals else [])],
             (
                 [
                     *(str(one[name]) for name in names),

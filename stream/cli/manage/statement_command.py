@@ -37,7 +37,8 @@ def sql(
 ) -> None:
     """Answer a SELECT, each number with its ± and its 95 % confidence interval, and print the cost.
 
-    FROM names a stream, or a source with one open stream of pmw or laplace. Exit status as for 'sotto ask'; 3 also
+    FROM names a stream, or a source: then its cheapest open stream of pmw, laplace or histogram answers, and the
+    last line says which and why. Exit status as for 'sotto ask'; 3 also
     for a statement that is not supported or names an unknown source or stream.
     """
     try:
@@ -55,7 +56,8 @@ def sql(
             say(f"{table.stream}: the answers cost at most ε {table.price:.4g} together; nothing was charged")
         return
     if as_json:
-        show_json({"stream": table.stream, "epsilon": table.epsilon, "rows": table.rows()})
+        why = {} if table.why is None else {"why": table.why}
+        show_json({"stream": table.stream, **why, "epsilon": table.epsilon, "rows": table.rows()})
     else:
         _show(table)
     if failed is not None:

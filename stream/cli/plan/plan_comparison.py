@@ -24,6 +24,8 @@ from stream.tables import UnreadableError
 from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import bound_words
 
+_GROUPED: Final = {"groups", "people_groups", "rate"}
+"""Forms that ``--group-by`` applies to."""
 _OPTIONS: Final = ("numbers", "dimensions", "sparsity", "projections", "gap", "warm_start")
 """Fields of mechanisms for which ``sotto plan`` has an option of the same name."""
 
@@ -42,7 +44,7 @@ def show_choices(
     form = form_of(form, source)
     people = None if table is None else _people_in(source, table)
     setting = setting_of(form, source, facts)
-    if facts.group_by and form != "groups":
+    if facts.group_by and form not in _GROUPED:
         raise CommandError(f"--group-by: form {form} has no groups; give --form groups")
     if setting.disjoint:
         require_monotone_counts(fields["monotone"], setting.neighbors)
@@ -164,7 +166,7 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _what(wanted: Wanted, facts: SourceOptions) -> str:  # noqa: PLR0911 - one for each form
+def _what(wanted: Wanted, facts: SourceOptions) -> str:  # noqa: C901, PLR0911 - one for each form
     """Describe the quantity whose error α bounds; empty if that is simply each answer."""
     rows, any_of = (wanted.setting.rows, "" if facts.attribute else ", of any attribute: --attribute selects one")
     match wanted.form:
@@ -182,7 +184,11 @@ def _what(wanted: Wanted, facts: SourceOptions) -> str:  # noqa: PLR0911 - one f
             return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
         case "mean":
             return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
-        case "groups" if not wanted.group_by:
+        case "rate":
+            return "in rows: a rate's α is this divided by the number of rows that it is over, which is private"
+        case "person_sum":
+            return "in bounds: the α of a sum over people is this times its bound"
+        case "groups" | "people_groups" if not wanted.group_by:
             return "of every possible group-by: --group-by selects one"
         case _:
             return ""

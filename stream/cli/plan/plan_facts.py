@@ -15,8 +15,8 @@ from schemas import (
     EstimateCalibration,
     EventsSource,
     HypothesisCalibration,
-    Integers,
     LazyHistogram,
+    Numeric,
     RecordsSource,
     RunningCountCalibration,
     Source,
@@ -95,7 +95,7 @@ def places_of(facts: SourceOptions, source: Source | None) -> tuple[int, ...]:
 
 
 def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[Summed, ...]:
-    """Return the attribute to sum, or every integer attribute if none is named; empty without a table."""
+    """Return the attribute to sum, or every attribute with sums if none is named; empty without a table."""
     if form not in _OF_SUMS:
         if attribute is not None:
             raise CommandError(f"--attribute: form {form} sums no attribute; give --form sum or mean")
@@ -104,21 +104,25 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
         if attribute is not None:
             raise CommandError("--attribute: its range is unknown; give --source as well")
         return ()
-    integers = {name: domain for name, domain in source.attributes.items() if isinstance(domain, Integers)}
-    if not integers:
-        raise CommandError(f"--form: a {form} needs an attribute of integers, and the source has none")
-    if attribute is not None and attribute not in integers:
+    numeric = {name: domain for name, domain in source.attributes.items() if isinstance(domain, Numeric)}
+    if not numeric:
+        raise CommandError(f"--form: a {form} needs an attribute of integers or decimals, and the source has none")
+    if attribute is not None and attribute not in numeric:
         raise CommandError(
-            f"--attribute: '{attribute}' is not an attribute of integers of the source, which has {', '.join(integers)}; give one of them"
+            f"--attribute: '{attribute}' is not an attribute of integers or decimals of the source, which has {', '.join(numeric)}; give one of them"
         )
     return tuple(
-        Summed(
-            range=domain.maximum - domain.minimum,
-            moves=sum_sensitivity(domain, source.neighbors),
-            centred=sum_sensitivity(domain, source.neighbors, (domain.minimum + domain.maximum) // 2),
-        )
-        for name, domain in integers.items()
-        if attribute in {None, name}
+        _summed(domain, source.neighbors) for name, domain in numeric.items() if attribute in {None, name}
+    )
+
+
+def _summed(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> Summed:
+    whole = domain.in_steps
+    return Summed(
+        range=whole.maximum - whole.minimum,
+        moves=sum_sensitivity(whole, neighbors),
+        centred=sum_sensitivity(whole, neighbors, (whole.minimum + whole.maximum) // 2),
+        unit=float(domain.unit),
     )
 
 

@@ -9,6 +9,7 @@ file permissions must protect them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +20,21 @@ import polars as pl
 from blake3 import blake3
 from pydantic import ValidationError
 
-from schemas import Address, Bins, Categories, Domain, Query, Source, TableSource, ValuesSource, form_of
+from schemas import (
+    Address,
+    Bins,
+    Categories,
+    Dates,
+    Decimals,
+    Domain,
+    Numeric,
+    Query,
+    Source,
+    TableSource,
+    ValuesSource,
+    form_of,
+)
+from schemas.calendars import HOUR_US, day_of
 from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, read_json
 from stream.privacy.accuracy.source_facts import range_of
@@ -149,8 +164,14 @@ def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
     A person has on average as many rows as the contribution bound allows. With the same seed, an attribute
     has the same cells whatever the other attributes are. The random numbers protect no privacy.
     """
-    columns = [_column(name, domain, rows, seed) for name, domain in source.attributes.items()]
-    if source.person is not None and source.person not in source.attributes:
+    # Of attributes with one column, the finest determines its cells.
+    finest: dict[str, tuple[str, Domain]] = {}
+    for name, domain in source.attributes.items():
+        column = source.column_of(name)
+        if column not in finest or domain.size > finest[column][1].size:
+            finest[column] = name, domain
+    columns = [_column(name, domain, rows, seed).alias(column) for column, (name, domain) in finest.items()]
+    if source.person is not None and source.person not in finest:
         people = max(1, rows // source.contribution)
         columns.append(pl.Series(source.person, _generator(source.person, seed).integers(people, size=rows)))
     return pl.DataFrame(columns)
@@ -161,11 +182,34 @@ def _column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
     match domain:
         case Categories(values=values):
             return pl.Series(name, values, dtype=pl.String).gather(codes)
+        case Dates():
+            return _dates(name, domain, codes)
+        case Decimals():
+            return pl.Series(name, np.array(domain.values(), dtype=np.float64)[codes])
         case Bins(edges=edges):
             # A bin includes its lower edge.
             return pl.Series(name, np.array(edges, dtype=np.float64)[codes])
         case _:
             return pl.Series(name, codes + domain.minimum)
+
+
+def _dates(name: str, domain: Dates, codes: npt.NDArray[np.int64]) -> pl.Series:
+    """Return the beginning of each cell; for a part of a date, a day or hour of 2024 with it."""
+    if domain.part is None:
+        starts = np.array([domain.calendar.start(place) for place in range(domain.size)], dtype=np.int64)
+    elif domain.granularity == "month-of-year":
+        starts = np.array([day_of(f"2024-{month:02}-01") for month in domain.values()], dtype=np.int64)
+    else:
+        # 2024-01-01 is a Monday.
+        starts = day_of("2024-01-01") + np.arange(domain.size)
+    if domain.kind == "date":
+        return pl.Series(name, starts[codes]).cast(pl.Int32).cast(pl.Date)
+    if domain.granularity == "hour-of-day":
+        local = day_of("2024-01-01") * 24 * HOUR_US + np.arange(24) * HOUR_US
+        return pl.Series(name, local[codes]).cast(pl.Datetime("us"))
+    if domain.part is not None:
+        return pl.Series(name, starts[codes] * 24 * HOUR_US).cast(pl.Datetime("us"))
+    return pl.Series(name, starts[codes]).cast(pl.Datetime("us", "UTC"))
 
 
 def _generator(name: str, seed: int) -> np.random.Generator:
@@ -203,9 +247,10 @@ class TableTruths:
         Raises:
             ValueError: a worker would reject the query.
         """
+        if query.rate is not None:
+            return self._rates(query, query.rate)
         if query.group_by is not None:
-            counts = self._table.group_counts(query.group_by, self._parser.parse(_where(query)))
-            return tuple(map(Fraction, counts.ravel().tolist()))
+            return tuple(map(Fraction, self._groups(query, _where(query))))
         match form_of(query):
             case "terms":
                 parts = [Fraction(term.weight) * self._count(term.where) for term in query.terms or ()]
@@ -217,7 +262,11 @@ class TableTruths:
                 rows = self._count(_where(query))
                 parts = [self._total(query.mean or "", _where(query)) / rows] if rows else []
             case "people":
-                parts = [self._people(_where(query))]
+                parts = [self._people(_where(query), query.min_rows or 1)]
+            case "person_sum":
+                name, unit = query.person_sum or "", self._unit(query.person_sum or "")
+                bound = math.floor((query.bound or 1) / unit)
+                parts = [self._table.person_total(name, self._parser.parse(_where(query)), bound) * unit]
             case "fraction":
                 parts = [self._count(_where(query)) / self._rows] if self._rows else []
             case _:
@@ -236,14 +285,35 @@ class TableTruths:
             return self._total(attribute, where)
         return self._people(where) if people else self._count(where)
 
-    def _people(self, where: str) -> Fraction:
-        return Fraction(self._table.people_count(self._parser.parse(where)))
+    def _people(self, where: str, min_rows: int = 1) -> Fraction:
+        return Fraction(self._table.people_count(self._parser.parse(where), min_rows))
+
+    def _groups(self, query: Query, where: str) -> list[int]:
+        """Return the count of each group; of a question with ``top`` the largest groups' counts."""
+        predicate, group_by = self._parser.parse(where), query.group_by or ()
+        counted = self._table.people_group_counts if query.people else self._table.group_counts
+        counts: list[int] = counted(group_by, predicate).ravel().tolist()
+        return counts if query.top is None else sorted(counts, reverse=True)[: query.top]
+
+    def _rates(self, query: Query, rate: str) -> tuple[Fraction, ...]:
+        """Return the rate of each group; empty if a group has no rows."""
+        where = _where(query)
+        both = f"({where}) AND ({rate})"
+        if query.group_by is None:
+            hits, rows = [int(self._count(both))], [int(self._count(where))]
+        else:
+            hits, rows = self._groups(query, both), self._groups(query, where)
+        return tuple(map(Fraction, hits, rows)) if all(rows) else ()
 
     def _count(self, where: str) -> Fraction:
         return Fraction(self._table.count(self._parser.parse(where)))
 
     def _total(self, attribute: str, where: str) -> Fraction:
-        return Fraction(self._table.total(attribute, self._parser.parse(where)))
+        return self._table.total(attribute, self._parser.parse(where)) * self._unit(attribute)
+
+    def _unit(self, attribute: str) -> Fraction:
+        domain = self._attributes[attribute]
+        return domain.unit if isinstance(domain, Numeric) else Fraction(1)
 
     def _cell(self, at: dict[str, str | int | float]) -> Fraction:
         domains = {name: self._attributes[name] for name in at}

@@ -42,6 +42,9 @@ _WORDS = {
     "groups": "groups",
     "terms": "weighted sums",
     "cells": "cells",
+    "rate": "rates",
+    "people_groups": "people in groups",
+    "person_sum": "sums of people",
 }
 
 

@@ -17,6 +17,8 @@ from schemas import (
     Bins,
     Calibration,
     Categories,
+    Dates,
+    Decimals,
     Domain,
     EventsSource,
     Integers,
@@ -49,7 +51,7 @@ class AttributeView(View):
     """An attribute: its kind, its number of values, and the treatment of other values, in words."""
 
     name: str
-    kind: Literal["categories", "integers", "bins"]
+    kind: Literal["categories", "integers", "decimal", "date", "timestamp", "bins"]
     size: int
     outside: str
 
@@ -172,7 +174,9 @@ def _outside(domain: Domain) -> str:
             return "rows with any other value are left out"
         case Categories(other=other):
             return f"any other value counts as '{other}'"
-        case Integers(outside="clamp"):
+        case Dates(part=Integers()):
+            return "rows without a date are left out"
+        case Integers(outside="clamp") | Decimals(outside="clamp") | Dates(outside="clamp"):
             return f"values outside {domain.minimum} to {domain.maximum} are moved to the nearer end"
         case Bins(outside="clamp"):
             return f"values outside {domain.edges[0]:g} to {domain.edges[-1]:g} count in the nearer end bin"

@@ -57,7 +57,9 @@ class WorkersView(View):
     partitions: list[PartitionRow]
 
 
-Group = Annotated[dict[str, str | int], Field(description="The value of each attribute; empty without groups.")]
+Group = Annotated[
+    dict[str, str | int | float], Field(description="The value of each attribute; empty without groups.")
+]
 
 
 class AlertQuery(Parameters):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from typing import Literal
 
-from schemas import EventsSource, Integers, Source, StandingQuery, SumOf
+from schemas import EventsSource, Numeric, Source, StandingQuery, SumOf
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError
 
@@ -70,7 +70,7 @@ def counts_from_zero(source: Source, standing: StandingQuery) -> bool:
     if not isinstance(standing.count, SumOf):
         return True
     domain = source.attributes[standing.count.sum] if isinstance(source, EventsSource) else None
-    return isinstance(domain, Integers) and domain.minimum >= 0
+    return isinstance(domain, Numeric) and domain.minimum >= 0
 
 
 def movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
@@ -126,17 +126,17 @@ def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]
 
 
 def ends_of(source: EventsSource, count: SumOf) -> tuple[int, int]:
-    """Return the ends of the summed attribute's range; raise RefusedError if it has none."""
-    domain = integers_of(source, count)
-    return domain.minimum, domain.maximum
+    """Return the ends of the summed attribute's range in steps; raise RefusedError if it has none."""
+    whole = numeric_of(source, count).in_steps
+    return whole.minimum, whole.maximum
 
 
-def integers_of(source: EventsSource, count: SumOf) -> Integers:
-    """Return the summed attribute's range; raise RefusedError if it has none."""
+def numeric_of(source: EventsSource, count: SumOf) -> Numeric:
+    """Return the summed attribute's domain; raise RefusedError if it has no sum."""
     domain = source.attributes.get(count.sum)
-    if not isinstance(domain, Integers):
+    if not isinstance(domain, Numeric):
         raise RefusedError(
-            "standing.count.sum: the source has no integer attribute of this name; name one that is, or count events"
+            "standing.count.sum: the source has no attribute of integers or decimals of this name; name one, or count events"
         )
     return domain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_DOWN, Context
 from typing import Final
 
-from schemas import Amount, Integers
+from schemas import Amount, Numeric
 from schemas.sources import MAX_ROWS
 from stream.errors import Refused
 from stream.privacy.composition.costs import DELTA_DIGITS, BudgetTerms, Cost, to_amount
@@ -64,11 +64,13 @@ In a window of a live topic, MAX_ROWS/8 events stay within the limit of 2⁵⁰ 
 """
 
 
-def require_total(domain: Integers, name: str, field: str) -> None:
-    """Raise RefusedError if the sums of an attribute might be clipped."""
-    furthest = max(abs(domain.minimum), abs(domain.maximum))
+def require_total(domain: Numeric, name: str, field: str, finer: int = 1) -> None:
+    """Raise RefusedError if the sums of an attribute might be clipped; they have ``finer`` steps in its own."""
+    whole = domain.in_steps
+    furthest = max(abs(whole.minimum), abs(whole.maximum)) * finer
     if furthest > LARGEST_SUMMED:
+        steps = "" if domain.unit == finer == 1 else " steps"
         raise RefusedError(
-            f"{field}: '{name}' has values up to {furthest:,} from 0, and sums are exact for values up to {LARGEST_SUMMED:,}; register it "
+            f"{field}: '{name}' has values up to {furthest:,}{steps} from 0, and sums are exact for values up to {LARGEST_SUMMED:,}{steps}; register it "
             "counted from nearer by, in larger units, or in a narrower range"
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -176,6 +176,40 @@ class CellGroups:
         left = sorted(self.grouped)
         kept = tensor.sum(axis=others) if others else tensor
         return kept.transpose([left.index(axis) for axis in self.grouped]).reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Rates(CellGroups):
+    """The hits of each group (rows in ``hits``) and then its misses (other rows in the mask).
+
+    Hits and misses are counts of disjoint sets of cells, as the counts of groups are.
+    """
+
+    hits: npt.NDArray[np.bool_] = field(kw_only=True)
+
+    @property
+    def count(self) -> int:
+        """Number of counts: two for each group."""
+        return 2 * super().count
+
+    @cached_property
+    def summed(self) -> int:
+        """Largest number of cells in one count."""
+        return max(int(self._grouped(part.astype(np.int64)).max(initial=0)) for part in self._parts)
+
+    @cached_property
+    def ranges(self) -> bool:
+        """True if every count is of a range of each axis."""
+        return all(extent_of(part)[1] for part in self._parts)
+
+    def numbers(self, cells: TensorCells) -> Numbers:
+        """Return the hits and then the misses of all groups in steps, in row-major order."""
+        sums = [self._grouped(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
+        return tuple(number for part in sums for number in part.tolist())
+
+    @property
+    def _parts(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        return self.mask & self.hits, self.mask & ~self.hits
 
 
 @dataclass(frozen=True, eq=False)

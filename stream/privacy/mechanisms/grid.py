@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact
+from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
 
@@ -39,10 +40,11 @@ Written = Callable[[int], Decimal]
 """Returns the decimal of the number at a place of an array."""
 
 
-def shown(steps: Iterable[int], grid: float, parts: int = 1) -> list[float]:
+def shown(steps: Iterable[int], grid: float, parts: int | Fraction = 1) -> list[float]:
     """Return the doubles nearest to steps·γ/``parts``, as they are published."""
     numerator, denominator = _ratio(grid)
-    denominator *= parts
+    numerator *= parts.denominator
+    denominator *= parts.numerator
     # A quotient of two integers is rounded once, a product of doubles twice.
     return [step * numerator / denominator for step in steps]
 
@@ -51,7 +53,7 @@ def shown_interval(
     steps: int,
     half: int,
     grid: float,
-    parts: int = 1,
+    parts: int | Fraction = 1,
     *,
     low: float | None = None,
     high: float | None = None,

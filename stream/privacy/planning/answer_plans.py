@@ -32,6 +32,9 @@ from stream.privacy.planning.noise_layouts import fits, require_fit
 PartsMethod = Literal["textbook", "basic", "optimal"]
 """The theorem that composes equal parts of ε."""
 
+_ROUNDING = 1.0 + 1e-10
+"""Margin above the rounding errors of a few operations."""
+
 _TWO_NUMBERS = 2
 """Most numbers of an answer about a table that one row changes: a quotient, or two groups."""
 
@@ -203,23 +206,61 @@ def ratio_interval(
     of the range. The two numbers share ε0 equally: their bounds are ``alpha_for`` at twice the
     sensitivity and two values.
     """
-    low, high = bounds
     (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
-    least, most = low, high
+    found = bounds
     if bottom - bottom_alpha > 0.0:
         corners = [
             end / divisor
             for end in (top - top_alpha, top + top_alpha)
             for divisor in (bottom - bottom_alpha, bottom + bottom_alpha)
         ]
-        # An interval outside the range means an error above α: only the range is certain.
-        if min(corners) <= high and max(corners) >= low:
-            least, most = max(min(corners), low), min(max(corners), high)
-    plain = top / bottom if bottom > 0.0 else low
+        found = min(corners), max(corners)
+    return _estimate_within(top / bottom if bottom > 0.0 else bounds[0], found, bounds)
+
+
+def _estimate_within(
+    plain: float, interval: tuple[float, float], bounds: tuple[float, float]
+) -> tuple[float, float]:
+    """Return an estimate in an interval, cut to the public range, and its largest error there.
+
+    An interval outside the range means an error above α: then only the range is certain, and the
+    estimate is its middle unless ``plain`` is inside.
+    """
+    low, high = bounds
+    least, most = low, high
+    if interval[0] <= high and interval[1] >= low:
+        least, most = max(interval[0], low), min(interval[1], high)
     if (least, most) == (low, high) and not low < plain < high:
         plain = 0.5 * (low + high)
     estimate = min(max(plain, least), most)
     return estimate, max(most - estimate, estimate - least)
+
+
+def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: int, moved: int) -> float:
+    """Bound |(1 − p)·X − p·Y| for each of ``rates`` rates p, with noise X of the hits and Y of the misses.
+
+    It holds for all rates of the answer together, and for all answers with probability 1 − β. For
+    Laplace noise a pair has no heavier tail than one number, up to rounding by one step.
+    """
+    allowed = each_failure(calibration.beta, promised_answers(calibration))
+    law = answer_law(calibration, sensitivity_steps, moved)
+    together = float(reach(law, 2 * rates, allowed))
+    if calibration.method == "gaussian":
+        return together
+    scale = sensitivity_steps / calibration.epsilon_answer
+    return min(together, 1.0 - math.log(each_failure(allowed, rates)) * scale * _ROUNDING)
+
+
+def rate_interval(hits: float, misses: float, reach: float) -> tuple[float, float]:
+    """Return an estimate of the share of hits, and its error bound.
+
+    ``reach`` bounds |(1 − p)·X − p·Y| for the true share p, with the noise X of ``hits`` and Y of
+    ``misses``: then p lies within ``reach`` divided by their sum of the noisy share.
+    """
+    rows = hits + misses
+    if rows <= 0.0:
+        return 0.5, 0.5
+    return _estimate_within(hits / rows, ((hits - reach) / rows, (hits + reach) / rows), (0.0, 1.0))
 
 
 def _finished(

@@ -46,9 +46,12 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
 """The model of each kind of mechanism."""
 
 _TAKES: Final[dict[str, tuple[Form, ...]]] = {
-    "laplace": ("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm", "running"),
-    "histogram": ("count", "fraction", "groups", "cells", "alarm"),
-    "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm"),
+    "laplace": (
+        *("count", "people", "fraction", "sum", "mean", "groups", "value", "values", "alarm", "running"),
+        *("rate", "people_groups", "person_sum"),
+    ),
+    "histogram": ("count", "fraction", "groups", "cells", "alarm", "rate"),
+    "pmw": ("count", "fraction", "sum", "mean", "groups", "terms", "alarm", "rate"),
     "above_threshold": ("alarm",),
     "numeric_sparse": ("alarm",),
     "noisy_max": ("candidates",),
@@ -66,16 +69,16 @@ _ONLY: Final[dict[str, str]] = {
     "numeric_sparse": "answers above or below, a number on aboves alone",
     "noisy_max": "chooses among candidates",
     "exponential": "chooses among candidates",
-    "histogram": "answers counts of a table's cells",
+    "histogram": "answers counts and rates of a table's cells",
     "lazy_histogram": "answers sums of a few cells",
     "sparse_pmw": "answers sums of a few cells",
     "sparse_project": "answers sums of a few cells",
     "randomized_response": "takes one person's category",
     "running_count": "answers the number so far after each window of a live topic",
-    "laplace": "answers values, counts of rows and people, sums, means and groups",
-    "pmw": "answers counts, weighted counts, sums, means and groups of a table",
+    "laplace": "answers values, counts of rows and people, sums, means, rates and groups",
+    "pmw": "answers counts, weighted counts, sums, means, rates and groups of a table",
 }
-_NOT_IN_THE_WORST_CASE: Final = {"sum", "mean", "groups"}
+_NOT_IN_THE_WORST_CASE: Final = {"sum", "mean", "groups", "rate"}
 _OVER_TABLES: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
@@ -116,7 +119,7 @@ def compare(wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> tupl
         PlanError: ε and α are both missing, α depends on private facts, or there are too many groups.
     """
     wanted.require_alpha()
-    if wanted.form == "groups":
+    if wanted.form in {"groups", "people_groups"}:
         groups_of(wanted)
     found = []
     for kind in _TAKES:
@@ -170,8 +173,6 @@ def _not(kind: str, why: str) -> Choice:
 def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     if wanted.form not in _TAKES[kind]:
         raise PlanError(_ONLY[kind])
-    if kind == "histogram" and wanted.form == "fraction" and not wanted.setting.rows_public:
-        raise PlanError("answers no share where the number of rows is private")
     if kind == "pmw" and wanted.form in _NOT_IN_THE_WORST_CASE and wanted.fields.get("worst_case"):
         raise PlanError("planned for the worst case it answers counts, weighted counts and shares alone")
     if kind in _OVER_TABLES and wanted.setting.universe is None:
@@ -185,7 +186,7 @@ def _spec(kind: str, wanted: Wanted) -> StreamSpec:
     fields |= {"answers": _charged(wanted)} if "answers" in known else {}
     fields |= {"steps": wanted.queries} if "steps" in known else {}
     fields |= {"cutoff": wanted.cutoff} if "cutoff" in known else {}
-    if kind == "laplace" and wanted.form == "groups":
+    if kind == "laplace" and wanted.form in {"groups", "people_groups"}:
         fields["dimensions"] = groups_of(wanted).most
     return StreamSpec(
         stream="plan",

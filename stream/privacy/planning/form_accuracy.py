@@ -28,7 +28,7 @@ from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import histogram_alpha
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.planning.answer_plans import alpha_for, answer_law
+from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach
 from stream.privacy.planning.estimate_plans import Bounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
@@ -42,7 +42,7 @@ FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm", "running")
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A summed integer attribute: its range, and the sensitivity of its sum to one row.
+    """A summed attribute: its range, and the sensitivity of its sum to one row, in steps of ``unit``.
 
     ``centred`` is the sensitivity of the sum of distances from the middle of the range.
     """
@@ -50,6 +50,7 @@ class Summed:
     range: int
     moves: int
     centred: int
+    unit: float = 1.0
 
 
 UNKNOWN_RANGE: Final = Summed(range=1, moves=1, centred=1)
@@ -97,10 +98,13 @@ class Wanted:
             raise PlanError("epsilon: give it, or alpha, the largest allowed error")
         if self.alpha is None:
             return
-        if self.form == "mean":
+        if self.form in {"mean", "rate"}:
             raise PlanError(
-                "--alpha: a mean's error depends on how many rows it is over; plan the sums and the counts, each with its alpha"
+                f"--alpha: a {self.form}'s error depends on how many rows it is over; plan the "
+                f"{'sums and the ' if self.form == 'mean' else ''}counts, each with its alpha"
             )
+        if self.form == "person_sum":
+            raise PlanError("--alpha: the error of a sum over people depends on the bound; divide it by the bound")
         if self.form == "fraction" and not self.setting.rows_public:
             raise PlanError(
                 "--alpha: a share's error depends on the number of rows, which is private here; plan the counts with an alpha in rows"
@@ -144,7 +148,9 @@ _BOTH = 2
 """A quotient has two numbers, which share ε, so that each has twice the noise."""
 
 
-def form_alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
+def form_alpha(  # noqa: PLR0911 - one for each form
+    calibration: Calibration, mechanism: Mechanism, wanted: Wanted
+) -> float:
     """Return the error of each answer to a question of the form.
 
     It is in rows; for a fraction in shares, if the row count is public; for sums and means in the
@@ -155,10 +161,18 @@ def form_alpha(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -
         case "fraction":
             error = _shared(calibration, mechanism, wanted)
             return error / max(1, wanted.setting.rows or 1) if wanted.shares else error
+        case "rate":
+            return _rate(calibration, mechanism, wanted)
+        case "people_groups" if isinstance(calibration, AnswersCalibration):
+            groups = groups_of(wanted).most
+            moved = min(wanted.setting.groups_steps, groups)
+            return alpha_for(calibration, moved, groups, moved)
+        case "person_sum" if isinstance(calibration, AnswersCalibration):
+            return alpha_for(calibration, 1, 1)
         case "sum":
-            return max(_sum(calibration, wanted, one) for one in wanted.summed or (UNKNOWN_RANGE,))
+            return max(_sum(calibration, wanted, one) * one.unit for one in wanted.summed or (UNKNOWN_RANGE,))
         case "mean":
-            return max(_mean(calibration, wanted, one) for one in wanted.summed or (UNKNOWN_RANGE,))
+            return max(_mean(calibration, wanted, one) * one.unit for one in wanted.summed or (UNKNOWN_RANGE,))
         case "running" if isinstance(calibration, AnswersCalibration):
             law = answer_law(calibration, calibration.sensitivity_steps, 1)
             sums = wanted.queries * (wanted.setting.universe or 1)
@@ -175,7 +189,7 @@ def as_count_error(alpha: float, wanted: Wanted) -> float:
     if wanted.form == "fraction":
         return alpha * (wanted.setting.rows or 1) if wanted.shares else alpha
     if wanted.form in {"sum", "mean"}:
-        return alpha / max(1, *(one.range for one in wanted.summed or (UNKNOWN_RANGE,)))
+        return alpha / max(1, *(one.range * one.unit for one in wanted.summed or (UNKNOWN_RANGE,)))
     return alpha
 
 
@@ -196,11 +210,30 @@ def _shared(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> f
     """Return the error of a share times the number of rows."""
     setting = wanted.setting
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration) and not setting.rows_public:
-        # (t + r)/(b − r) − t/b = r(1 + t/b)/(b − r), and no share is above 1.
-        return 2.0 * alpha_for(calibration, _BOTH * setting.contribution, _BOTH, _BOTH)
+        # A share is a rate of hits and misses among all rows.
+        return rates_reach(calibration, setting.groups_steps, 1, 2 if setting.neighbors == "replace" else 1)
+    if isinstance(mechanism, Histogram) and not setting.rows_public:
+        return _rate(calibration, mechanism, replace(wanted, group_by=()))
     error = _counted(calibration, mechanism, wanted)
     if isinstance(calibration, EstimateCalibration | HypothesisCalibration):
         return error + rows_reach(calibration)
+    return error
+
+
+def _rate(calibration: Calibration, mechanism: Mechanism, wanted: Wanted) -> float:
+    """Return the error of a rate times its number of rows."""
+    groups = groups_of(wanted).most if wanted.group_by else 1
+    setting = wanted.setting
+    if isinstance(calibration, AnswersCalibration):
+        moved = 2 if setting.neighbors == "replace" else 1
+        return rates_reach(calibration, setting.groups_steps, groups, moved)
+    if isinstance(mechanism, Histogram) and isinstance(calibration, ReleaseCalibration):
+        universe = setting.universe or 1
+        return histogram_alpha(calibration, universe, max(1, universe // groups), 2 * groups)
+    error = promised_alpha(calibration)
+    if isinstance(calibration, EstimateCalibration):
+        law, cells = marginal_law(calibration, numbered=False), max(1, (setting.universe or 1) // groups)
+        error = max(error, Bounds(calibration).fresh(law, 2 * groups, min(cells, MAX_CATEGORIES), whole=True))
     return error
 
 

@@ -203,7 +203,7 @@ def _tree_draft(
         spread=moved.spread,
         epsilon=spec.epsilon,
         delta=0.0,
-        grid=1.0,
+        grid=setting.grid,
         sensitivity_steps=moved.together,
         cutoff=answers,
         expected_queries=answers,
@@ -246,7 +246,7 @@ def _theorem(calibration: RunningCountCalibration) -> float:
     """
     scale = _scale(calibration)
     failing = math.log(2.0 * calibration.expected_queries / calibration.beta)
-    return scale * math.sqrt(8.0 * failing * max(calibration.levels, failing))
+    return scale * math.sqrt(8.0 * failing * max(calibration.levels, failing)) * calibration.grid
 
 
 def _scale(calibration: RunningCountCalibration) -> float:

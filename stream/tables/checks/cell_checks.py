@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from schemas import Bins, Categories, Domain, Integers
+from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
 from stream.tables.checks.check_report import Fate, FoundValue, Misfit, What
-from stream.tables.encoding import Mask, as_numbers, as_text, encode
+from stream.tables.date_codes import date_codes, iso_text
+from stream.tables.encoding import CodeArray, Mask, as_numbers, as_text, encode
 
 SHOWN_VALUES: Final = 5
 MAX_VALUES: Final = 10_000
@@ -82,10 +83,14 @@ class CellCheck:
 
         DataError if the column's type is not supported.
         """
-        _codes, known = encode(self.name, self.domain, column)
+        codes, known = encode(self.name, self.domain, column)
         match self.domain:
             case Categories():
                 misfits = self._add_categories(self.domain, column)
+            case Dates():
+                misfits = self._add_dates(self.domain, column)
+            case Decimals():
+                misfits = self._add_decimals(self.domain, column, codes, known)
             case Integers() | Bins():
                 misfits = self._add_numbers(self.domain, column)
             case _:
@@ -125,6 +130,35 @@ class CellCheck:
         self._measure(self._count("above", above), numbers[above], high)
         return missing | unread | broken | below | above
 
+    def _add_dates(self, domain: Dates, column: pl.Series) -> Mask:
+        missing = _missing(column)
+        texts = iso_text(self.name, domain, column)
+        clamped, valid = date_codes(self.name, domain.model_copy(update={"outside": "clamp"}), column)
+        _, inside = date_codes(self.name, domain.model_copy(update={"outside": "reject"}), column)
+        unread, outside = ~valid & ~missing, valid & ~inside
+        self._count("missing", missing)
+        self._count("not a date", unread, texts)
+        self._count("below", outside & (clamped == 0), texts)
+        self._count("above", outside & (clamped != 0), texts)
+        return missing | unread | outside
+
+    def _add_decimals(self, domain: Decimals, column: pl.Series, codes: CodeArray, known: Mask) -> Mask:
+        numbers = as_numbers(self.name, column)
+        missing = _missing(column)
+        unread = np.isnan(numbers) & ~missing
+        value = np.array(domain.values())[np.where(known, codes, 0)]
+        # At an end, a value that is only rounded lies within half a step.
+        rounded = known & (numbers != value) & (np.abs(numbers - value) <= domain.step / 2)
+        outside = ~missing & ~unread & ~rounded & ~(known & (numbers == value))
+        below, above = outside & (numbers < domain.minimum), outside & (numbers > domain.maximum)
+        self._count("missing", missing)
+        self._count("not a number", unread, column)
+        self._count("between steps", rounded, column)
+        self._measure(self._count("below", below), numbers[below], domain.minimum)
+        self._measure(self._count("above", above), numbers[above], domain.maximum)
+        misfits: Mask = missing | unread | rounded | below | above
+        return misfits
+
     def _count(self, what: What, rows: Mask, cells: pl.Series | None = None) -> _Misfits | None:
         number = int(np.count_nonzero(rows))
         if not number:
@@ -145,7 +179,7 @@ class CellCheck:
 
     def _misfit_of(self, what: What, found: _Misfits) -> Misfit:
         fate, becomes = self._fate(what)
-        named = what in {"undeclared", "not a number", "not whole"}
+        named = what in {"undeclared", "not a number", "not a date", "not whole"}
         return Misfit(
             attribute=self.name,
             what=what,
@@ -155,16 +189,20 @@ class CellCheck:
             found=found.values.shown(),
             different=found.values.different() if named else None,
             farthest=None if found.farthest is None else _number(found.farthest),
-            sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Integers) else None,
+            sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Numeric) else None,
         )
 
     def _fate(self, what: What) -> tuple[Fate, str | None]:
         if isinstance(self.domain, Categories):
             return ("left out", None) if self.domain.other is None else ("other", self.domain.other)
+        if what == "between steps":
+            return "rounded", "the nearest step"
         if what not in {"below", "above"} or self.domain.outside == "reject":
             return "left out", None
-        if isinstance(self.domain, Integers):
-            return "clamped", str(self.domain.minimum if what == "below" else self.domain.maximum)
+        if isinstance(self.domain, Numeric):
+            return "clamped", _number(self.domain.minimum if what == "below" else self.domain.maximum)
+        if isinstance(self.domain, Dates):
+            return "clamped", str(self.domain.values()[0 if what == "below" else -1])
         edges = self.domain.edges[:2] if what == "below" else self.domain.edges[-2:]
         return "clamped", f"{_number(edges[0])} … {_number(edges[1])}"
 
@@ -185,4 +223,4 @@ def _range(domain: Integers | Bins) -> tuple[float, float]:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() and abs(value) < _LARGEST_WHOLE else repr(value)
+    return str(int(value)) if float(value).is_integer() and abs(value) < _LARGEST_WHOLE else repr(value)

@@ -11,8 +11,10 @@ NOTICE: Final = (
 )
 """Notice above every report, printed or as JSON."""
 
-What = Literal["missing", "undeclared", "not a number", "not whole", "below", "above"]
-Fate = Literal["left out", "clamped", "other"]
+What = Literal[
+    "missing", "undeclared", "not a number", "not a date", "not whole", "between steps", "below", "above"
+]
+Fate = Literal["left out", "clamped", "rounded", "other"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Misfit:
     what: What
     rows: int
     fate: Fate
-    """Effect on the row: it is left out, or its cell is clamped or becomes ``other``."""
+    """Effect on the row: it is left out, or its cell is clamped, rounded or becomes ``other``."""
 
     becomes: str | None
     """The value that replaces the cell, if the row is not left out."""

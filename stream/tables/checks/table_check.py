@@ -143,7 +143,7 @@ def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
     elif any(_UNIT.fullmatch(value) for value in values):
         yield f"{name}: numbers have a unit; write the number alone"
     elif misfit.what == "not whole":
-        yield f"{name}: round the numbers in the file, or declare bins"
+        yield f"{name}: declare decimals with a step such as 0.01 or bins, or round the numbers in the file"
     if any(_NOT_UTF8 in value for value in values):
         yield f"{name}: some cells are not UTF-8; write the file as UTF-8"
 
@@ -183,13 +183,14 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
     checks = [
         CellCheck(name, domain)
         for name, domain in source.attributes.items()
-        if name in file.types and name not in columns.unusable
+        if source.column_of(name) in file.types and name not in columns.unusable
     ]
+    read = list(dict.fromkeys(source.column_of(check.name) for check in checks))
     rows = left_out = changed = surplus_lines = 0
-    for batch in file.batches([check.name for check in checks] or list(file.types)[:1]):
+    for batch in file.batches(read or list(file.types)[:1]):
         kept, altered = np.ones(batch.height, dtype=np.bool_), np.zeros(batch.height, dtype=np.bool_)
         for check in checks:
-            known, misread = check.add(batch[check.name])
+            known, misread = check.add(batch[source.column_of(check.name)])
             kept &= known
             altered |= misread
         rows += batch.height
@@ -220,21 +221,23 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
 
 def _columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
     unusable: dict[str, str] = {}
+    declared = list(dict.fromkeys(map(source.column_of, source.attributes)))
     for name, domain in source.attributes.items():
-        for kind, part in file.kinds.get(name, {}).items():
+        column = source.column_of(name)
+        for kind, part in file.kinds.get(column, {}).items():
             try:
-                encode(name, domain, pl.Series(name, [], dtype=kind))
+                encode(column, domain, pl.Series(column, [], dtype=kind))
             except ColumnError as error:
                 unusable.setdefault(name, str(error.in_file(part)))
-    missing = tuple(name for name in source.attributes if name not in file.types)
+    missing = tuple(name for name in declared if name not in file.types)
     return ColumnMatch(
         found=tuple(file.types),
         missing=missing,
         lacking={name: tuple(file.lacking[name]) for name in missing if name in file.lacking},
         unusable=unusable,
-        undeclared=tuple(name for name in file.types if name not in source.attributes and name != person),
+        undeclared=tuple(name for name in file.types if name not in declared and name != person),
         repeated=file.repeated,
-        separator=separator_of(list(file.types), source.attributes) if file.has_lines and missing else None,
+        separator=separator_of(list(file.types), declared) if file.has_lines and missing else None,
     )
 
 

@@ -75,7 +75,7 @@ class _Selection(Family):
             if terms.source.kind == "values"
             else lambda place: shortest_decimal(scores[place])
         )
-        return terms.grid.private(scores, exactly)
+        return terms.value_grid.private(scores, exactly)
 
     @abstractmethod
     def _choose(
@@ -99,14 +99,15 @@ class _Selection(Family):
         if candidate.people:
             if candidate.sum is not None:
                 raise Rejection("malformed", "candidates: one has sum and people; give exactly one of them")
-            return float(self._context.people(slot, candidate.where, "candidates.where"))
+            return self._context.in_grid(slot, self._context.people(slot, candidate.where, "candidates.where"))
         self._context.allow_rows(slot, "candidates.where")
         if candidate.sum is not None:
             self._context.allow_sum(slot, candidate.sum, "candidates.sum")
-            return float(self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum"))
+            total = self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum")
+            return self._context.in_grid(slot, total, candidate.sum)
         if candidate.where is None:
             raise Rejection("malformed", "candidates: one has no score; give each a 'where', a 'sum' or 'people'")
-        return float(self._context.count(slot, candidate.where, "candidates.where"))
+        return self._context.in_grid(slot, self._context.count(slot, candidate.where, "candidates.where"))
 
 
 class NoisyMaxFamily(_Selection):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration, Interval, Measurement, Pmw
 from stream.privacy.accuracy.intervals import within_limits
-from stream.privacy.mechanisms.estimate_questions import CellGroups, Mean, ResolvedQuestion
+from stream.privacy.mechanisms.estimate_questions import CellGroups, Mean, Rates, ResolvedQuestion
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
@@ -31,16 +31,19 @@ from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
+    NoisyRate,
     Reply,
     Restored,
     above_limit,
     form_for,
     most_parts,
     no_alpha_for,
+    rates_reply,
     share_interval,
     too_dear,
     too_wide,
 )
+from stream.worker.families.top_groups import largest_groups
 
 MEMORY_BYTES: Final = 256 << 20
 """Cache of noisy counts and estimates per partition; evicted ones are recomputed."""
@@ -49,7 +52,7 @@ PRIVATE_BYTES: Final = 128 << 20
 READ_QUESTIONS: Final = 1 << 13
 """A partition's cache keeps at least this many resolved questions, at most twice as many."""
 
-_FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups")
+_FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate")
 _BASES: Final = {
     "settled": "measured",
     "above": "noisy",
@@ -99,7 +102,7 @@ class EstimateFamily(Restored[_EstimateState]):
         """Resolve a question with its requested error and highest price, or raise Rejection."""
         form = form_for(query, *_FORMS, takes_alpha=True)
         if query.alpha is not None and (
-            form == "mean" or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
+            form in {"mean", "rate"} or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
         ):
             raise no_alpha_for(form)
         key = (self._streams.incarnations[slot], form, _asked(query))
@@ -257,12 +260,12 @@ class _KeyedMeasurements:
 def _asked(query: Any) -> tuple[Any, ...]:
     """Return the fields that distinguish questions of one form, without the requested error."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
-    return (query.where, terms, query.sum, query.mean, query.group_by)
+    return (query.where, terms, query.sum, query.mean, query.group_by, query.rate, query.top)
 
 
 def _limit(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
     """Return the requested error in the unit of the numbers; for a fraction, in rows."""
-    return Fraction(alpha) * (current.rows if read.form == "fraction" else 1)
+    return Fraction(alpha) * (current.rows if read.form == "fraction" else 1) / read.unit
 
 
 def _reply(
@@ -279,16 +282,24 @@ def _reply(
         estimate, alpha = _mean(question, step)
         interval = _mean_interval(question, step)
         return Reply(
-            charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update, interval=interval
+            charged=charged,
+            estimate=_in_unit(read, estimate),
+            basis=basis,
+            alpha=None if alpha is None else _in_unit(read, alpha),
+            update=update,
+            interval=None if interval is None else _ends_in_unit(read, interval),
         )
     scale = question.width / question.unit
-    alpha = None if step.reach is None else max(step.reach) * scale
-    numbers = tuple(number / question.unit for number in step.numbers)
+    alpha = None if step.reach is None else _in_unit(read, max(step.reach) * scale)
+    numbers = tuple(_in_unit(read, number / question.unit) for number in step.numbers)
+    if isinstance(question, Rates):
+        return _rates(numbers, alpha, read, charged=charged, basis=basis, update=update)
     intervals = _intervals(calibration, current, read, step)
     if isinstance(question, CellGroups):
-        return Reply(
+        reply = Reply(
             charged=charged, estimates=numbers, basis=basis, alpha=alpha, update=update, intervals=intervals
         )
+        return reply if read.top is None else largest_groups(reply, read.top)
     estimate = numbers[0]
     if read.form == "fraction":
         # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
@@ -296,6 +307,15 @@ def _reply(
         alpha = None if alpha is None else (alpha + rows_reach(calibration)) / current.rows
     interval = None if intervals is None else intervals[0]
     return Reply(charged=charged, estimate=estimate, basis=basis, alpha=alpha, update=update, interval=interval)
+
+
+def _in_unit(read: ReadQuestion, steps: float) -> float:
+    """Convert a number of steps to the summed attribute's unit."""
+    return steps if read.unit == 1 else steps / float(1 / read.unit)
+
+
+def _ends_in_unit(read: ReadQuestion, interval: Interval) -> Interval:
+    return _in_unit(read, interval[0]), _in_unit(read, interval[1])
 
 
 def _intervals(
@@ -309,9 +329,18 @@ def _intervals(
     if read.form == "fraction":
         return tuple(share_interval(calibration, current.rows, one) for one in intervals)
     if read.form not in {"count", "groups"}:
-        return tuple(intervals)
+        return tuple(_ends_in_unit(read, one) for one in intervals)
     most = None if calibration.epsilon_rows > 0.0 else float(current.rows)
     return tuple(within_limits(one, 0.0, most) for one in intervals)
+
+
+def _rates(numbers: Sequence[float], reach: float | None, read: ReadQuestion, **fields: Any) -> Reply:
+    """Return the rates of all groups; without a bound on the counts they have no ``alpha``."""
+    groups = len(numbers) // 2
+    pairs = zip(numbers[:groups], numbers[groups:], strict=True)
+    rates = [NoisyRate(hits, misses, reach or 0.0) for hits, misses in pairs]
+    reply = rates_reply(rates, grouped=read.grouped, **fields)
+    return reply if reach is not None else replace(reply, alpha=None)
 
 
 def _priced(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:

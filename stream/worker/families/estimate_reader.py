@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial, reduce
 from itertools import chain
 from typing import Any
@@ -13,9 +14,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_CATEGORIES, MAX_UNIVERSE, TableSource, Term
+from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Numeric, TableSource, Term
 from schemas import Integers as IntegerDomain
-from stream.privacy.mechanisms.estimate_questions import Box, CellGroups, Linear, Mean, ResolvedQuestion, extent_of
+from stream.privacy.mechanisms.estimate_questions import (
+    Box,
+    CellGroups,
+    Linear,
+    Mean,
+    Rates,
+    ResolvedQuestion,
+    extent_of,
+)
 from stream.privacy.mechanisms.tensor_sums import (
     Corners,
     added,
@@ -32,6 +41,7 @@ from stream.tables.table_errors import listed, shown
 from stream.tables.universe import membership
 from stream.worker.families.family import declared, named
 from stream.worker.families.tensors import WeightedPredicates, canonical, check_range, predicate_on, weighted
+from stream.worker.families.top_groups import Top, top_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,7 @@ _FEW_CORNERS = 4096
 class ReadQuestion:
     """A resolved question, with the fields that the changelog keeps if its numbers are published.
 
+    ``unit`` is the step of a summed attribute, by which numbers and errors are multiplied.
     ``last`` is the estimator's last answer and the reply that was made from it. ``hidden`` is False
     if a ⊤ would publish a number whose noise is too wide.
     """
@@ -109,8 +120,11 @@ class ReadQuestion:
     texts: tuple[tuple[str, float], ...] = ()
     sum: str | None = None
     group_by: tuple[str, ...] = ()
+    unit: Fraction = Fraction(1)
     last: tuple[Any, Any] | None = None
     hidden: bool = True
+    grouped: bool = False
+    top: Top | None = None
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -141,14 +155,18 @@ class QuestionReader:
                 texts = tuple((term.where, term.weight) for term in query.terms)
                 return ReadQuestion(self.linear(query.terms), form, texts)
             case "mean":
-                return ReadQuestion(self._mean(query.mean, query.where), form)
+                return ReadQuestion(self._mean(query.mean, query.where), form, unit=self._unit(query.mean))
+            case "rate":
+                return ReadQuestion(self._rates(query), form, grouped=query.group_by is not None)
             case _:
                 texts = ((query.where, 1.0),) if query.where is not None else ()
                 where = [Term(where=text) for text, _ in texts]
                 if form == "sum":
-                    return ReadQuestion(self.total(query.sum, where), form, texts, query.sum)
+                    total = self.total(query.sum, where)
+                    return ReadQuestion(total, form, texts, query.sum, unit=self._unit(query.sum))
                 group_by = tuple(query.group_by)
-                return ReadQuestion(self.groups(group_by, where), form, texts, group_by=group_by)
+                top = top_of(self._source, query)
+                return ReadQuestion(self.groups(group_by, where), form, texts, group_by=group_by, top=top)
 
     def linear(self, terms: Sequence[Any]) -> Linear:
         """Resolve a count or a weighted sum of predicates."""
@@ -223,6 +241,33 @@ class QuestionReader:
 
     def groups(self, group_by: Sequence[str], terms: Sequence[Term]) -> CellGroups:
         """Resolve the counts of groups over the rows of a term, or over all rows."""
+        predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
+        sizes = self._grouped(group_by, attributes_of(predicate), "group_by")
+        names = list(sizes)
+        return CellGroups(
+            axes=self._axes(sizes),
+            key=json.dumps(["groups", list(group_by), canonical(predicate)]).encode(),
+            mask=cells(predicate, sizes),
+            grouped=tuple(names.index(name) for name in group_by),
+        )
+
+    def _rates(self, query: Any) -> Rates:
+        """Resolve the share of a predicate's rows, in each group if the question has groups."""
+        where = self._predicate("TRUE" if query.where is None else query.where, "where")
+        hit = self._predicate(query.rate, "rate")
+        group_by = tuple(query.group_by or ())
+        sizes = self._grouped(group_by, attributes_of(where) | attributes_of(hit), "rate")
+        names = list(sizes)
+        return Rates(
+            axes=self._axes(sizes),
+            key=json.dumps(["rate", list(group_by), canonical(where), canonical(hit)]).encode(),
+            mask=cells(where, sizes),
+            grouped=tuple(names.index(name) for name in group_by),
+            hits=cells(hit, sizes),
+        )
+
+    def _grouped(self, group_by: Sequence[str], others: frozenset[str], field: str) -> dict[str, int]:
+        """Return the sizes of the grouped and the other attributes, or raise Rejection."""
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for name in group_by:
@@ -231,15 +276,7 @@ class QuestionReader:
             raise Rejection(
                 "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
             )
-        predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
-        sizes = self._own(attributes_of(predicate) | set(group_by), "group_by")
-        names = list(sizes)
-        return CellGroups(
-            axes=self._axes(sizes),
-            key=json.dumps(["groups", list(group_by), canonical(predicate)]).encode(),
-            mask=cells(predicate, sizes),
-            grouped=tuple(names.index(name) for name in group_by),
-        )
+        return self._own(others | set(group_by), field)
 
     def _axes(self, sizes: dict[str, int]) -> tuple[int, ...]:
         return tuple(self._axis[name] for name in sizes)
@@ -265,12 +302,17 @@ class QuestionReader:
     def _summable(self, name: str, field: str) -> IntegerDomain:
         self._known(name, field)
         domain = self._source.attributes[name]
-        if not isinstance(domain, IntegerDomain):
-            integers = [one for one in self.sizes if isinstance(self._source.attributes[one], IntegerDomain)]
+        if not isinstance(domain, Numeric):
+            numeric = [one for one in self.sizes if isinstance(self._source.attributes[one], Numeric)]
             raise Rejection(
-                "malformed", f"{field}: attribute {shown(name)} is none of integers; {declared(integers)}"
+                "malformed",
+                f"{field}: attribute {shown(name)} is none of integers or decimals; {declared(numeric)}",
             )
-        return domain
+        return domain.in_steps
+
+    def _unit(self, name: str) -> Fraction:
+        domain = self._source.attributes[name]
+        return domain.unit if isinstance(domain, Numeric) else Fraction(1)
 
 
 def _weighting(weights: WeightedPredicates, sizes: dict[str, int]) -> Corners:

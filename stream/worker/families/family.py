@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,16 +17,18 @@ from schemas import (
     Calibration,
     EstimateCalibration,
     HypothesisCalibration,
-    Integers,
     Interval,
+    Numeric,
     TableSource,
     form_of,
 )
+from schemas.queries import Group
 from stream.formatting import in_other_case
 from stream.privacy.accuracy.intervals import SECOND_MISS, half_width, wider_interval, within_limits
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.noise import DrawRole, Sampler, event_words, round_words, sampler, samplers
 from stream.privacy.noise.samplers import LowWords, Words
+from stream.privacy.planning.answer_plans import rate_interval
 from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.prices import (
     epsilon_left,
@@ -83,6 +85,7 @@ class Reply:
     refusal: Rejection | None = None
     interval: Interval | None = None
     intervals: tuple[Interval, ...] | None = None
+    top_groups: tuple[Group, ...] | None = None
 
 
 def share_interval(
@@ -113,6 +116,25 @@ def stream_by_stream(
         for place, reply in zip(own, answer(slot, [questions[place] for place in own]), strict=True):
             replies[place] = reply
     return replies
+
+
+class NoisyRate(NamedTuple):
+    """The noisy hits and misses of a rate, the reach of their errors, and the rate's interval."""
+
+    hits: float
+    misses: float
+    reach: float
+    interval: Interval | None = None
+
+
+def rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> Reply:
+    """Build the answer to a question of rates; its ``alpha`` is that of the worst rate."""
+    found = [rate_interval(one.hits, one.misses, one.reach) for one in rates]
+    alpha = max(error for _, error in found)
+    if grouped:
+        intervals = tuple(one.interval for one in rates if one.interval is not None) or None
+        return Reply(estimates=tuple(rate for rate, _ in found), alpha=alpha, intervals=intervals, **fields)
+    return Reply(estimate=found[0][0], alpha=alpha, interval=rates[0].interval, **fields)
 
 
 class TableLetGoError(Exception):
@@ -281,13 +303,26 @@ class Context:
         """Return the true count of a predicate: private."""
         return _refusing(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
 
-    def people(self, slot: int, where: str | None, field: str = "where") -> int:
-        """Return the true number of people with a row that satisfies a predicate: private."""
-        return _refusing(field, lambda: self.table(slot).people_count(self.predicate(slot, where, field)))
+    def people(self, slot: int, where: str | None, field: str = "where", min_rows: int | None = None) -> int:
+        """Return the true number of people with ``min_rows`` rows that satisfy a predicate: private."""
+        if min_rows is not None and self.source_table(slot).person is None:
+            raise Rejection(
+                "malformed",
+                "min_rows: the source declares no person column, so that each person has one row; count the rows, or declare one",
+            )
+        predicate = self.predicate(slot, where, field)
+        return _refusing(field, lambda: self.table(slot).people_count(predicate, min_rows or 1))
 
     def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
         """Return the true sum of an attribute minus ``centre`` per row: private."""
         return _refusing(field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), centre))
+
+    def in_grid(self, slot: int, number: int, attribute: str | None = None) -> float:
+        """Convert a count, or the total of an attribute, to whole steps of the stream's grid."""
+        steps = self.streams.terms_at(slot).steps_in_one
+        if attribute is not None:
+            steps *= self.numeric(slot, attribute, "sum").unit
+        return float(number if steps == 1 else number * steps)
 
     def allow_rows(self, slot: int, field: str) -> None:
         """Refuse counts and sums of rows on a stream that was planned for people alone."""
@@ -306,16 +341,16 @@ class Context:
                 f"{field}: the stream was not opened for sums of this attribute; open one with mechanism.sums naming it",
             )
 
-    def integers(self, slot: int, attribute: str, field: str) -> Integers:
-        """Return the declared range of an integer attribute."""
+    def numeric(self, slot: int, attribute: str, field: str) -> Numeric:
+        """Return the declared range of an attribute of integers or decimals."""
         attributes = self.source_table(slot).attributes
         domain = attributes.get(attribute)
-        if not isinstance(domain, Integers):
-            integers = [name for name, one in attributes.items() if isinstance(one, Integers)]
+        if not isinstance(domain, Numeric):
+            numeric = [name for name, one in attributes.items() if isinstance(one, Numeric)]
             raise Rejection(
                 "malformed",
-                f"{field}: {named(attribute, attributes)} is no attribute of integers; {declared(integers)}"
-                f"{meant(attribute, integers)}",
+                f"{field}: {named(attribute, attributes)} is no attribute of integers or decimals; {declared(numeric)}"
+                f"{meant(attribute, numeric)}",
             )
         return domain
 
@@ -379,7 +414,7 @@ def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     except ValueError as error:
         raise Rejection("malformed", str(error)) from None
     if form not in allowed:
-        fields = {"count": "where", "groups": "group_by"}
+        fields = {"count": "where", "groups": "group_by", "people_groups": "people with group_by"}
         wanted = ", ".join(fields.get(name, name) for name in allowed)
         raise Rejection(
             "malformed", f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}"
@@ -390,6 +425,8 @@ def form_for(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
 def no_alpha_for(form: str) -> Rejection:
     """Build the refusal of an alpha for a quotient: its error depends on private numbers."""
     asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
+    if form == "rate":
+        asked = "a rate's error depends on how many rows it is over; ask for both counts"
     if form == "fraction":
         asked = (
             "a share's error depends on the number of rows, which is private; ask for the count, and that of TRUE"

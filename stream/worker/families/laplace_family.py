@@ -11,24 +11,27 @@ from fractions import Fraction
 from typing import Any
 
 from schemas import AnswersCalibration, Interval
-from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bounds
+from stream.privacy.accuracy.intervals import NoisyNumber, half_width, rate_bounds, ratio_bounds
 from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.grid import shown, shown_interval
 from stream.privacy.noise import NoiseScaleError, Symmetric, sampler
-from stream.privacy.planning.answer_plans import alpha_for, answer_law, ratio_interval
+from stream.privacy.planning.answer_plans import alpha_for, answer_law, rates_reach, ratio_interval
 from stream.privacy.planning.prices import shown_price
 from stream.processing.exact_decimals import value_of, values_of
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
     Family,
+    NoisyRate,
     Reply,
     above_limit,
     most_parts,
+    rates_reply,
     too_dear,
     too_wide,
 )
 from stream.worker.families.laplace_questions import LaplaceQuestion, LaplaceQuestions
+from stream.worker.families.top_groups import largest_groups
 
 
 class LaplaceFamily(Family):
@@ -102,13 +105,16 @@ class LaplaceFamily(Family):
             estimate, alpha = ratio_interval(top, bottom, bounds)
             dividend, divisor = (NoisyNumber(n, law) for n, law in zip(noisy, laws, strict=True))
             ends = ratio_bounds(dividend, divisor, *bounds)
+            first, last = ((end + question.centre) / question.parts for end in ends)
             return Reply(
                 charged=True,
-                estimate=estimate + question.centre,
+                estimate=(estimate + question.centre) / question.parts,
                 basis="noisy",
-                alpha=alpha,
-                interval=(ends[0] + question.centre, ends[1] + question.centre),
+                alpha=None if alpha is None else alpha / question.parts,
+                interval=(first, last),
             )
+        if question.shape == "rates":
+            return _rates(calibration, question, laws[0], noisy)
         rounded = shown(noisy, calibration.grid, question.parts)
         intervals = _intervals(calibration, question, half_width(laws[0]), noisy)
         published: dict[str, Any] = (
@@ -116,12 +122,11 @@ class LaplaceFamily(Family):
             if question.shape == "number"
             else {"estimates": tuple(rounded), "intervals": intervals}
         )
-        alpha = _kept(calibration, question)
-        if question.alpha is None:
-            return Reply(charged=True, basis="noisy", alpha=alpha, **published)
-        parts = PARTS if question.price is None else question.price.parts
-        price = shown_price(calibration, parts)
-        return Reply(charged=True, basis="noisy", alpha=alpha, parts=parts, price=price, **published)
+        reply = Reply(charged=True, basis="noisy", alpha=_kept(calibration, question), **published)
+        if question.alpha is not None:
+            parts = PARTS if question.price is None else question.price.parts
+            reply = replace(reply, parts=parts, price=shown_price(calibration, parts))
+        return reply if question.top is None else largest_groups(reply, question.top)
 
     def _rounded(self, one: AdmittedQuestion) -> list[int]:
         """Round a question's trusted values to steps."""
@@ -149,4 +154,17 @@ def _kept(calibration: AnswersCalibration, question: LaplaceQuestion) -> float:
     if question.alpha is None or question.price is None:
         width, values = question.widths[0], len(question.widths)
         return alpha_for(calibration, width, values, question.moved) / question.parts
-    return min(question.alpha, question.price.reach / question.parts)
+    return min(question.alpha, float(question.price.reach / question.parts))
+
+
+def _rates(
+    calibration: AnswersCalibration, question: LaplaceQuestion, law: Symmetric, noisy: Sequence[int]
+) -> Reply:
+    """Return each group's share of hits, from the noisy hits of all groups and then the misses."""
+    groups = len(noisy) // 2
+    reach = rates_reach(calibration, question.widths[0], groups, question.moved)
+    rates = [
+        NoisyRate(hits, misses, reach, rate_bounds(NoisyNumber(hits, law), NoisyNumber(misses, law)))
+        for hits, misses in zip(noisy[:groups], noisy[groups:], strict=True)
+    ]
+    return rates_reply(rates, grouped=not question.single, charged=True, basis="noisy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -14,14 +15,27 @@ from schemas import (
     Laplace,
     Source,
     StandingQuery,
+    TableSource,
     ValuesSource,
 )
+from schemas.queries import MAX_BOUND
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.planning.answer_plans import alpha_for
 from stream.privacy.planning.prices import Price, answer_price, takes_alpha
 from stream.processing.dead_letters import Rejection
-from stream.tables import count_sensitivity, groups_sensitivity, rows_are_public, total_sensitivity, within
+from stream.tables import (
+    Predicate,
+    count_sensitivity,
+    groups_sensitivity,
+    people_groups_sensitivity,
+    person_sensitivity,
+    rows_are_public,
+    total_sensitivity,
+    within,
+)
+from stream.tables.expressions import conjunction
 from stream.worker.families.family import Context, form_for, no_alpha_for
+from stream.worker.families.top_groups import Top, top_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +46,19 @@ class LaplaceQuestion:
       is scaled; ``moved``: how many of them one person changes.
     - ``trusted``: values that a producer sent, as doubles; they are rounded to steps from the
       decimals in the event.
-    - The answer is the number divided by ``parts``, or the quotient of two numbers plus ``centre``.
+    - The answer is the number divided by ``parts``, or the quotient of two numbers plus ``centre``, or
+      for each group its hits divided by hits and misses; then ``numbers`` has the hits of all groups
+      before the misses, and ``single`` is set without groups.
+      Sums and means of decimals are divided by ``parts``, which is 1/step.
     - ``low`` and ``high``: public limits of the true answer; None if there is none.
+    - ``top``: how many of the largest numbers are published, or None for all.
     - ``alpha``: requested error; ``price``: its price; ``most``: most parts that it may cost.
     """
 
     numbers: tuple[int, ...]
     widths: tuple[int, ...]
-    shape: Literal["number", "vector", "quotient"]
-    parts: int = 1
+    shape: Literal["number", "vector", "quotient", "rates"]
+    parts: int | Fraction = 1
     centre: float = 0.0
     low: float | None = None
     high: float | None = None
@@ -49,6 +67,8 @@ class LaplaceQuestion:
     price: Price | None = None
     most: int | None = None
     moved: int = 1
+    single: bool = False
+    top: Top | None = None
 
 
 class LaplaceQuestions:
@@ -61,28 +81,22 @@ class LaplaceQuestions:
         """Return a question's private integers and their sensitivity; Rejection if it is not supported."""
         if self._context.trusts_values(slot):
             return self._trusted(slot, query)
-        form = form_for(query, "count", "people", "fraction", "sum", "mean", "groups", takes_alpha=True)
+        resolvers: dict[str, Callable[[int, Any], LaplaceQuestion]] = {
+            "count": self._count,
+            "people": self._people,
+            "fraction": self._fraction,
+            "sum": self._sum,
+            "mean": self._mean,
+            "groups": self._groups,
+            "rate": self._rate,
+            "people_groups": self._people_groups,
+            "person_sum": self._person_sum,
+        }
+        form = form_for(query, *resolvers, takes_alpha=True)
         public = form != "fraction" or rows_are_public(self._context.source_table(slot))
-        if query.alpha is not None and (form == "mean" or not public):
+        if query.alpha is not None and (form in {"mean", "rate"} or not public):
             raise no_alpha_for(form)
-        match form:
-            case "count" | "people":
-                count = self._context.people if form == "people" else self._context.count
-                width = 1 if form == "people" else self._count_width(slot)
-                return LaplaceQuestion(
-                    (count(slot, query.where),), (width,), "number", low=0.0, high=self._most_rows(slot)
-                )
-            case "fraction":
-                return self._fraction(slot, query)
-            case "sum":
-                domain = self._summed(slot, query.sum, query.where, "sum")
-                total = self._context.total(slot, query.sum, query.where)
-                low, high = self._sum_limits(slot, domain)
-                return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", low=low, high=high)
-            case "mean":
-                return self._mean(slot, query)
-            case _:
-                return self._groups(slot, query)
+        return resolvers[form](slot, query)
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
@@ -122,10 +136,31 @@ class LaplaceQuestions:
             (), (width,) * len(values), shape, low=low, high=high, trusted=values, moved=len(values)
         )
 
+    def _count(self, slot: int, query: Any) -> LaplaceQuestion:
+        count = self._context.count(slot, query.where)
+        high = self._most_rows(slot)
+        return LaplaceQuestion((count,), (self._count_width(slot),), "number", low=0.0, high=high)
+
+    def _people(self, slot: int, query: Any) -> LaplaceQuestion:
+        people = self._context.people(slot, query.where, min_rows=query.min_rows)
+        return LaplaceQuestion((people,), (1,), "number", low=0.0, high=self._most_rows(slot))
+
+    def _sum(self, slot: int, query: Any) -> LaplaceQuestion:
+        domain = self._summed(slot, query.sum, query.where, "sum")
+        total = self._context.total(slot, query.sum, query.where)
+        parts = self._parts_of(slot, query.sum, "sum")
+        low, high = (None if end is None else end / parts for end in self._sum_limits(slot, domain))
+        return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", parts, low=low, high=high)
+
     def _summed(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
-        """Return the attribute's domain, restricted to the values that satisfy the predicate."""
-        domain = self._context.integers(slot, attribute, field)
+        """Return the attribute's domain in steps, restricted to the values that satisfy the predicate."""
+        domain = self._context.numeric(slot, attribute, field).in_steps
         return within(domain, attribute, self._context.predicate(slot, where))
+
+    def _parts_of(self, slot: int, attribute: str, field: str) -> int | Fraction:
+        """Return the number of an attribute's steps in 1."""
+        unit = self._context.numeric(slot, attribute, field).unit
+        return 1 if unit == 1 else 1 / unit
 
     def _sum_width(self, slot: int, domain: Integers, centre: int = 0) -> int:
         # A constant attribute has sensitivity 0, but noise needs a scale.
@@ -140,7 +175,7 @@ class LaplaceQuestions:
         return None if rows is None else float(rows)
 
     def _sum_limits(self, slot: int, domain: Integers) -> tuple[float | None, float | None]:
-        """Return the limits of a sum of values in a domain."""
+        """Return the limits of a sum of values in a domain, in steps."""
         rows = self._context.public_rows(slot)
         least, most = min(domain.minimum, 0), max(domain.maximum, 0)
         if rows is not None:
@@ -151,9 +186,43 @@ class LaplaceQuestions:
         count = self._context.count(slot, query.where)
         if (rows := self._context.public_rows(slot)) is not None:
             return LaplaceQuestion((count,), (1,), "number", parts=max(1, rows), low=0.0, high=1.0)
-        everyone, width = self._context.count(slot, None), 2 * self._count_width(slot)
-        # Both numbers share the answer's ε, so each has twice the noise scale.
-        return LaplaceQuestion((count, everyone), (width, width), "quotient", low=0.0, high=1.0, moved=2)
+        misses = self._context.count(slot, None) - count
+        return self._shares(slot, (count, misses), single=True)
+
+    def _rate(self, slot: int, query: Any) -> LaplaceQuestion:
+        where, hit = self._context.predicate(slot, query.where), self._context.predicate(slot, query.rate, "rate")
+        hits = conjunction((where, hit))
+        if query.group_by is None:
+            table = self._context.table(slot)
+            all_rows, hit_rows = table.count(where), table.count(hits)
+            return self._shares(slot, (hit_rows, all_rows - hit_rows), single=True)
+        rows = self._cells(slot, query.group_by, where, people=False)
+        hit_cells = self._cells(slot, query.group_by, hits, people=False)
+        misses = (total - one for total, one in zip(rows, hit_cells, strict=True))
+        return self._shares(slot, (*hit_cells, *misses), single=False)
+
+    def _shares(self, slot: int, numbers: tuple[int, ...], *, single: bool) -> LaplaceQuestion:
+        """Return the question of hits and misses: counts of disjoint cells, which share no ε."""
+        source = self._context.source_table(slot)
+        widths = (groups_sensitivity(source),) * len(numbers)
+        return LaplaceQuestion(numbers, widths, "rates", moved=_cells_moved(source), single=single)
+
+    def _person_sum(self, slot: int, query: Any) -> LaplaceQuestion:
+        context, attribute = self._context, query.person_sum
+        numeric = context.numeric(slot, attribute, "person_sum")
+        domain, parts, bound = numeric.in_steps, 1 / numeric.unit, math.floor(query.bound / numeric.unit)
+        if not bound:
+            raise Rejection("malformed", "bound: is less than a step of the attribute; give at least a step")
+        if max(abs(domain.minimum), abs(domain.maximum)) > MAX_BOUND:
+            raise Rejection(
+                "malformed",
+                f"person_sum: the attribute's declared range is beyond ±{MAX_BOUND}; declare a smaller one, or ask for the sum",
+            )
+        total = context.table(slot).person_total(attribute, context.predicate(slot, query.where), bound)
+        # An attribute of zeros alone has sensitivity 0, but noise needs a scale.
+        width = max(1, person_sensitivity(context.source_table(slot), domain, bound))
+        low, high = (0.0 if domain.minimum >= 0 else None), (0.0 if domain.maximum <= 0 else None)
+        return LaplaceQuestion((total,), (width,), "number", parts, low=low, high=high)
 
     def _mean(self, slot: int, query: Any) -> LaplaceQuestion:
         domain = self._summed(slot, query.mean, query.where, "mean")
@@ -166,7 +235,7 @@ class LaplaceQuestions:
             (total, count),
             (2 * width, 2 * self._count_width(slot)),
             "quotient",
-            1,
+            self._parts_of(slot, query.mean, "mean"),
             float(centre),
             low,
             high,
@@ -174,17 +243,30 @@ class LaplaceQuestions:
         )
 
     def _groups(self, slot: int, query: Any) -> LaplaceQuestion:
-        predicate = self._context.predicate(slot, query.where)
+        numbers = self._cells(slot, query.group_by, self._context.predicate(slot, query.where), people=False)
+        source = self._context.source_table(slot)
+        widths = (groups_sensitivity(source),) * len(numbers)
+        top = top_of(source, query)
+        moved, high = _cells_moved(source), self._most_rows(slot)
+        return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=high, moved=moved, top=top)
+
+    def _people_groups(self, slot: int, query: Any) -> LaplaceQuestion:
+        numbers = self._cells(slot, query.group_by, self._context.predicate(slot, query.where), people=True)
+        source = self._context.source_table(slot)
+        # A person changes each of so many counts by 1.
+        width = people_groups_sensitivity(source, len(numbers))
+        widths, high, top = (width,) * len(numbers), self._most_rows(slot), top_of(source, query)
+        return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=high, moved=width, top=top)
+
+    def _cells(self, slot: int, group_by: Sequence[str], predicate: Predicate, *, people: bool) -> tuple[int, ...]:
+        """Return the true count of rows or people in each cell: private."""
+        table = self._context.table(slot)
+        counted = table.people_group_counts if people else table.group_counts
         try:
-            counts = self._context.table(slot).group_counts(query.group_by, predicate, max_cells=MAX_CATEGORIES)
+            counts = counted(group_by, predicate, max_cells=MAX_CATEGORIES)
         except ValueError as error:
             raise Rejection("malformed", f"group_by: {error}") from None
-        source = self._context.source_table(slot)
-        numbers = tuple(counts.ravel().tolist())
-        # The ℓ₂ norm is largest if all rows of a person lie in one group.
-        moved = 2 if source.neighbors == "replace" else 1
-        widths = (groups_sensitivity(source),) * len(numbers)
-        return LaplaceQuestion(numbers, widths, "vector", low=0.0, high=self._most_rows(slot), moved=moved)
+        return tuple(counts.ravel().tolist())
 
 
 def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | None, float | None]:
@@ -192,3 +274,11 @@ def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | Non
     if isinstance(source, ValuesSource):
         return source.minimum, source.maximum
     return (0.0 if standing is not None and counts_from_zero(source, standing) else None), None
+
+
+def _cells_moved(source: TableSource) -> int:
+    """Return how many of the counts of disjoint cells a person changes, for the largest ℓ₂ norm.
+
+    The norm is largest if all rows of a person are in one cell.
+    """
+    return 2 if source.neighbors == "replace" else 1

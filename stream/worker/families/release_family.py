@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
-from stream.privacy.accuracy.intervals import half_width, weighted_half_width
+from stream.privacy.accuracy.intervals import MISS, half_width, interval_within, weighted_half_width
 from stream.privacy.accuracy.release_accuracy import (
     histogram_alpha,
     lazy_alpha,
@@ -40,8 +40,18 @@ from stream.processing.dead_letters import Rejection
 from stream.tables import PredicateError, PrivateTable, cells
 from stream.tables.cache import BoundedCache
 from stream.tables.table_errors import no_attribute
-from stream.worker.families.family import AdmittedQuestion, Context, Family, Reply, form_for, stream_by_stream
+from stream.worker.families.family import (
+    AdmittedQuestion,
+    Context,
+    Family,
+    NoisyRate,
+    Reply,
+    form_for,
+    rates_reply,
+    stream_by_stream,
+)
 from stream.worker.families.sparse_cells import NamedCells
+from stream.worker.families.top_groups import Top, largest_groups, top_of
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
 """Cache of releases per partition; evicted ones are recomputed."""
@@ -112,11 +122,17 @@ class _Release(Family):
 
 @dataclass(frozen=True, slots=True)
 class _Marginal:
-    """Sums of the cells in ``mask`` for each cell of ``axes``, divided by ``rows``."""
+    """Sums of the cells in ``mask`` for each cell of ``axes``, divided by ``rows``.
+
+    With ``hits``, the share of these sums that is in the cells of ``hits``; with ``top`` only the
+    largest sums are published.
+    """
 
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
     rows: int = 1
+    hits: npt.NDArray[np.bool_] | None = None
+    top: Top | None = None
 
 
 class HistogramFamily(_Release):
@@ -124,30 +140,36 @@ class HistogramFamily(_Release):
 
     def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | CellQuestion]:
         """Resolve a question to cells of the release."""
-        form = form_for(query, "count", "fraction", "groups", "cells")
+        form = form_for(query, "count", "fraction", "groups", "cells", "rate")
         mechanism = self._context.mechanism(slot, Histogram)
         space = self._cells(slot, mechanism.attributes)
         table = self._context.table(slot)
         if form == "cells":
             return table, space.question(query.cells, len(query.cells))
-        predicate = self._context.predicate(slot, query.where)
-        try:
-            mask = cells(predicate, dict(zip(space.attributes, space.shape, strict=True)))
-        except PredicateError as error:
-            raise Rejection("predicate", f"where: {error}") from None
+        mask = self._mask(slot, query.where, space, "where")
+        if form == "rate":
+            axes = () if query.group_by is None else self._axes(query.group_by, space)
+            return table, _Marginal(mask, axes, hits=mask & self._mask(slot, query.rate, space, "rate"))
         if form == "groups":
-            return table, _Marginal(mask, self._axes(query.group_by, space))
+            axes = self._axes(query.group_by, space)
+            return table, _Marginal(mask, axes, top=top_of(self._context.source_table(slot), query))
         rows = self._context.public_rows(slot) if form == "fraction" else 1
         if rows is None:
-            raise Rejection(
-                "malformed",
-                "fraction: the number of rows is private here; ask for the count, and for that of TRUE",
-            )
+            # The number of rows is private: the share is a rate of all cells.
+            return table, _Marginal(np.ones_like(mask), (), hits=mask)
         return table, _Marginal(mask, (), max(1, rows))
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions from their streams' releases."""
         return [self._reply(one) for one in questions]
+
+    def _mask(self, slot: int, where: str | None, space: NamedCells, field: str) -> npt.NDArray[np.bool_]:
+        """Return the cells that satisfy a predicate."""
+        try:
+            predicate = self._context.predicate(slot, where, field)
+            return cells(predicate, dict(zip(space.attributes, space.shape, strict=True)))
+        except PredicateError as error:
+            raise Rejection("predicate", f"{field}: {error}") from None
 
     def _axes(self, group_by: Sequence[str], space: NamedCells) -> tuple[int, ...]:
         if len(set(group_by)) != len(group_by):
@@ -172,6 +194,8 @@ class HistogramFamily(_Release):
             alpha = histogram_alpha(calibration, release.size, len(question.cells), whole=_whole(question))
             interval = self._interval(one.slot, question, estimate)
             return Reply(charged=False, estimate=estimate, basis=BASIS, alpha=alpha, interval=interval)
+        if question.hits is not None:
+            return _rates(calibration, release, question, question.hits)
         numbers = marginal(np.where(question.mask, release, 0), question.axes)
         summed = marginal(question.mask.astype(np.int64), question.axes)
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
@@ -187,7 +211,8 @@ class HistogramFamily(_Release):
         )
         if question.axes:
             estimates = tuple(map(float, numbers.ravel().tolist()))
-            return Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha, intervals=intervals)
+            reply = Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha, intervals=intervals)
+            return reply if question.top is None else largest_groups(reply, question.top)
         estimate = int(numbers) / question.rows
         return Reply(
             charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows, interval=intervals[0]
@@ -199,6 +224,24 @@ class HistogramFamily(_Release):
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
         names = cell_names(np.indices(space.shape).reshape(len(space.shape), -1).T)
         return counts + self._noise(slot, names).reshape(space.shape)
+
+
+def _rates(
+    calibration: ReleaseCalibration, release: Integers, question: _Marginal, hits: npt.NDArray[np.bool_]
+) -> Reply:
+    """Return the share of hits among the cells of each group."""
+    parts = (hits, question.mask & ~hits)
+    terms = [marginal(part.astype(np.int64), question.axes).ravel() for part in parts]
+    hit, missed = (marginal(np.where(part, release, 0), question.axes).ravel().tolist() for part in parts)
+    most = max(1, *(int(one.max()) for one in terms))
+    reach = histogram_alpha(calibration, release.size, most, 2 * len(hit))
+    law = release_law(calibration)
+    # |(1 − p)·X − p·Y| ≤ max(|X|, |Y|): each of both noises may miss with half of the probability.
+    halves = [max(half_width(law, int(m), MISS / 2) for m in pair) for pair in zip(*terms, strict=True)]
+    rates = [
+        NoisyRate(h, m, reach, interval_within(h, m, half)) for h, m, half in zip(hit, missed, halves, strict=True)
+    ]
+    return rates_reply(rates, grouped=bool(question.axes), charged=False, basis=BASIS)
 
 
 class LazyHistogramFamily(_Release):

@@ -116,18 +116,18 @@ class SparseVectorFamily:
         self._rounds = Rounds(context.streams)
 
     def admit(self, slot: int, query: Any) -> float:
-        """Return a question's private number: the sent value, or a table's count or sum."""
+        """Return a question's private number: the sent value, or a table's count or sum in steps."""
         context = self._context
         if context.trusts_values(slot):
             form_for(query, "value")
             return float(query.value)
         if (form := form_for(query, "count", "people", "sum")) == "people":
-            return float(context.people(slot, query.where))
+            return context.in_grid(slot, context.people(slot, query.where, min_rows=query.min_rows))
         context.allow_rows(slot, "where" if form == "count" else "sum")
         if form == "count":
-            return float(context.count(slot, query.where))
+            return context.in_grid(slot, context.count(slot, query.where))
         context.allow_sum(slot, query.sum)
-        return float(context.total(slot, query.sum, query.where))
+        return context.in_grid(slot, context.total(slot, query.sum, query.where), query.sum)
 
     def decide(self, rows: QuestionRows, asked: Streams) -> Verdicts:
         """Compare every question with its stream's barrier, in order."""
@@ -163,7 +163,7 @@ class SparseVectorFamily:
         for terms, members in batch.by_terms:
             own = ~np.isnan(asked[members])
             thresholds[members[own]] = terms.grid.public(asked[members[own]])
-            steps[members] = terms.grid.private(values[members], _as_written(terms, batch.rows, members))
+            steps[members] = terms.value_grid.private(values[members], _as_written(terms, batch.rows, members))
         return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
 
     def _noise(self, batch: _Batch) -> Integers:

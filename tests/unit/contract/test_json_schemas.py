@@ -85,6 +85,12 @@ questions: dict[str, st.SearchStrategy[Any]] = {
     ),
     "terms": st.lists(st.fixed_dictionaries({"where": words}, optional={"weight": weights}), max_size=2),
     "cells": st.lists(cells, max_size=2),
+    "rate": words,
+    "people": st.just(value=True),
+    "min_rows": st.integers(0, 3),
+    "person_sum": words,
+    "bound": st.integers(0, 3),
+    "top": st.integers(0, 3),
 }
 
 
@@ -92,7 +98,9 @@ questions: dict[str, st.SearchStrategy[Any]] = {
 def queries(draw: st.DrawFn) -> dict[str, Any]:
     found: dict[str, Any] = {"id": draw(words), "stream": draw(words)}
     for name in draw(st.lists(st.sampled_from(sorted(questions)), min_size=1, max_size=3)):
-        found[name] = draw(questions[name] if name == "fraction" or draw(st.integers(0, 5)) else garbage)
+        found[name] = draw(
+            questions[name] if name in {"fraction", "people"} or draw(st.integers(0, 5)) else garbage
+        )
     if not draw(st.integers(0, 9)):
         found[draw(st.sampled_from(["note", "kind"]))] = draw(garbage)
     if not draw(st.integers(0, 9)):
@@ -124,7 +132,7 @@ def _infinite_as_nothing(value: Any) -> Any:
 
 def test_the_forms_of_a_query_are_those_of_the_model() -> None:
     forms = standalone(BY_NAME["Query"])["oneOf"]
-    assert len(forms) == len(QUESTION_FIELDS) + 1
+    assert len(forms) == len(QUESTION_FIELDS) + 2
     common = {"id", "stream", "threshold"}
     named = set().union(*(form["properties"] for form in forms))
     assert named == set(Query.model_fields)

@@ -64,6 +64,7 @@ def code_by_hand(domain: Domain, value: Value) -> int:
         return [*domain.values].index(str(value))
     if isinstance(domain, Integers):
         return int(value) - domain.minimum
+    assert isinstance(domain, Bins)
     return max(place for place, edge in enumerate(domain.edges[:-1]) if edge <= float(value))
 
 
@@ -73,6 +74,7 @@ def _read_cell(domain: Domain, cell: Cell) -> Value | None:
     if isinstance(domain, Integers):
         low, high = float(domain.minimum), float(domain.maximum)
     else:
+        assert isinstance(domain, Bins)
         low, high = domain.edges[0], domain.edges[-1]
     value = _read_number(cell)
     if value is None or (isinstance(domain, Integers) and math.isfinite(value) and value != int(value)):

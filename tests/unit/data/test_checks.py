@@ -162,7 +162,7 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
         ('age,rate\n1,"1.234,5"\n', {"rate": BMI}, "decimal comma"),
         ('age,rate\n1,"1,007"\n2,"2,5"\n', {"rate": BMI}, "decimal comma"),
         ("age,rate\n1,25 kg\n", {"rate": BMI}, "unit"),
-        ("age,rate\n1.5,25\n", {"age": AGE}, "declare bins"),
+        ("age,rate\n1.5,25\n", {"age": AGE}, "declare decimals with a step such as 0.01 or bins"),
         ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F' but for spaces or case"),
         ("ward\nPa\u0308diatrie\n", {"ward": WARD}, "is the declared 'Pädiatrie' but for Unicode normalisation"),
         ("ward\npa\u0308diatrie\n", {"ward": WARD}, "'Pädiatrie' but for spaces, case or Unicode normalisation"),

@@ -85,7 +85,7 @@ class Stream:
         )
 
     @property
-    def groups(self) -> tuple[Mapping[str, str | int], ...]:
+    def groups(self) -> tuple[Mapping[str, str | int | float], ...]:
         return cells_of(SOURCE.attributes, self.by)
 
     @property

@@ -151,7 +151,7 @@ def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
         (
             "people",
             {"kind": "noisy_max", "sums": ["sex"]},
-            "mechanism.sums.0: the source has no integer attribute",
+            "mechanism.sums.0: the source has no attribute of integers or decimals",
         ),
         ("feed", {"kind": "noisy_max", "sums": ["age"]}, "mechanism.sums: a feed of values has no attributes"),
         ("people", {"kind": "pmw", "attributes": ["age"], "worst_case": True}, "rows"),

@@ -21,7 +21,10 @@ from tests.unit.processors.installation import spec, written
 
 MARKER = "patient Alice Smith HIV+"
 STREAMS = ("feed-0", "people-0", "sums", "nobody")
-FIELDS = ("value", "values", "where", "threshold", "category", "fraction", "sum", "mean", "group_by")
+FIELDS = (
+    *("value", "values", "where", "threshold", "category", "fraction", "sum", "mean", "group_by"),
+    *("rate", "people", "min_rows", "person_sum", "bound", "top"),
+)
 NESTED = ("candidates", "terms", "cells")
 
 texts = st.sampled_from(

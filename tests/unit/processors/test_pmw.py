@@ -314,7 +314,7 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
             {"terms": [{"where": "age > 3", "weight": -0.5}]},
             "malformed: terms: some row's weights add up to less than 0",
         ),
-        ({"sum": "sex"}, "malformed: sum: attribute 'sex' is none of integers; declared are 'age'"),
+        ({"sum": "sex"}, "malformed: sum: attribute 'sex' is none of integers or decimals; declared are 'age'"),
         (
             {"mean": "height"},
             "malformed: mean: what is named is none of the stream's mechanism.attributes, which are 'age'",

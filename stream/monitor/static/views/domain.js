@@ -1,9 +1,9 @@
-// The declared attributes of a table, one row each: categories, integers or bins.
+// The declared attributes of a table, one row each: categories, integers, decimals or bins.
 
 import { make } from "../dom.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
 
-const KINDS = [["integers", "integers"], ["categories", "categories"], ["bins", "bins"]];
+const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["categories", "categories"], ["bins", "bins"]];
 const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
 /** The editor; `onChange()` is called after a row is added or removed. */
@@ -43,12 +43,16 @@ function attributeRow(onRemove) {
   const kind = select(KINDS);
   const minimum = numberInput({ placeholder: "0" });
   const maximum = numberInput({ placeholder: "99" });
+  const lowest = numberInput({ placeholder: "0" });
+  const highest = numberInput({ placeholder: "10000" });
+  const step = numberInput({ placeholder: "0.01" });
   const values = make("textarea", { rows: "2", spellcheck: "false", placeholder: "F, M" });
   const other = textInput({ placeholder: "none" });
   const edges = textInput({ placeholder: "0, 10, 100" });
   const outside = select(OUTSIDE);
   const parts = {
     integers: [labelled("Minimum", minimum), labelled("Maximum", maximum)],
+    decimal: [labelled("Minimum", lowest), labelled("Maximum", highest), labelled("Step", step, "values between are rounded to it")],
     categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out")],
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
   };
@@ -73,6 +77,8 @@ function attributeRow(onRemove) {
       switch (kind.value) {
         case "integers":
           return given({ kind: "integers", minimum: typed(minimum), maximum: typed(maximum), outside: outside.value });
+        case "decimal":
+          return given({ kind: "decimal", minimum: typed(lowest), maximum: typed(highest), step: typed(step), outside: outside.value });
         case "categories":
           return given({ kind: "categories", values: listed(values), other: other.value.trim() || undefined });
         default:

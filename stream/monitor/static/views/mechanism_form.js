@@ -3,6 +3,7 @@
 import { make } from "../dom.js";
 import { flag, given, labelled, listed, numberInput, select, ticks, typed } from "../forms.js";
 import { FIELDS, SPECS } from "../mechanisms.js";
+import { isNumeric } from "./where.js";
 
 const OVER_ATTRIBUTES = new Set(["sums", "attributes"]);
 
@@ -31,7 +32,7 @@ export function mechanismForm() {
   function control(name, source) {
     const { text, type, value = "", hint = "", options = [] } = FIELDS[name];
     if (type === "integers" || type === "attributes") {
-      const names = Object.entries(source.attributes ?? {}).filter(([, domain]) => type === "attributes" || domain.kind === "integers");
+      const names = Object.entries(source.attributes ?? {}).filter(([, domain]) => type === "attributes" || isNumeric(domain));
       const boxes = ticks(text, names.map(([one]) => [one, one]), type === "attributes" ? names.slice(0, 2).map(([one]) => one) : []);
       return { element: boxes.element, read: () => boxes.values() };
     }

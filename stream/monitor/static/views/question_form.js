@@ -3,9 +3,11 @@
 import { make } from "../dom.js";
 import { given, labelled, numberInput, select, ticks, typed } from "../forms.js";
 import { FORMS, SPECS } from "../mechanisms.js";
-import { literal, quoted, whereBuilder } from "./where.js";
+import { isNumeric, literal, quoted, whereBuilder } from "./where.js";
 
 const MOST_CANDIDATES = 256;
+const OF_PEOPLE = ["people", "people_groups", "repeaters", "person_sum"]; // offered if the source has a person column
+const WHOLE = { inputmode: "numeric", min: "1", step: "1" };
 
 /** `value()` is the query without id and stream; `problem()` is the reason why it cannot be asked yet. */
 export function questionForm(spec, source, onChange) {
@@ -13,10 +15,10 @@ export function questionForm(spec, source, onChange) {
   const kind = spec.mechanism.kind;
   const mine = spec.mechanism.attributes ?? Object.keys(attributes);
   const own = Object.fromEntries(mine.map((name) => [name, attributes[name]]));
-  const integers = mine.filter((name) => own[name].kind === "integers");
-  const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : integers;
+  const numeric = mine.filter((name) => isNumeric(own[name]));
+  const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : numeric;
   const peopleAlone = spec.mechanism.people === true;
-  const offered = SPECS[kind].forms.filter((form) => (peopleAlone ? ["people", "choice"].includes(form) : form !== "people" || Boolean(source.person)) && (!["sum", "mean"].includes(form) || summable.length));
+  const offered = SPECS[kind].forms.filter((form) => (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum"].includes(form) || summable.length));
   const form = select(offered.map((name) => [name, FORMS[name]]));
   const added = select(summable.map((name) => [name, name]));
   const alpha = numberInput({ placeholder: "what the stream promises" });
@@ -26,7 +28,17 @@ export function questionForm(spec, source, onChange) {
   const choices = select(mine.filter((name) => size(own[name]) > 1 && size(own[name]) <= MOST_CANDIDATES).map((name) => [name, name]));
   const cell = Object.entries(own).map(([name, domain]) => [name, valueOf(name, domain), domain]);
   const where = whereBuilder(own, onChange);
+  const most = numberInput({ value: "5", ...WHOLE });
+  const least = numberInput({ value: "2", ...WHOLE });
+  const bound = numberInput({ value: "10", ...WHOLE });
+  const grouped = ticks("In each group of", mine.map((name) => [name, name]), []);
+  const hits = whereBuilder(own, onChange, { required: true, legend: "Share of the rows where" });
   const parts = {
+    hits: hits.element,
+    most: labelled("Groups", most, "the largest ones by their noisy counts"),
+    least: labelled("Rows at least", least, "of one person"),
+    bound: labelled("Bound", bound, "the most that one person's sum counts; public"),
+    grouped: grouped.element,
     added: labelled("Attribute", added),
     groups: groups.element,
     choices: labelled("Values of", choices, `each a candidate: how many rows have it; of attributes with 2 to ${MOST_CANDIDATES} values`),
@@ -40,6 +52,11 @@ export function questionForm(spec, source, onChange) {
     count: ["where", "alpha", "limit", "threshold"],
     people: ["where", "alpha", "limit", "threshold"],
     fraction: ["where", "alpha", "limit"],
+    rate: ["hits", "grouped", "where", "limit"],
+    top: ["groups", "most", "where", "alpha", "limit"],
+    people_groups: ["groups", "where", "alpha", "limit"],
+    repeaters: ["least", "where", "alpha", "limit"],
+    person_sum: ["added", "bound", "where", "alpha", "limit"],
     groups: ["groups", "where", "alpha", "limit"],
     sum: ["added", "where", "alpha", "limit", "threshold"],
     mean: ["added", "where", "limit"],
@@ -73,6 +90,16 @@ export function questionForm(spec, source, onChange) {
         return given({ people: true, ...filtered, ...extra });
       case "fraction":
         return given({ where: rows || "TRUE", fraction: true, alpha: wanted });
+      case "rate":
+        return given({ rate: hits.text(), group_by: grouped.values().length ? grouped.values() : undefined, ...filtered });
+      case "top":
+        return given({ group_by: groups.values(), top: typed(most), ...filtered, alpha: wanted });
+      case "people_groups":
+        return given({ people: true, group_by: groups.values(), ...filtered, alpha: wanted });
+      case "repeaters":
+        return given({ people: true, min_rows: typed(least), ...filtered, alpha: wanted });
+      case "person_sum":
+        return given({ person_sum: added.value, bound: typed(bound), ...filtered, alpha: wanted });
       case "groups":
         return given({ group_by: groups.values(), ...filtered, alpha: wanted });
       case "choice":
@@ -86,6 +113,10 @@ export function questionForm(spec, source, onChange) {
 
   function problem() {
     switch (form.value) {
+      case "rate":
+        return hits.text() ? hits.problem() || where.problem() : "Add a condition whose share to ask for.";
+      case "top":
+      case "people_groups":
       case "groups":
         return groups.values().length ? where.problem() : "Tick at least one attribute to group by.";
       case "choice":
@@ -115,6 +146,8 @@ function size(domain) {
       return domain.values.length;
     case "integers":
       return domain.maximum - domain.minimum + 1;
+    case "decimal":
+      return Math.round((domain.maximum - domain.minimum) / domain.step) + 1;
     default:
       return domain.edges.length - 1;
   }
@@ -127,6 +160,8 @@ function named(domain) {
       return domain.values;
     case "integers":
       return Array.from({ length: size(domain) }, (_, index) => domain.minimum + index);
+    case "decimal":
+      return Array.from({ length: size(domain) }, (_, index) => Number((domain.minimum + index * domain.step).toFixed(9)));
     default:
       return domain.edges.slice(0, -1);
   }
@@ -134,7 +169,7 @@ function named(domain) {
 
 /** A control for one value of an attribute: a list, or a number field if the list would be long. */
 function valueOf(name, domain) {
-  if (domain.kind === "integers" && size(domain) > MOST_CANDIDATES) {
+  if (isNumeric(domain) && size(domain) > MOST_CANDIDATES) {
     return numberInput({ value: String(domain.minimum), "aria-label": name, title: `${domain.minimum} to ${domain.maximum}` });
   }
   return select(named(domain).map((one) => [String(one), String(one)]), "", { "aria-label": name });

@@ -2,6 +2,7 @@
 
 import { make } from "../dom.js";
 import { given, labelled, select, textInput, ticks } from "../forms.js";
+import { isNumeric } from "./where.js";
 
 /** `show(kind, source)` shows the fields for a mechanism on a live topic and hides them for other sources; `value()` reads them. */
 export function standingForm() {
@@ -23,7 +24,7 @@ export function standingForm() {
     }
     shown = `${kind} ${source.source}`;
     const attributes = Object.entries(source.attributes ?? {});
-    const sums = attributes.filter(([, domain]) => domain.kind === "integers").map(([name]) => [`sum ${name}`, `sum of ${name}`]);
+    const sums = attributes.filter(([, domain]) => isNumeric(domain)).map(([name]) => [`sum ${name}`, `sum of ${name}`]);
     counted = select([["events", "number of events"], ["people", "number of people"], ...sums]);
     by = kind === "histogram" ? null : ticks("Grouped by", attributes.map(([name]) => [name, name]));
     element.replaceChildren(

@@ -10,6 +10,11 @@ const FOR_BINS = [["<", "below"], [">=", "at least"]];
 
 const RESERVED = new Set(["and", "or", "not", "in", "between", "true", "false"]);
 
+/** Whether values can be added up and compared with any number. */
+export function isNumeric(domain) {
+  return domain.kind === "integers" || domain.kind === "decimal";
+}
+
 export function quoted(name) {
   return /^[a-z_][a-z0-9_]*$/.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`;
 }
@@ -19,14 +24,14 @@ export function literal(text) {
 }
 
 /** `text()` is the predicate, empty without conditions; `problem()` is the first condition's problem; `onChange()` is called after a condition is added or removed. */
-export function whereBuilder(attributes, onChange, { required = false } = {}) {
+export function whereBuilder(attributes, onChange, { required = false, legend = "Rows where" } = {}) {
   const rows = [];
   const list = make("div", { class: "conditions" });
   const together = select([["AND", "all conditions hold"], ["OR", "any condition holds"]], "AND", { "aria-label": "How conditions are combined" });
   const add = make("button", { type: "button", onclick: () => append().focus() }, "Add condition");
   const written = make("code", { class: "predicate" });
   const none = make("span", { class: "quiet" }, required ? "Add a condition." : "All rows.");
-  const element = make("fieldset", { class: "where" }, make("legend", {}, "Rows where"), together, list, none, make("div", { class: "line" }, add, written));
+  const element = make("fieldset", { class: "where" }, make("legend", {}, legend), together, list, none, make("div", { class: "line" }, add, written));
 
   function append() {
     const row = conditionRow(attributes, () => {

@@ -1,0 +1,247 @@
+"""Calendar cells: days, weeks, months and hours between two dates, and parts of dates.
+
+Dates are days since 1970, times are microseconds since 1970 in UTC. The local day of a time follows
+from its zone, so that a day has 23 or 25 hours if clocks are changed.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Final, Literal
+from zoneinfo import ZoneInfo
+
+Granularity = Literal["hour", "day", "week", "month", "quarter", "year", "weekday", "hour-of-day", "month-of-year"]
+
+PARTS: Final = {"weekday": (1, 7), "hour-of-day": (0, 23), "month-of-year": (1, 12)}
+"""Granularities that repeat, each with its first and last value; Monday is weekday 1."""
+
+MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
+"""Granularities that are whole months, each with their number."""
+
+HOUR_US: Final = 3_600_000_000
+FIRST_YEAR: Final = 1900
+LAST_YEAR: Final = 2199
+"""Years of timestamps; offsets of zones are known in them."""
+
+_EPOCH: Final = date(1970, 1, 1)
+_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
+_LITERAL: Final = re.compile(
+    r"(?P<year>[0-9]{4})(?:-Q(?P<quarter>[1-4])|-W(?P<week>[0-9]{2})|-(?P<month>[0-9]{2})"
+    r"(?:-(?P<day>[0-9]{2})(?:[T ](?P<hour>[0-9]{2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})"
+    r"(?:\.(?P<fraction>[0-9]{1,6}))?)?)?(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?)?)?"
+)
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone by its IANA name; ValueError if this machine does not know it."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        raise ValueError(
+            f"there is no time zone '{name}' on this machine; give an IANA name, as Europe/Berlin, or install tzdata"
+        ) from None
+
+
+def day_of(text: str) -> int:
+    """Parse a date as YYYY-MM-DD into days since 1970; ValueError if it is none."""
+    if (found := _DATE.fullmatch(text)) is not None:
+        with suppress(ValueError):
+            return (date(*map(int, found.groups())) - _EPOCH).days
+    raise ValueError("give a date as YYYY-MM-DD, as 2024-03-31")
+
+
+def written_day(day: int) -> str:
+    """Write days since 1970 as YYYY-MM-DD."""
+    return (_EPOCH + timedelta(days=day)).isoformat()
+
+
+@lru_cache(maxsize=1 << 16)
+def start_of_day(day: int, zone: str) -> int:
+    """Return the first instant of a local day; if midnight is skipped, the end of the gap."""
+    local = datetime.combine(_EPOCH + timedelta(days=day), datetime.min.time(), tzinfo=zone_of(zone))
+    return (local.astimezone(UTC) - _START) // _MICROSECOND
+
+
+def local_time(instant: int, zone: str) -> datetime:
+    """Return the local time of an instant."""
+    return (_START + timedelta(microseconds=instant)).astimezone(zone_of(zone))
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Consecutive cells of one granularity from the day ``first`` to the day ``last``.
+
+    ``zone`` is the time zone of instants, or None if values are dates.
+    """
+
+    granularity: str
+    first: int
+    last: int
+    zone: str | None
+
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        if self.granularity == "hour":
+            hours = start_of_day(self.last + 1, self.zone or "UTC") - start_of_day(self.first, self.zone or "UTC")
+            return -(-hours // HOUR_US)
+        return self._place(self.last) + 1
+
+    def misfit(self) -> str | None:
+        """Return the reason why the ends are not those of cells, or None."""
+        if self.granularity == "hour":
+            return None
+        for name, end, day in (("minimum", "first", self.first), ("maximum", "last", self.last)):
+            at = day if end == "first" else day + 1
+            low = self._day(self._place(at))
+            if low != at:
+                near = (low, self._day(self._place(at) + 1))
+                days = " or ".join(written_day(one if end == "first" else one - 1) for one in near)
+                return f"{name} must be the {end} day of a {self.granularity}; give {days}"
+        return None
+
+    def start(self, place: int) -> int:
+        """Return where a cell begins: a day or, with a zone, an instant."""
+        if self.granularity == "hour":
+            return start_of_day(self.first, self.zone or "UTC") + place * HOUR_US
+        day = self._day(place)
+        return day if self.zone is None else start_of_day(day, self.zone)
+
+    def end(self) -> int:
+        """Return where the last cell ends."""
+        return self.last + 1 if self.zone is None else start_of_day(self.last + 1, self.zone)
+
+    def place_of(self, at: int) -> int:
+        """Return the cell of a day or instant within the range."""
+        if self.granularity == "hour":
+            return (at - self.start(0)) // HOUR_US
+        if self.zone is not None:
+            at = (local_time(at, self.zone).date() - _EPOCH).days
+        return self._place(at)
+
+    def label(self, place: int) -> str:
+        """Write a cell as in literals: 2024-03-31, 2024-W13, 2024-03, 2024-Q1, 2024 or 2024-03-31T03Z."""
+        if self.granularity == "hour":
+            return self._hour(place)
+        day = _EPOCH + timedelta(days=self._day(place))
+        match self.granularity:
+            case "week":
+                year, week, _ = day.isocalendar()
+                return f"{year:04}-W{week:02}"
+            case "month":
+                return day.isoformat()[:7]
+            case "quarter":
+                return f"{day.year:04}-Q{(day.month + 2) // 3}"
+            case "year":
+                return f"{day.year:04}"
+            case _:
+                return day.isoformat()
+
+    def _hour(self, place: int) -> str:
+        local = local_time(self.start(place), self.zone or "UTC")
+        offset = "Z" if self.zone in {None, "UTC"} else local.isoformat()[-6:]
+        minutes = f"{local:%M}" if local.minute else ""
+        return f"{local:%Y-%m-%dT%H}{':' if minutes else ''}{minutes}{offset}"
+
+    def _place(self, day: int) -> int:
+        """Return the cell of a day, also outside the range."""
+        if self.granularity == "day":
+            return day - self.first
+        if self.granularity == "week":
+            return _week(day) - _week(self.first)
+        months = MONTHS[self.granularity]
+        return _month(day) // months - _month(self.first) // months
+
+    def _day(self, place: int) -> int:
+        """Return the first day of a cell, also outside the range."""
+        if self.granularity == "day":
+            return self.first + place
+        if self.granularity == "week":
+            return 7 * (_week(self.first) + place) - _MONDAY
+        months = MONTHS[self.granularity]
+        year, month = divmod(months * (_month(self.first) // months + place), 12)
+        return (date(year, month + 1, 1) - _EPOCH).days
+
+
+_MONDAY: Final = 3
+"""Days from a Monday to 1970-01-01, a Thursday."""
+
+
+def _week(day: int) -> int:
+    return (day + _MONDAY) // 7
+
+
+def _month(day: int) -> int:
+    """Return the number of months since the year 0."""
+    at = _EPOCH + timedelta(days=day)
+    return 12 * at.year + at.month - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What a literal names: from ``start`` up to ``end``, or a time alone if ``end`` is None."""
+
+    start: int
+    end: int | None
+
+
+def period_of(text: str, zone: str | None) -> Period:
+    """Parse the literal of a year, quarter, month, week, day, hour or time.
+
+    The result is in days without a zone, else in instants of that zone, if the text names no offset.
+    ValueError if it is none, if it is a time without a zone, or skipped or repeated by the clock.
+    """
+    found = _LITERAL.fullmatch(text)
+    if found is None or (found["hour"] is not None and zone is None):
+        raise ValueError
+    if found["hour"] is None or zone is None:
+        first, last = _days_of(found)
+        return Period(first, last) if zone is None else Period(start_of_day(first, zone), start_of_day(last, zone))
+    instant = _instant(found, zone)
+    return Period(instant, None if found["minute"] is not None else instant + HOUR_US)
+
+
+def _days_of(found: re.Match[str]) -> tuple[int, int]:
+    """Return the first day of a literal, and the day after its last."""
+    year, week, day = (int(found[name] or 0) for name in ("year", "week", "day"))
+    if week:
+        monday = (date.fromisocalendar(year, week, 1) - _EPOCH).days
+        return monday, monday + 7
+    if day:
+        first = (date(year, int(found["month"]), day) - _EPOCH).days
+        return first, first + 1
+    if found["month"] is not None:
+        months, before = 1, int(found["month"]) - 1
+    elif found["quarter"] is not None:
+        months, before = 3, 3 * int(found["quarter"]) - 3
+    else:
+        months, before = 12, 0
+    after = 12 * year + before + months
+    ends = date(year, before + 1, 1), date(after // 12, after % 12 + 1, 1)
+    return (ends[0] - _EPOCH).days, (ends[1] - _EPOCH).days
+
+
+def _instant(found: re.Match[str], zone: str) -> int:
+    """Return the instant of a literal with a time; without an offset, it is a local time of the zone."""
+    year, month, day, hour, minute, second = (
+        int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")
+    )
+    microseconds = int((found["fraction"] or "").ljust(6, "0"))
+    local = datetime(year, month, day, hour, minute, second, microseconds, tzinfo=zone_of(zone))
+    if (offset := found["offset"]) is not None:
+        written = local.replace(tzinfo=None).isoformat()
+        local = datetime.fromisoformat(written + ("+00:00" if offset == "Z" else offset))
+        return (local - _START) // _MICROSECOND
+    first, second = ((local.replace(fold=fold).astimezone(UTC) - _START) // _MICROSECOND for fold in (0, 1))
+    if first != second:
+        raise ValueError("the clock skips or repeats this time; write its offset, as +01:00")
+    return first

@@ -1,0 +1,161 @@
+"""Chooses the stream that answers a statement: the named one, or the cheapest open one of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from schemas import AnswersCalibration, EventsSource, GrantRecord, SourceRecord, TableSource
+from stream.errors import Unknown
+from stream.formatting import did_you_mean
+from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, realised_cost
+from stream.sql.aggregates import StatementError
+from stream.sql.statement_questions import StatementPlan, plan
+from stream.sql.statements import SelectStatement
+
+ANSWERING: Final = ("pmw", "laplace", "histogram")
+"""Mechanisms that answer every count with a number."""
+
+_FREE_FIRST: Final = ("histogram", "pmw", "laplace")
+"""The order of mechanisms at the same ε: those first that charge no further answer."""
+
+_WHY_FREE: Final = {
+    "histogram": "its release is paid for",
+    "pmw": "its estimate answers without a charge unless it must measure",
+    "laplace": "its grant counts as spent in full",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A stream, as its grant, and the table that it answers about."""
+
+    source: TableSource
+    grant: GrantRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChoice:
+    """The stream that answers a statement, with its plan; ``why`` it was chosen among several."""
+
+    target: Target
+    plan: StatementPlan
+    why: str | None = None
+
+
+def choose_stream(
+    statement: SelectStatement, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]
+) -> StreamChoice:
+    """Plan a statement on the stream that it names, or on the cheapest open stream of the source.
+
+    Free streams are first: a histogram that is paid for, then the estimate of pmw, which is free
+    unless it must measure. Then follows the least ε for the statement's questions.
+
+    Raises:
+        Unknown: there is no such source or stream, or the source has no open stream.
+        StatementError: no stream supports the statement.
+    """
+    found = targets(statement.table, sources, grants)
+    plans: list[StreamChoice] = []
+    refusals: list[StatementError] = []
+    for one in found:
+        try:
+            plans.append(StreamChoice(one, plan(statement, one.source, one.grant)))
+        except StatementError as error:
+            refusals.append(error)
+    if not plans:
+        if len({str(one) for one in refusals}) == 1:
+            raise refusals[0]
+        reasons = [f"{one.grant.spec.stream}: {error}" for one, error in zip(found, refusals, strict=True)]
+        raise StatementError(
+            f"FROM {statement.table}: none of its streams answers this statement; " + "; ".join(reasons)
+        )
+    best = min(plans, key=_rank)
+    if len(found) == 1:
+        return best
+    return StreamChoice(best.target, best.plan, _why(best, len(found)))
+
+
+def targets(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]) -> list[Target]:
+    """Return the stream of this name, or the open streams on the source of this name.
+
+    Raises:
+        Unknown: neither exists, or no stream is open.
+        StatementError: the stream supports no statements.
+    """
+    tables = {one.source.source: one.source for one in sources}
+    grant = next((one for one in grants if one.spec.stream == name), None)
+    if isinstance(tables.get(name if grant is None else grant.spec.source), EventsSource):
+        raise StatementError(
+            f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
+        )
+    found = _on_source(name, tables, grants) if grant is None else [grant]
+    kind = found[0].spec.mechanism.kind
+    if kind not in ANSWERING:
+        raise StatementError(
+            f"FROM {name}: stream '{found[0].spec.stream}' is one of {kind}, which does not answer every count with a "
+            f"number; name one of {' or '.join(ANSWERING)}"
+        )
+    table = tables.get(found[0].spec.source)
+    if not isinstance(table, TableSource):
+        raise StatementError(
+            f"FROM {name}: source '{found[0].spec.source}' is not a table; statements are about tables"
+        )
+    return [Target(table, one) for one in found]
+
+
+def _on_source(name: str, sources: Collection[str], grants: Sequence[GrantRecord]) -> list[GrantRecord]:
+    if name not in sources:
+        streams = [one.spec.stream for one in grants if one.state == "open"]
+        hint = did_you_mean(name, [*sources, *streams]) or "; 'sotto source list' shows the sources"
+        raise Unknown(f"FROM {name}: there is no such source or stream{hint}")
+    found = [
+        one
+        for one in grants
+        if one.spec.source == name
+        and one.spec.mechanism.kind in ANSWERING
+        and (one.state, one.ending) == ("open", None)
+    ]
+    if not found:
+        raise Unknown(
+            f"FROM {name}: the source has no open stream of {' or '.join(ANSWERING)}; open one with 'sotto stream open'"
+        )
+    return found
+
+
+def _rank(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
+    """Return the sort key: enough charged answers left, expected ε, kind, α, name."""
+    grant = choice.target.grant
+    questions = len(choice.plan.questions)
+    charged = isinstance(grant.calibration, AnswersCalibration)
+    left = charged_answers(grant.calibration, grant.extensions) - grant.tops
+    kind = _FREE_FIRST.index(grant.spec.mechanism.kind)
+    return charged and left < questions, _cost(choice), kind, grant.calibration.alpha, grant.spec.stream
+
+
+def _cost(choice: StreamChoice) -> Fraction:
+    """Return the ε that the questions are expected to cost: a pmw stream that has begun is free."""
+    grant, source = choice.target.grant, choice.target.source
+    questions = len(choice.plan.questions)
+    charges = questions if isinstance(grant.calibration, AnswersCalibration) else 0
+    before, after = (
+        realised_cost(
+            grant.calibration,
+            source.accountant,
+            grant.answered + more,
+            grant.tops + charges * (more > 0),
+            extensions=grant.extensions,
+        )
+        for more in (0, questions)
+    )
+    return Fraction((after - before).loss, EPSILON_UNITS)
+
+
+def _why(choice: StreamChoice, streams: int) -> str:
+    """Describe why a stream was chosen among the open streams of its source."""
+    grant, cost = choice.target.grant, float(_cost(choice))
+    kind = grant.spec.mechanism.kind
+    reason = f"least ε, {cost:.4g}" if cost else _WHY_FREE[kind]
+    return f"cheapest of {streams} open streams: {kind}, {reason}"

@@ -1,0 +1,221 @@
+"""Converts dates and timestamps to the codes of calendar cells, each cell by itself.
+
+- Texts are ISO 8601: a date, or a date and a time with or without an offset. A date drops a time
+  without an offset; one with an offset is left out, because its day depends on a zone.
+- A time without an offset is local in the declared zone: a repeated hour is the first of both, and a
+  skipped one is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.calendars import FIRST_YEAR, HOUR_US, LAST_YEAR, MONTHS, day_of, local_time
+from schemas.domains import Dates
+from stream.optional_packages import pl
+from stream.tables.table_errors import ColumnError
+
+Mask = npt.NDArray[np.bool_]
+Whole = npt.NDArray[np.int64]
+
+_TEXT: Final = (
+    r"^([0-9]{4})-([0-9]{2})-([0-9]{2})(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?"
+    r"(?:(Z)|([+-])([0-9]{2}):?([0-9]{2})?)?)?$"
+)
+_FIELDS: Final = ("year", "month", "day", "hour", "minute", "second", "fraction", "utc", "sign", "off", "minutes")
+_DAY_US: Final = 24 * HOUR_US
+_SECOND_US: Final = 1_000_000
+_FIRST_DAY: Final = day_of(f"{FIRST_YEAR}-01-01")
+_LAST_DAY: Final = day_of(f"{LAST_YEAR}-12-31")
+
+
+class _Times(NamedTuple):
+    """Local times in microseconds since 1970, offsets from UTC if the cell has one, and validity."""
+
+    local: Whole
+    offset: Whole
+    has_offset: Mask
+    has_time: Mask
+    known: Mask
+
+
+def date_codes(name: str, domain: Dates, column: pl.Series) -> tuple[Whole, Mask]:
+    """Return each date's code, and a mask of dates with a code; ColumnError for other types."""
+    times = _times(name, domain, column)
+    known = times.known.copy()
+    if domain.timezone is None:
+        known &= ~times.has_offset
+        return _codes(domain, times.local // _DAY_US, times.local, known)
+    instants, exist = _instants(domain.timezone, times)
+    known &= exist
+    local = instants + _offsets_at(domain.timezone, instants)
+    if domain.part is not None:
+        known &= (local >= _FIRST_DAY * _DAY_US) & (local < (_LAST_DAY + 1) * _DAY_US)
+    return _codes(domain, local // _DAY_US, instants if domain.part is None else local, known)
+
+
+def _codes(domain: Dates, days: Whole, times: Whole, known: Mask) -> tuple[Whole, Mask]:
+    if domain.part is not None:
+        return np.where(known, _part(domain.granularity, days, times), 0), known
+    calendar = domain.calendar
+    first, last = calendar.first, calendar.last
+    if domain.outside == "reject":
+        known = known & (days >= first) & (days <= last)
+    inside = np.clip(days, first, last)
+    match domain.granularity:
+        case "hour":
+            codes = (times - calendar.start(0)) // HOUR_US
+        case "day":
+            codes = inside - first
+        case "week":
+            codes = (inside + 3) // 7 - (first + 3) // 7
+        case granularity:
+            size = MONTHS[granularity]
+            codes = (_months(inside) + _SINCE_0) // size - (_months(np.array([first])) + _SINCE_0) // size
+    return np.where(known, np.clip(codes, 0, calendar.size - 1), 0), known
+
+
+_SINCE_0: Final = 12 * 1970
+"""Months before 1970."""
+
+
+def _part(granularity: str, days: Whole, times: Whole) -> Whole:
+    match granularity:
+        case "weekday":
+            return (days + 3) % 7
+        case "month-of-year":
+            return (_months(days) + _SINCE_0) % 12
+        case _:
+            return times % _DAY_US // HOUR_US
+
+
+def _months(days: Whole) -> Whole:
+    """Return the months since 1970 of days since 1970."""
+    return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+
+
+def _times(name: str, domain: Dates, column: pl.Series) -> _Times:
+    kind = column.dtype
+    if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        return _of_texts(column.cast(pl.String).str.strip_chars())
+    if kind == pl.Date:
+        days = column.cast(pl.Int64)
+        return _Times(*_whole(days, _DAY_US), has_time=_none(column), known=column.is_not_null().to_numpy())
+    if isinstance(kind, pl.Datetime) and (kind.time_zone is None or domain.kind == "timestamp"):
+        units = {"ms": 1000, "us": 1}
+        whole = column.cast(pl.Int64)
+        local, _, _ = _whole(whole, units.get(kind.time_unit, 1))
+        if kind.time_unit == "ns":
+            local //= 1000
+        known = column.is_not_null().to_numpy()
+        return _Times(local, np.zeros_like(local), known & (kind.time_zone is not None), known, known)
+    raise ColumnError("no dates" if domain.kind == "date" else "no times", name, str(kind.base_type()))
+
+
+def text_series(texts: Sequence[str | None]) -> pl.Series:
+    """Return texts as a column; no text is a missing cell."""
+    return pl.Series("", texts, dtype=pl.String)
+
+
+def iso_text(name: str, domain: Dates, column: pl.Series) -> pl.Series:
+    """Convert a column of dates or times to ISO 8601; ColumnError for other types."""
+    kind = column.dtype
+    if isinstance(kind, pl.Datetime):
+        _times(name, domain, column.clear())
+        return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f" + ("" if kind.time_zone is None else "%:z"))
+    if kind != pl.Date:
+        _times(name, domain, column.clear())
+    return column.cast(pl.String)
+
+
+def _none(column: pl.Series) -> Mask:
+    return np.zeros(len(column), dtype=np.bool_)
+
+
+def _whole(column: pl.Series, factor: int) -> tuple[Whole, Whole, Mask]:
+    """Return whole numbers times a factor, without offsets; numbers that would overflow are far outside."""
+    most = (1 << 62) // factor
+    numbers = np.clip(column.fill_null(0).to_numpy().astype(np.int64), -most, most) * factor
+    return numbers, np.zeros_like(numbers), _none(column)
+
+
+def _of_texts(texts: pl.Series) -> _Times:
+    groups = texts.str.extract_groups(_TEXT).struct
+    field = {part: groups.field(str(place + 1)) for place, part in enumerate(_FIELDS)}
+    number = {part: _number(field[part]) for part in _FIELDS if part not in {"fraction", "utc", "sign"}}
+    fraction = _number(field["fraction"].fill_null("0").str.pad_end(9, "0")) // 1000
+    year, month, day = number["year"], number["month"], number["day"]
+    known = field["year"].is_not_null().to_numpy() & (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1)
+    months = np.where(known, 12 * (year - 1970) + month - 1, 0)
+    first, after = (
+        (months + more).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) for more in (0, 1)
+    )
+    known &= day <= after - first
+    clock = (number["hour"] < 24) & (number["minute"] < 60) & (number["second"] < 60)
+    known &= clock & (number["off"] < 24) & (number["minutes"] < 60)
+    seconds = 3600 * number["hour"] + 60 * number["minute"] + number["second"]
+    local = (first + day - 1) * _DAY_US + seconds * _SECOND_US + fraction
+    ahead = np.where((field["sign"] == "-").fill_null(value=False).to_numpy(), -1, 1)
+    offset = ahead * (number["off"] * 60 + number["minutes"]) * 60 * _SECOND_US
+    has_offset = (field["utc"].is_not_null() | field["sign"].is_not_null()).to_numpy()
+    return _Times(local, offset, has_offset, field["hour"].is_not_null().to_numpy(), known)
+
+
+def _number(texts: pl.Series) -> Whole:
+    return texts.cast(pl.Int64, strict=False).fill_null(0).to_numpy().astype(np.int64)
+
+
+def _instants(zone: str, times: _Times) -> tuple[Whole, Mask]:
+    """Return the instants of times, and a mask of those that the local clock shows."""
+    if zone == "UTC":
+        return times.local - times.offset, np.ones(len(times.local), dtype=np.bool_)
+    changes, offsets = _changes(zone)
+    # Up to the end of an offset's local times, it holds: of a repeated time, the first is meant.
+    local_ends = changes + offsets[:-1]
+    place = np.searchsorted(local_ends, times.local, side="right")
+    instants = times.local - offsets[place]
+    begun = np.concatenate([[np.iinfo(np.int64).min], changes])[place]
+    # A date without a time is its day's first instant, even if the clock skips midnight.
+    skipped = instants < begun
+    instants = np.where(skipped & ~times.has_time, begun, instants)
+    exist = ~skipped | ~times.has_time | times.has_offset
+    return np.where(times.has_offset, times.local - times.offset, instants), exist
+
+
+def _offsets_at(zone: str, instants: Whole) -> Whole | int:
+    if zone == "UTC":
+        return 0
+    changes, offsets = _changes(zone)
+    found: Whole = offsets[np.searchsorted(changes, instants, side="right")]
+    return found
+
+
+@lru_cache(maxsize=16)
+def _changes(zone: str) -> tuple[Whole, Whole]:
+    """Return the instants at which a zone's offset changes, and the offsets before and after them.
+
+    The offset is looked up at the beginning of each day, and a change is found to the second.
+    """
+    days = range(_FIRST_DAY - 1, _LAST_DAY + 2)
+    changes: list[int] = []
+    offsets = [_offset(days[0] * 86_400, zone)]
+    for day in days:
+        if _offset((day + 1) * 86_400, zone) == offsets[-1]:
+            continue
+        low, high = day * 86_400, (day + 1) * 86_400
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _offset(middle, zone) == offsets[-1] else (low, middle)
+        changes.append(high)
+        offsets.append(_offset(high, zone))
+    return np.array(changes, dtype=np.int64) * _SECOND_US, np.array(offsets, dtype=np.int64) * _SECOND_US
+
+
+def _offset(second: int, zone: str) -> int:
+    found: Any = local_time(second * _SECOND_US, zone).utcoffset()
+    return int(found.total_seconds())

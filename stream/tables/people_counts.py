@@ -1,0 +1,131 @@
+"""Exact counts and sums over the people of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.tables.cache import BoundedCache
+from stream.tables.expressions import Predicate
+from stream.tables.sums import person_range, summable
+from stream.tables.table_errors import DataError, shown
+
+if TYPE_CHECKING:
+    from stream.tables.columns_table import PrivateTable
+
+Numbers = npt.NDArray[np.int64]
+
+COUNT_CACHE_SIZE: Final = 1 << 14
+GROUP_CACHE_BYTES: Final = 32 << 20
+
+
+class PeopleCounts:
+    """Counts the people of one table, and sums what each of them contributes; all results are private.
+
+    Without a person column each row is one person. Counts and sums of people use all of a person's
+    rows, also rows that do not count; counts by group use the counted rows alone, so that a person is
+    in at most ``contribution`` groups. The time does not depend on the rows' content.
+    """
+
+    def __init__(self) -> None:
+        self._counts: BoundedCache[tuple[object, ...], int] = BoundedCache(COUNT_CACHE_SIZE)
+        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
+            GROUP_CACHE_BYTES, lambda group: group.nbytes
+        )
+
+    def count(self, table: PrivateTable, predicate: Predicate, min_rows: int = 1) -> int:
+        """Return the number of people with at least ``min_rows`` matching rows.
+
+        One person changes it by at most 1. DataError as in ``PrivateTable.count``.
+        """
+        everyone = table.everyone
+        if everyone is None:
+            rows = table.count(predicate)
+            return rows if min_rows == 1 else 0
+        key = (predicate, min_rows)
+        if (known := self._counts.get(key)) is None:
+            known = int(np.count_nonzero(_rows_of_people(table, predicate) >= min_rows))
+            self._counts.put(key, known)
+        return known
+
+    def total(self, table: PrivateTable, attribute: str, predicate: Predicate, bound: int) -> int:
+        """Return the sum over people of each one's sum of an attribute over the matching rows.
+
+        A person's sum is clamped to ``person_range``, so one person changes the total by at most
+        ``person_sensitivity``. DataError if the attribute is no integer, and as in ``count``.
+        """
+        domain = table.attributes.get(attribute)
+        if domain is None:
+            raise DataError("the attribute is not declared; name a declared one")
+        integers = summable(domain, f"attribute {shown(attribute)}")
+        key = (attribute, predicate, bound)
+        if (known := self._counts.get(key)) is None:
+            low, high = person_range(integers, bound)
+            known = 0
+            for sums in _sums_of_people(table, attribute, integers.minimum, predicate):
+                known += int(np.clip(sums, low, high).sum())
+            self._counts.put(key, known)
+        return known
+
+    def group_counts(
+        self, table: PrivateTable, attributes: Sequence[str], predicate: Predicate, max_cells: int
+    ) -> Numbers:
+        """Return, for each cell, the number of people with a counted matching row in it.
+
+        One axis per attribute, as in ``PrivateTable.group_counts``, which documents the errors.
+        """
+        everyone = table.everyone
+        if everyone is None or everyone.contribution == 1:
+            # Each person has one counted row.
+            return table.group_counts(attributes, predicate, max_cells)
+        shape = table.group_shape(attributes, max_cells)
+        key = (tuple(attributes), predicate)
+        if (known := self._groups.get(key)) is None:
+            size = math.prod(shape)
+            whose = everyone.people.private_numbers[: table.private_row_count]
+            places = np.empty(table.private_row_count, dtype=np.int64)
+            for block, inside in table.private_inside(predicate):
+                cell = table.private_cells(attributes, shape, block)
+                # Rows that do not match are put in an extra cell, so that the time is constant.
+                places[block] = np.where(inside, cell, size) + whose[block].astype(np.int64) * (size + 1)
+            places.sort()
+            first = np.ones(len(places), dtype=np.bool_)
+            first[1:] = places[1:] != places[:-1]
+            found = np.bincount(places % (size + 1), weights=first, minlength=size + 1)
+            known = found[:size].astype(np.int64).reshape(shape)
+            known.setflags(write=False)
+            self._groups.put(key, known)
+        return known
+
+
+def _rows_of_people(table: PrivateTable, predicate: Predicate) -> Numbers:
+    """Return each person's number of matching rows."""
+    everyone = table.everyone
+    if everyone is None:
+        raise TypeError("the table has no person column")
+    whose, count = everyone.people.private_numbers, everyone.people.count
+    rows = np.zeros(count + 1, dtype=np.int64)
+    for block, inside in table.every_row.private_inside(predicate):
+        # Rows that do not match mark an extra person, so that the time is constant.
+        rows += np.bincount(np.where(inside, whose[block], count), minlength=count + 1)
+    return rows[:count]
+
+
+def _sums_of_people(table: PrivateTable, attribute: str, minimum: int, predicate: Predicate) -> Iterator[Numbers]:
+    """Yield the people's sums of an attribute, in one array or several."""
+    everyone = table.everyone
+    if everyone is None:
+        for block, inside in table.private_inside(predicate):
+            codes = table.private_codes[attribute][block].astype(np.int64)
+            yield np.where(inside, codes + minimum, 0)
+        return
+    whose, count = everyone.people.private_numbers, everyone.people.count
+    sums = np.zeros(count + 1, dtype=np.int64)
+    for block, inside in table.every_row.private_inside(predicate):
+        values = everyone.private_codes[attribute][block].astype(np.int64) + minimum
+        np.add.at(sums, np.where(inside, whose[block], count), values)
+    yield sums[:count]
