@@ -154,8 +154,8 @@ class Pmw(Event):
     * ``warm_start``: measurements with the first answer: the marginals of all single attributes (1), of all
       pairs (2), none (0), or the planner's choice (``auto``).
     * ``updates``: number of ⊤s paid for, by default a small number that may run out.
-    * ``beyond``: after the last update the stream ends, or answers from the estimate without an error bound,
-      at no cost.
+    * ``beyond``: after the last update the stream answers from the estimate at no cost, without an error
+      bound (``unpromised``), or ends (``end``).
     * ``gap``: error of the estimate, as a share of ``rows``, that should cause a ⊤.
 
     With ``worst_case``, the ⊤s provably last for every table of at most ``rows`` rows and every
@@ -167,7 +167,7 @@ class Pmw(Event):
     attributes: Attributes
     warm_start: Literal[0, 1, 2, "auto"] = "auto"
     updates: Cutoff | None = None
-    beyond: Literal["end", "unpromised"] = "end"
+    beyond: Literal["end", "unpromised"] = "unpromised"
     worst_case: bool = False
     gap: Gap | None = None
     rows: Annotated[int, Field(ge=1, le=10**12)] | None = None
@@ -176,8 +176,6 @@ class Pmw(Event):
     def _lasting(self) -> Pmw:
         if self.worst_case and self.gap is not None and self.updates is not None:
             raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")
-        if self.worst_case and self.beyond != "end":
-            raise ValueError("beyond: with worst_case the updates last; leave it at 'end'")
         return self
 
 

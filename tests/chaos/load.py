@@ -48,7 +48,10 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
         "people",
         {"kind": "sparse_project", "attributes": ["age", "sex"], "sparsity": 3, "projections": 64},
     ),
-    "weights": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20, "warm_start": 0}),
+    "weights": (
+        "people",
+        {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20, "warm_start": 0, "beyond": "end"},
+    ),
     "priced": ("people", {"kind": "pmw", "attributes": ["age", "sex"], "updates": 20, "warm_start": 0}),
     "sparse-weights": (
         "people",

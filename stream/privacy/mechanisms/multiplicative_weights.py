@@ -55,13 +55,15 @@ class Noise(Protocol):
 class HypothesisAnswer:
     """One answer in steps.
 
-    With ``above`` it is noisy, and the hypothesis was corrected up or down by ``times``·η.
+    With ``above`` it is noisy, and the hypothesis was corrected up or down by ``times``·η. An
+    answer after the last correction is not ``promised``: it was not compared with the table.
     """
 
     above: bool
     value: int
     up: bool = False
     times: int = 1
+    promised: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,12 @@ def run(
     tops: int,
     cutoff: int,
     strength: TensorCorrection | SparseCorrection,
+    beyond: bool = False,
 ) -> list[HypothesisAnswer]:
-    """Answer questions in order until the cutoff; later questions get no answer.
+    """Answer questions in order until the cutoff.
+
+    With ``beyond``, the hypothesis answers later questions, without a promise; otherwise they get
+    no answer.
 
     A question is ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` holds the
     true values f(D). Questions are decided in blocks: after the first ⊤ of a block, the hypothesis
@@ -165,6 +171,9 @@ def run(
         steps.append(step)
         tops += 1
         size = _FIRST_BLOCK
+    if beyond and len(steps) < len(questions):
+        rest = hypothesis.estimates(questions[len(steps) :], rows).tolist()
+        steps += [HypothesisAnswer(above=False, value=value, promised=False) for value in rest]
     return steps
 
 

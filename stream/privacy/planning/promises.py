@@ -146,7 +146,8 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             remark = "an answer made of fewer sums carries a smaller alpha"
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
-            remark = "while its measurements last; sums, means, shares and groups carry their own"
+            after = "" if mechanism.beyond == "end" else ", and later answers without one"
+            remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
             return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []

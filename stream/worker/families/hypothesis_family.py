@@ -80,7 +80,7 @@ class HypothesisFamily(Restored[_HypothesisState]):
         return _Content(self._state(slot).space.read(terms or cells), terms, cells, form == "fraction")
 
     def _answer(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer the questions of one stream; None after the cutoff."""
+        """Answer the questions of one stream; None after the cutoff of a stream that ends."""
         contents: list[_Content] = [one.content for one in asked]
         current = self._state(slot)
         calibration = self._calibration(slot)
@@ -95,6 +95,7 @@ class HypothesisFamily(Restored[_HypothesisState]):
             tops=len(current.updates),
             cutoff=int(self._streams.columns.cutoff[slot]),
             strength=strength_of(calibration, current.rows),
+            beyond=not self._streams.terms_at(slot).ends_at_cutoff,
         )
         replies: list[Reply | None] = [None] * len(contents)
         for place, (step, content) in enumerate(zip(steps, contents, strict=False)):
@@ -195,10 +196,13 @@ def _reply(
 ) -> Reply:
     estimate = step.value * calibration.grid
     interval = None if half is None else shown_interval(step.value, half, calibration.grid)
-    alpha = calibration.sparse_vector.answer_alpha if step.above else calibration.alpha
+    alpha: float | None = calibration.sparse_vector.answer_alpha if step.above else calibration.alpha
+    if not step.promised:
+        alpha = None
     if fraction:
         # |a/n̂ − f/n| ≤ (|a − f| + |n̂ − n|) / n̂, because f ≤ n.
-        estimate, alpha = estimate / rows, (alpha + rows_reach(calibration)) / rows
+        estimate /= rows
+        alpha = None if alpha is None else (alpha + rows_reach(calibration)) / rows
         interval = None if interval is None else share_interval(calibration, rows, interval)
     return Reply(
         charged=step.above,

@@ -45,7 +45,7 @@ def dry(kind: Kind) -> tuple[Driver, list[Answer]]:
     changes: dict[str, Any] = {}
     if "attributes" in fields:
         # On a table this small it takes much to find an estimate wrong.
-        fields |= {"warm_start": 0} if fields["kind"] == "pmw" else {"gap": 0.02}
+        fields |= {"warm_start": 0, "beyond": "end"} if fields["kind"] == "pmw" else {"gap": 0.02}
         changes["epsilon"] = 300.0
     driver = driver_with(kind, mechanism=fields, **changes)
     answers: list[Answer] = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas import Answer
+from schemas import Answer, Pmw
 from sotto import Driver, Refused
 from stream.worker.families import hypothesis_family
 from stream.worker.mechanism_updates import UPDATE_PREFIX
@@ -186,7 +186,7 @@ def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
 
 def test_a_stream_whose_updates_are_used_up_halts() -> None:
     # The table has far more rows than the plan was told, so that errors are larger than it reckons with.
-    made = driver(spec(mechanism={"rows": 100, "gap": 0.75}))
+    made = driver(spec(mechanism={"rows": 100, "gap": 0.75, "beyond": "end"}))
     answers = made.ask_many(questions(200))
     cutoff = bases(answers).count("noisy")
     assert cutoff == 4
@@ -334,3 +334,29 @@ def test_strong_corrections_are_written_down_and_replayed() -> None:
     made.crash()
     later = made.ask_many(asked[100:])
     assert [*answers, *later] == driver(spec(epsilon=200.0, mechanism={"gap": 0.03})).ask_many(asked)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "mechanism"),
+    [("best", {"rows": 100, "gap": 0.75}), ("textbook", {"worst_case": False, "rows": 20, "gap": 0.9})],
+)
+def test_hypothesis_answers_free_after_its_last_update(calibration: str, mechanism: dict[str, Any]) -> None:
+    made = driver(spec(mechanism=mechanism, calibration=calibration))
+    answers = made.ask_many(questions(900))
+    last = max(place for place, answer in enumerate(answers) if answer.basis == "noisy")
+    rest = answers[last + 1 :]
+    assert answers[last].tops_left == 0
+    assert {(one.outcome, one.basis, one.alpha, one.tops_left) for one in rest} == {
+        ("answer", "hypothesis", None, 0)
+    }
+    assert {one.spent for one in rest} == {answers[last].spent}
+    assert all(one.estimate is not None and one.interval is None for one in rest)
+    made.crash()
+    assert made.redeliver() == answers
+
+
+def test_streams_that_were_opened_to_end_still_end() -> None:
+    """Definitions record the choice, so that the default of a later version does not change them."""
+    definition = Pmw.model_validate_json('{"kind": "pmw", "attributes": ["age"], "beyond": "end"}')
+    assert definition.beyond == "end"
+    assert b'"beyond":"unpromised"' in Pmw(kind="pmw", attributes=("age",)).model_dump_json().encode()

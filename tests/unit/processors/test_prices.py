@@ -312,7 +312,7 @@ def test_groups_that_are_measured_join_the_estimate() -> None:
 
 
 def test_a_stream_without_a_top_left_answers_what_it_can_pay() -> None:
-    made = driver(pmw(mechanism={"updates": 2}))
+    made = driver(pmw(mechanism={"updates": 2, "beyond": "end"}))
     promise = plan(made).alpha
     first = only(made, {"where": "age = 3 AND town = 1", "alpha": promise / 4})
     while first.tops_left:
