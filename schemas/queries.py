@@ -23,6 +23,9 @@ MAX_CANDIDATES = 256
 MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
 
+MAX_QUANTILES = 32
+"""Most quantiles of one query."""
+
 MAX_WEIGHT = 1024.0
 """Largest absolute weight in a query."""
 
@@ -37,6 +40,14 @@ Percentage = Annotated[
 MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_FORMS_OF_PRICE)]
 """Most that an answer may cost: an ε, or a part of the stream's first grant."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
+
+
+Part = Annotated[float, Field(ge=0.0, le=1.0)]
+Quantiles = Annotated[
+    Part | Annotated[tuple[Part, ...], Field(min_length=1, max_length=MAX_QUANTILES, strict=False)],
+    OneOf(f"give a number from 0 to 1, as 0.5, or a list of at most {MAX_QUANTILES} of them"),
+]
+"""One quantile, or several."""
 
 
 class Candidate(Event):
@@ -76,6 +87,10 @@ class Query(Event):
     * ``value``, ``values``: trusted numbers, of any size; ``category``: one person's category, any string.
     * ``where``: number of rows that satisfy the predicate; with ``fraction`` their share of all rows; with
       ``sum`` or ``mean`` of an attribute over those rows (over all rows without ``where``).
+    * ``quantile`` of an ordered attribute over the rows of ``where``: the value below which a share
+      ``q`` of them lies (0.5, the median, if omitted), or a list for a list ``q``; ``iqr``: the distance
+      between its quartiles; ``variance``, ``stddev``: its population variance and standard deviation. With
+      ``group_by``, one number for each cell. ``alpha`` of a quantile is in rows of rank.
     * ``people``: number of people with a row that satisfies ``where``, or with any row. Without a person
       column, each row is one person.
     * ``people`` with ``min_rows``: number of people with at least so many such rows; with ``group_by``:
@@ -118,6 +133,11 @@ class Query(Event):
     fraction: bool = False
     sum: AttributeName | None = None
     mean: AttributeName | None = None
+    quantile: AttributeName | None = None
+    q: Quantiles | None = None
+    iqr: AttributeName | None = None
+    variance: AttributeName | None = None
+    stddev: AttributeName | None = None
     group_by: Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=64, strict=False)] | None = None
     candidates: (
         Annotated[tuple[Candidate, ...], Field(min_length=1, max_length=MAX_CANDIDATES, strict=False)] | None
@@ -150,6 +170,10 @@ Form = Literal[
     "fraction",
     "sum",
     "mean",
+    "quantile",
+    "iqr",
+    "variance",
+    "stddev",
     "groups",
     "terms",
     "cells",
@@ -186,6 +210,10 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("mean", "mean", True),
     ("rate", "rate", True),
     ("person_sum", "person_sum", True),
+    ("quantile", "quantile", True),
+    ("iqr", "iqr", True),
+    ("variance", "variance", True),
+    ("stddev", "stddev", True),
     ("group_by", "groups", True),
     ("terms", "terms", False),
     ("cells", "cells", False),
@@ -194,10 +222,15 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
 """For each field: the form it makes, and whether ``where`` may be given with it."""
 
 
+STATISTICS: Final = ("quantile", "iqr", "variance", "stddev")
+"""Forms about one ordered attribute; ``group_by`` asks for one number in each cell."""
+
 FIELDS_BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "where": ("people", "min_rows"),
     "people": ("min_rows",),
     "rate": ("group_by",),
+    "quantile": ("group_by", "q"),
+    **dict.fromkeys(STATISTICS[1:], ("group_by",)),
     "person_sum": ("bound",),
     "group_by": ("people", "top"),
 }
@@ -217,6 +250,7 @@ def form_of(query: QueryLike) -> Form:
             _require_companions(query, "where")
         return "people" if query.people else "fraction" if query.fraction else "count"
     found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
+    _check_quantiles(query)
     if len(found) > 1 and found[1][0] in FIELDS_BESIDE.get(found[0][0], ()):
         del found[1]
     if len(found) > 1:
@@ -252,6 +286,16 @@ def _require_companions(query: Any, field: str) -> None:
         raise ValueError("bound: is missing; give the most that one person's sum may count")
 
 
+def _check_quantiles(query: Any) -> None:
+    """Refuse ``q`` without ``quantile``, and several quantiles of each group."""
+    if query.q is None:
+        return
+    if query.quantile is None:
+        raise ValueError("q: goes with quantile; name the attribute there, or remove it")
+    if query.group_by is not None and isinstance(query.q, list | tuple):
+        raise ValueError("q: with group_by, give one number; ask the other quantiles by themselves")
+
+
 def _asks_by_where_alone(query: Any) -> bool:
     """Recognize the most common form quickly: a predicate and no other question field."""
     return (
@@ -261,6 +305,11 @@ def _asks_by_where_alone(query: Any) -> bool:
         and query.category is None
         and query.sum is None
         and query.mean is None
+        and query.quantile is None
+        and query.q is None
+        and query.iqr is None
+        and query.variance is None
+        and query.stddev is None
         and query.group_by is None
         and query.terms is None
         and query.cells is None

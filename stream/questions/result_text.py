@@ -8,7 +8,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any, Final
 
-from schemas import Amount, Answer, GrantRecord, Source
+from schemas import Amount, Answer, GrantRecord, Query, Source
 from stream.formatting import bound, estimate, interval
 from stream.optional_packages import needed
 from stream.privacy.composition.costs import (
@@ -50,7 +50,7 @@ def line(answer: Answer) -> str:
     else:
         parts.append(answer.outcome)
     if answer.alpha is not None:
-        parts.append(f"± {bound(answer.alpha)}")
+        parts.append(f"± {bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
         parts.append(f"(95 %: {interval(answer.interval)})")
     if answer.reason:
@@ -60,6 +60,13 @@ def line(answer: Answer) -> str:
     if answer.spent is not None:
         parts.append(f"· ε {answer.spent.epsilon:.4g} spent")
     return " ".join(parts)
+
+
+def alpha_unit(answer: Answer) -> str:
+    """Return the unit of an answer's alpha, if it is not that of its numbers: the alpha of a quantile is in rows."""
+    query: Query | None = getattr(answer, "query", None)
+    of_ranks = query is not None and (query.quantile is not None or query.iqr is not None)
+    return " rows of rank" if of_ranks else ""
 
 
 def about(answer: Answer) -> str:

@@ -1,8 +1,9 @@
-"""Parses the aggregate columns of a SELECT: counts, shares, sums and means."""
+"""Parses the aggregate columns of a SELECT: counts, shares, sums, means, quantiles and spreads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Final, Literal
 
 from sqlglot import exp
@@ -17,14 +18,14 @@ class StatementError(Invalid):
 
     Examples:
         >>> try:
-        ...     client.sql("SELECT MEDIAN(age) FROM people")
+        ...     client.sql("SELECT MAX(age) FROM people")
         ... except StatementError as error:
         ...     print(isinstance(error, Invalid))
         True
     """
 
 
-USUAL: Final = "ask COUNT(*), SUM(a), AVG(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
+USUAL: Final = "ask COUNT(*), SUM(a), AVG(a), MEDIAN(a), STDDEV(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
 
 
 def condition_of(node: Any) -> str:
@@ -81,13 +82,20 @@ def called(node: exp.Expr) -> str:
 _INSTEAD: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
     (exp.Min, "ask COUNT(*) … WHERE a <= v for some values v; the least value is one person's"),
     (exp.Max, "ask COUNT(*) … WHERE a >= v for some values v; the largest value is one person's"),
-    (exp.Median, "ask COUNT(*) … WHERE a <= v for some values v, and look for half of all"),
-    (exp.WithinGroup, "ask COUNT(*) … WHERE a <= v for some values v"),
-    (exp.Stddev, "ask AVG(a), and COUNT(*) … GROUP BY a for how it is spread"),
-    (exp.Variance, "ask AVG(a), and COUNT(*) … GROUP BY a for how it is spread"),
+    (exp.WithinGroup, "ask PERCENTILE_CONT(q) WITHIN GROUP (ORDER BY a), q from 0 to 1"),
     (exp.Window, "ask counts, sums or means by GROUP BY"),
     (exp.Subquery, "write one SELECT from one table"),
 )
+
+
+_SPREADS: Final[dict[type[exp.Expr], Literal["variance", "stddev"]]] = {
+    exp.Variance: "variance",
+    exp.VariancePop: "variance",
+    exp.Stddev: "stddev",
+    exp.StddevPop: "stddev",
+    exp.StddevSamp: "stddev",
+}
+"""Aggregates of a spread; with private counts, the sample's and the population's are the same question."""
 
 
 def distinct(declared: str = "") -> str:
@@ -109,9 +117,12 @@ class AnswerColumn:
     """
 
     name: str
-    form: Literal["count", "people", "fraction", "sum", "mean", "rate", "person_sum"]
+    form: Literal[
+        "count", "people", "fraction", "sum", "mean", "rate", "person_sum", "quantile", "variance", "stddev"
+    ]
     where: str | None = None
     attribute: str | None = None
+    q: float | None = None
     person: str | None = None
     counted: tuple[str, ...] = ()
     rate: str | None = None
@@ -131,6 +142,8 @@ def measured(name: str, node: exp.Expr, where: str | None, *, grouped: bool) -> 
             return _added(name, node, where, grouped=grouped)
         case exp.Div():
             return _share(name, node, where, grouped=grouped)
+    if (statistic := _statistic(name, node, where)) is not None:
+        return statistic
     instead = next((words for kind, words in _INSTEAD if isinstance(node, kind)), USUAL)
     raise StatementError(f"{called(node)} cannot be asked; {instead}")
 
@@ -197,6 +210,37 @@ def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) ->
     if where is not None or grouped:
         return AnswerColumn(name, "rate", where, rate=condition)
     return AnswerColumn(name, "fraction", condition)
+
+
+def _statistic(name: str, node: exp.Expr, where: str | None) -> AnswerColumn | None:
+    """Parse a quantile, variance or deviation; None for other aggregates."""
+    match node:
+        case exp.Median():
+            return AnswerColumn(name, "quantile", where, attribute_of(node.this, "MEDIAN"))
+        case exp.Quantile() | exp.ApproxQuantile():
+            return _quantile(name, node.this, node.args.get("quantile"), where)
+        case exp.WithinGroup(this=exp.PercentileCont() | exp.PercentileDisc()):
+            return _percentile(name, node, where)
+    form = _SPREADS.get(type(node))
+    return None if form is None else AnswerColumn(name, form, where, attribute_of(node.this, called(node)))
+
+
+def _percentile(name: str, node: exp.WithinGroup, where: str | None) -> AnswerColumn:
+    """Parse PERCENTILE_CONT or PERCENTILE_DISC; DESC counts the quantile from the largest value."""
+    ordered = node.expression.expressions if isinstance(node.expression, exp.Order) else []
+    if len(ordered) != 1 or not isinstance(ordered[0], exp.Ordered):
+        raise StatementError("WITHIN GROUP: order by one attribute")
+    found = _quantile(name, ordered[0].this, node.this.this, where)
+    if not ordered[0].args.get("desc"):
+        return found
+    return replace(found, q=float(1 - Decimal(repr(found.q))))
+
+
+def _quantile(name: str, attribute: exp.Expr, q: exp.Expr | None, where: str | None) -> AnswerColumn:
+    number = None if q is None else bare(q)
+    if not isinstance(number, exp.Literal) or number.is_string or not 0.0 <= float(number.this) <= 1.0:
+        raise StatementError("a quantile is one number from 0 to 1, as 0.25; ask others in columns of their own")
+    return AnswerColumn(name, "quantile", where, attribute_of(attribute, "the quantile"), float(number.this))
 
 
 def _is_none(default: exp.Expr | None) -> bool:

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from schemas import GrantRecord, Query, SourceRecord, TableSource
-from stream.questions import Results, result_text
+from stream.questions import Result, Results, result_text
 from stream.questions.question_forms import valid
 from stream.questions.result_text import ERROR, HIGH, LOW, DataFrames, cost_of
 from stream.sql.having import holds
@@ -138,7 +138,7 @@ def _table(asked: PreparedStatement, results: Results) -> Table:
         places = range(len(rows)) if question.row is None else (question.row,)
         for place in places:
             rows[place][name] = numbers[place] if result.estimates is not None else numbers[0]
-            rows[place][name + ERROR] = result.alpha
+            rows[place][name + ERROR] = _error_bound(question.query, result, place)
             intervals = result.intervals if result.intervals is not None else (result.interval,)
             if (ends := intervals[place if len(intervals) > 1 else 0]) is not None:
                 rows[place][name + LOW], rows[place][name + HIGH] = ends
@@ -154,6 +154,16 @@ def _table(asked: PreparedStatement, results: Results) -> Table:
     epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
     stream = target.grant.spec.stream
     return Table(stream, ordered[: statement.limit], results, epsilon, columns=names, why=asked.why)
+
+
+def _error_bound(query: Mapping[str, Any], result: Result, place: int) -> float | None:
+    """Return a number's error bound in its unit; that of a quantile is the farther end of its interval."""
+    if "quantile" not in query:
+        return result.alpha
+    numbers, intervals = result.estimates or (result.estimate,), result.intervals or (result.interval,)
+    at = place if result.estimates is not None else 0
+    number, interval = numbers[at], intervals[at] if at < len(intervals) else None
+    return None if number is None or interval is None else max(number - interval[0], interval[1] - number)
 
 
 def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,9 @@ from schemas import (
     Pmw,
     TableSource,
 )
+from schemas.queries import STATISTICS
 from stream.formatting import did_you_mean
+from stream.privacy.mechanisms.spreads import NUMBERS, widths
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
@@ -36,6 +38,8 @@ from stream.tables import (
     total_sensitivity,
     within,
 )
+from stream.tables.ordered_values import ordered_values
+from stream.tables.sums import codes_within
 from stream.tables.table_errors import listed, one_line, shown
 
 _BY_WEIGHTS: Final = frozenset({"where", "fraction"})
@@ -44,6 +48,7 @@ _BY_WEIGHTS: Final = frozenset({"where", "fraction"})
 _SUMMED: Final = ("sum", "mean")
 _ON_HISTOGRAMS: Final = frozenset({"where", "fraction", "group_by", "rate"})
 """Fields of a query that histograms support."""
+_SQUARED: Final = ("variance", "stddev")
 
 
 class StreamCheck:
@@ -73,7 +78,8 @@ class StreamCheck:
 
     def question(self, column: str, query: Mapping[str, Any]) -> None:
         """Refuse an unsupported question; the error names its column or quotes its condition."""
-        named = {*query.get("group_by", ()), *(query[form] for form in _SUMMED if form in query)}
+        forms = (*_SUMMED, *STATISTICS)
+        named = {*query.get("group_by", ()), *(query[form] for form in forms if form in query)}
         for where in (query.get("where"), query.get("rate")):
             if where is None:
                 continue
@@ -106,6 +112,8 @@ class StreamCheck:
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
             return samplers.hides(self._calibration, max(1, width), 1)
+        if (spread := next((form for form in _SQUARED if form in query), None)) is not None:
+            return self._is_spread_hidden(spread, query)
         form = next((form for form in _SUMMED if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if (
@@ -120,6 +128,17 @@ class StreamCheck:
         numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
         width = numbers * max(1, total_sensitivity(self._source, domain, centre))
         return samplers.hides(self._calibration, width, numbers)
+
+    def _is_spread_hidden(self, form: str, query: Mapping[str, Any]) -> bool:
+        """Whether laplace noise can hide the three numbers of a variance."""
+        if not isinstance(self._calibration, AnswersCalibration):
+            return True
+        size = self._attributes[query[form]].size
+        if (where := query.get("where")) is not None:
+            first, end = codes_within(size, query[form], self._parser.parse(where))
+            size = end - first
+        each = NUMBERS * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
+        return all(samplers.hides(self._calibration, each * width, NUMBERS) for width in widths(size))
 
     def _on_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query or "person_sum" in query:
@@ -187,7 +206,7 @@ class StatementPlan:
 def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
     """Plan the questions of a statement to a stream.
 
-    Counts and rates by groups are one question for all groups; sums and means are one question for each
+    Counts, rates, quantiles and variances by groups are one question for all groups; sums and means are one question for each
     group, at most 256. Questions that a worker would refuse are refused here, so that no
     other question of the statement is charged.
 
@@ -274,6 +293,9 @@ def _resolved(column: Column, named: _Attributes) -> Column:
 def _questions(
     place: int, column: AnswerColumn, source: TableSource, groups: tuple[str, ...]
 ) -> Iterator[StatementQuestion]:
+    if column.form in STATISTICS and column.attribute is not None:
+        yield StatementQuestion(place, None, _statistic(column, source, groups))
+        return
     if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers | Decimals):
         raise StatementError(
             f"'{column.attribute}' is declared neither as integers nor as decimals, so that it cannot be added up; ask COUNT(*) … GROUP BY it"
@@ -296,6 +318,21 @@ def _questions(
     for row, cell in enumerate(product(*(_conditions(*one) for one in zip(groups, domains, strict=True)))):
         parts = [*([] if column.where is None else [f"({column.where})"]), *cell]
         yield StatementQuestion(place, row, _query(column, " AND ".join(parts)))
+
+
+def _statistic(column: AnswerColumn, source: TableSource, groups: tuple[str, ...]) -> dict[str, Any]:
+    """Return the query of a quantile, variance or deviation: one for all groups."""
+    attribute = column.attribute or ""
+    values = ordered_values(source.attributes[attribute])
+    if values is None or (column.form in _SQUARED and values.step is None):
+        wanted = "integers or decimals" if column.form in _SQUARED else "integers, decimals or bins"
+        raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
+    if attribute in groups:
+        raise StatementError(f"GROUP BY: '{attribute}' is the attribute of a column too; group by others")
+    found: dict[str, Any] = {column.form: attribute}
+    found |= {} if column.where is None else {"where": column.where}
+    found |= {} if column.q is None else {"q": column.q}
+    return found | ({"group_by": groups} if groups else {})
 
 
 def _query(column: AnswerColumn, where: str | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Parses one SELECT of aggregates from one table.
 
 Supported are ``COUNT(*)``, ``SUM(a)``, ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
-shares of rows, ``WHERE`` and ``GROUP BY``. ``HAVING``, ``ORDER BY`` and ``LIMIT`` apply to the result and cost
+quantiles, variances, shares of rows, ``WHERE`` and ``GROUP BY``. ``HAVING``, ``ORDER BY`` and ``LIMIT`` apply to the result and cost
 nothing.
 """
 

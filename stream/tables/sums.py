@@ -16,13 +16,13 @@ def summable(domain: Domain, described: str = "the attribute") -> Integers:
     return domain.in_steps
 
 
-def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
-    """Restrict a domain to the range of values that a predicate allows.
+def codes_within(size: int, attribute: str, predicate: Predicate) -> tuple[int, int]:
+    """Return the half-open range of an attribute's codes that a predicate allows.
 
     The result depends only on the predicate's conditions on this attribute, so it is public; it may be
-    wider than necessary. If the predicate allows no value, the result is the unchanged domain.
+    wider than necessary. If the predicate allows no code, the result is the range of all codes.
     """
-    whole, none = (0, domain.size), (domain.size, 0)
+    whole, none = (0, size), (size, 0)
     first, end = evaluate(
         predicate,
         lambda holds: whole if holds else none,
@@ -30,8 +30,12 @@ def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
         lambda one, other: (max(one[0], other[0]), min(one[1], other[1])),
         lambda one, other: (min(one[0], other[0]), max(one[1], other[1])),
     )
-    if first >= end:
-        return domain
+    return (first, end) if first < end else whole
+
+
+def within(domain: Integers, attribute: str, predicate: Predicate) -> Integers:
+    """Restrict a domain to the range of values that a predicate allows, as `codes_within` does."""
+    first, end = codes_within(domain.size, attribute, predicate)
     return domain.model_copy(update={"minimum": domain.minimum + first, "maximum": domain.minimum + end - 1})
 
 

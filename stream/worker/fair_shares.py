@@ -31,6 +31,7 @@ from schemas import (
     SparseProject,
     TableSource,
 )
+from schemas.queries import STATISTICS
 from stream.privacy.mechanisms.estimator import WHOLE_CELLS
 from stream.processing.dead_letters import BUSY, Rejection
 from stream.tables.cache import RecentCache
@@ -140,10 +141,10 @@ class Workload:
         self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _Facts
     ) -> float:
         """Estimate the work of an estimate's question; cached for texts with other numbers."""
-        fields: tuple[str, ...] = ()
-        if query.sum is not None or query.mean is not None or query.group_by is not None:
-            fields = tuple(name for name in (query.sum, query.mean, *(query.group_by or ())) if name is not None)
-        grouped = query.group_by is not None
+        statistic = _statistic(query)
+        named = (query.sum, query.mean, statistic, *(query.group_by or ()))
+        fields = tuple(name for name in named if name is not None)
+        grouped = query.group_by is not None or statistic is not None
         if query.alpha is not None:
             return _estimated(calibration, fields, texts, facts, grouped=grouped, alone=True)
         if facts.numbered or len(texts) != 1 or len(texts[0]) > _LONGEST_REMEMBERED:
@@ -206,7 +207,13 @@ def _passes(source: TableSource, query: Any, texts: Sequence[str]) -> float:
     work += SCAN * sum(_digits(source.attributes, name) for name in sums if name is not None)
     # A rate counts twice: hits and all rows.
     times = 1 if query.rate is None else 2
-    return work + (times * GROUPED * (1 + len(query.group_by)) if query.group_by is not None else 0.0)
+    grouped = len(query.group_by or ()) + (_statistic(query) is not None)
+    return work + (times * GROUPED * (1 + grouped) if grouped else 0.0)
+
+
+def _statistic(query: Any) -> str | None:
+    """Return the attribute of a quantile, variance or deviation, which are read off its counts."""
+    return next((name for form in STATISTICS if (name := getattr(query, form)) is not None), None)
 
 
 def _digits(attributes: Mapping[str, Any], name: str) -> int:

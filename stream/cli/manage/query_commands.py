@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from schemas import Answer, Query
+from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, read_document, say, show_json, show_table, visible
 from stream.client.async_client import AsyncClient
@@ -22,7 +23,7 @@ from stream.errors import Timeout
 from stream.formatting import bound, estimate, interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
-from stream.questions.result_text import about
+from stream.questions.result_text import about, alpha_unit
 
 
 class ExitStatus(IntEnum):
@@ -56,6 +57,7 @@ _OPTIONS: Final = {
         for name in (
             *("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha"),
             *("rate", "people", "bound", "top"),
+            *("quantile", "q", "iqr", "variance", "stddev"),
         )
     },
 }
@@ -64,6 +66,7 @@ _OPTIONS: Final = {
 _ASK: Final = {
     *("value", "where", "sum", "mean", "group_by", "category", "fraction"),
     *("rate", "people", "person_sum"),
+    *STATISTICS,
 }
 """Fields of which a question needs at least one."""
 
@@ -86,6 +89,17 @@ def ask(
     where: Annotated[str | None, typer.Option(help="A predicate: count its rows, for tables.")] = None,
     total: Annotated[str | None, typer.Option("--sum", help="The attribute to sum over those rows.")] = None,
     mean: Annotated[str | None, typer.Option(help="The attribute to average over those rows.")] = None,
+    quantile: Annotated[
+        str | None,
+        typer.Option(help="The attribute whose quantile to find over those rows: its median without --q."),
+    ] = None,
+    q: Annotated[
+        list[float] | None,
+        typer.Option("--q", help="With --quantile: a number from 0 to 1; repeat it for several."),
+    ] = None,
+    iqr: Annotated[str | None, typer.Option(help="The attribute whose interquartile range to find.")] = None,
+    variance: Annotated[str | None, typer.Option(help="The attribute whose variance to find.")] = None,
+    stddev: Annotated[str | None, typer.Option(help="The attribute whose standard deviation to find.")] = None,
     fraction: Annotated[bool, typer.Option(help="Ask for the share of all rows.")] = False,
     group_by: Annotated[
         list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
@@ -130,6 +144,11 @@ def ask(
         "where": where,
         "sum": total,
         "mean": mean,
+        "quantile": quantile,
+        "q": (q[0] if len(q) == 1 else q) if q else None,
+        "iqr": iqr,
+        "variance": variance,
+        "stddev": stddev,
         "group_by": group_by,
         "category": category,
         "threshold": threshold,
@@ -146,8 +165,8 @@ def ask(
     document = _json_object(question) if question is not None else {}
     if not document and not fields.keys() & _ASK:
         raise CommandError(
-            "no question: give --value, --where, --sum, --mean, --group-by, --rate, --people, --person-sum or --category; --question for "
-            "values, candidates, terms or cells"
+            "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
+            "--person-sum or --category; --question for values, candidates, terms or cells"
         )
     for name in fields.keys() & document.keys():
         raise CommandError(f"{_OPTIONS.get(name, name)}: --question has '{name}' too; give it once")
@@ -288,7 +307,7 @@ def _line(answer: Answer, *, with_estimates: bool = True) -> str:
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     facts = [
-        "" if answer.alpha is None else f"±{bound(answer.alpha)}",
+        "" if answer.alpha is None else f"±{bound(answer.alpha)}{alpha_unit(answer)}",
         "" if answer.interval is None else f"95 %: {interval(answer.interval)}",
         answer.basis or "",
     ]

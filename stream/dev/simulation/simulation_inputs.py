@@ -37,6 +37,7 @@ from schemas import (
 from schemas.calendars import HOUR_US, day_of
 from schemas.json_limits import repeats_a_field, shape_fault
 from schemas.wire import describe, read_json
+from stream.dev.simulation.true_statistics import TrueStatistics
 from stream.privacy.accuracy.source_facts import range_of
 from stream.tables import PredicateParser, PrivateTable, adult, cell_codes, rows_are_public
 from stream.tables.readers.table_files import local_folder, local_scope
@@ -235,6 +236,7 @@ class TableTruths:
     """Exact answers about a table."""
 
     def __init__(self, source: TableSource, table: PrivateTable) -> None:
+        self._source = source
         self._table = table
         self._parser = PredicateParser(source.attributes)
         self._attributes = source.attributes
@@ -272,6 +274,10 @@ class TableTruths:
             case _:
                 parts = [self._count(_where(query))]
         return (sum(parts, Fraction()),) if parts else ()
+
+    def statistics(self, query: Query) -> TrueStatistics:
+        """Return the exact counts behind a question about an ordered attribute."""
+        return TrueStatistics(self._source, self._table, query)
 
     def scores(self, query: Query) -> dict[str, Fraction]:
         """Return the exact score of each candidate."""

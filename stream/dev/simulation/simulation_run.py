@@ -24,7 +24,8 @@ from schemas import (
     TableSource,
     form_of,
 )
-from stream.dev.simulation.simulation_inputs import SimulationError, Truths, truths_of
+from schemas.queries import STATISTICS
+from stream.dev.simulation.simulation_inputs import SimulationError, TableTruths, Truths, truths_of
 from stream.formatting import rows_counted
 from stream.privacy.composition.costs import whole_left
 from stream.privacy.noise import NoiseKey
@@ -45,6 +46,10 @@ _WORDS = {
     "rate": "rates",
     "people_groups": "people in groups",
     "person_sum": "sums of people",
+    "quantile": "ranks of quantiles",
+    "iqr": "interquartile ranges",
+    "variance": "variances",
+    "stddev": "deviations",
 }
 
 
@@ -92,6 +97,8 @@ def measure(
         scores = truths.scores(query)
         regret = max(scores.values()) - scores[answer.choice or ""]
         return [_measured(line, "choices", [(regret, Fraction())], answer.alpha)]
+    if (statistic := _measured_statistic(truths, query, answer, line)) is not None:
+        return [statistic]
     exact = truths.numbers(query)
     found = []
     mechanism = spec.mechanism
@@ -105,6 +112,22 @@ def measure(
         pairs = [(Fraction(number), truth) for number, truth in zip(published, exact, strict=True)]
         found.append(_measured(line, _what(query), pairs, answer.alpha))
     return found
+
+
+def _measured_statistic(truths: Truths, query: Query, answer: Answer, line: int) -> ErrorMeasurement | None:
+    """Measure a quantile in rank, and a range, variance or deviation in value; None for other forms."""
+    form = next((name for name in STATISTICS if getattr(query, name) is not None), None)
+    if form is None or not isinstance(truths, TableTruths):
+        return None
+    published = (answer.estimate,) if answer.estimate is not None else answer.estimates or ()
+    true = truths.statistics(query)
+    what = f"{_WORDS[form]} of {getattr(query, form)}"
+    if form == "quantile":
+        pairs = [(error, Fraction()) for error in true.rank_errors(published)]
+    else:
+        pairs = [(Fraction(one), truth) for one, truth in zip(published, true.numbers(), strict=False)]
+    # The α of an interquartile range is one of ranks.
+    return _measured(line, what, pairs, None if form == "iqr" else answer.alpha) if pairs else None
 
 
 def figures(measurements: Iterable[ErrorMeasurement]) -> tuple[Figures, ...]:

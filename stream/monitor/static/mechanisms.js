@@ -2,16 +2,20 @@
 
 const COMPARES = ["threshold", "cutoff", "monotone", "sums", "people"];
 
+/** Questions about one ordered attribute; the first two are ranks, whose error bound is in rows. */
+export const RANKS = ["quantile", "iqr"];
+export const STATISTICS = [...RANKS, "variance", "stddev"];
+
 /** For each mechanism: kinds of sources, fields, kinds of questions about tables, and if questions may have an alpha. */
 export const SPECS = {
   above_threshold: { on: ["values", "table", "events"], fields: COMPARES, forms: ["count", "people", "sum"] },
   numeric_sparse: { on: ["values", "table", "events"], fields: [...COMPARES, "numbers"], forms: ["count", "people", "sum"] },
-  laplace: { on: ["values", "table", "events"], fields: ["answers", "dimensions"], forms: ["count", "people", "groups", "top", "fraction", "rate", "sum", "mean", "people_groups", "repeaters", "person_sum"], alpha: true },
+  laplace: { on: ["values", "table", "events"], fields: ["answers", "dimensions"], forms: ["count", "people", "groups", "top", "fraction", "rate", "sum", "mean", "people_groups", "repeaters", "person_sum", ...STATISTICS], alpha: true },
   randomized_response: { on: ["records"], fields: ["categories"], forms: [] },
-  histogram: { on: ["table", "events"], fields: ["attributes", "answers"], forms: ["count", "groups", "top", "fraction", "rate", "cell"] },
+  histogram: { on: ["table", "events"], fields: ["attributes", "answers"], forms: ["count", "groups", "top", "fraction", "rate", "cell", ...STATISTICS] },
   noisy_max: { on: ["values", "table"], fields: ["answers", "monotone", "sums", "people"], forms: ["choice"] },
   exponential: { on: ["values", "table"], fields: ["answers", "monotone", "sums", "people"], forms: ["choice"] },
-  pmw: { on: ["table"], fields: ["attributes", "warm_start", "updates", "beyond", "worst_case", "gap", "rows"], forms: ["count", "groups", "top", "fraction", "rate", "sum", "mean"], alpha: true },
+  pmw: { on: ["table"], fields: ["attributes", "warm_start", "updates", "beyond", "worst_case", "gap", "rows"], forms: ["count", "groups", "top", "fraction", "rate", "sum", "mean", ...STATISTICS], alpha: true },
   sparse_pmw: { on: ["table"], fields: ["attributes", "sparsity", "updates", "gap", "rows"], forms: ["cell"] },
   sparse_project: { on: ["table"], fields: ["attributes", "sparsity", "projections"], forms: ["cell"] },
   lazy_histogram: { on: ["table"], fields: ["attributes", "sparsity"], forms: ["cell"] },
@@ -51,6 +55,10 @@ export const FORMS = {
   rate: "which share of some rows, in each group",
   sum: "the sum of an attribute",
   mean: "the mean of an attribute",
+  quantile: "a quantile of an attribute, such as its median",
+  iqr: "the interquartile range of an attribute",
+  variance: "the variance of an attribute",
+  stddev: "the standard deviation of an attribute",
   people_groups: "how many people in each group",
   repeaters: "how many people with several rows",
   person_sum: "the sum over people, each up to a bound",

@@ -23,6 +23,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stream.privacy.mechanisms.releases import marginal
+from stream.privacy.mechanisms.spreads import moments
 from stream.privacy.mechanisms.tensor_sums import Corners, TensorCells, box_sums
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
@@ -213,6 +215,104 @@ class Rates(CellGroups):
 
 
 @dataclass(frozen=True, eq=False)
+class Ranks:
+    """The cumulative counts of an attribute in each group: rows with each code or a smaller one.
+
+    Quantiles are functions of them. One row changes each count by at most 1, and the
+    error is the largest of their errors. ``mask`` and ``grouped`` are as in `CellGroups`, and
+    ``ordered`` is the attribute's axis of the mask.
+    """
+
+    axes: tuple[int, ...]
+    key: bytes
+    mask: npt.NDArray[np.bool_]
+    grouped: tuple[int, ...]
+    ordered: int
+    unit: int = WEIGHT_STEPS
+    width: int = WEIGHT_STEPS
+    whole: bool = True
+
+    @property
+    def count(self) -> int:
+        """Number of cumulative counts."""
+        return math.prod(self.mask.shape[axis] for axis in (*self.grouped, self.ordered))
+
+    @cached_property
+    def summed(self) -> int:
+        """Largest number of cells in one cumulative count."""
+        return int(self._cumulated(self.mask.astype(np.int64)).max(initial=0))
+
+    @cached_property
+    def ranges(self) -> bool:
+        """True if the cells of each count are a range of each axis."""
+        return extent_of(self.mask)[1]
+
+    def numbers(self, cells: TensorCells) -> Numbers:
+        """Return the cumulative counts in steps; the attribute's codes vary fastest."""
+        return tuple((self._cumulated(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
+
+    def error(self, private: Numbers, estimates: Numbers) -> int:
+        """Return the largest error of a cumulative count."""
+        return int(np.abs(np.array(private, dtype=np.int64) - np.array(estimates, dtype=np.int64)).max())
+
+    def _cumulated(self, tensor: Integers) -> Integers:
+        kept = marginal(tensor, (*self.grouped, self.ordered))
+        return np.cumsum(kept, axis=-1, dtype=np.int64).reshape(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Spreads:
+    """Count, sum and sum of squares of an attribute in each group, from which its variance follows.
+
+    One person changes each by at most its place in ``moves``, per row; the error is the largest of
+    their errors in these units. ``mask``, ``grouped`` and ``ordered`` are as in `Ranks`, and only
+    the codes from ``first`` up to ``end`` count.
+    """
+
+    axes: tuple[int, ...]
+    key: bytes
+    mask: npt.NDArray[np.bool_]
+    grouped: tuple[int, ...]
+    ordered: int
+    first: int
+    end: int
+    moves: tuple[int, int, int]
+    unit: int = 1
+    width: int = 1
+    whole: bool = False
+    ranges: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of numbers: three for each group."""
+        groups: int = math.prod(self.mask.shape[axis] for axis in self.grouped)
+        return len(self.moves) * groups
+
+    @cached_property
+    def summed(self) -> int:
+        """Largest number of cells in one group."""
+        found: int = self._counts(self.mask.astype(np.int64)).sum(axis=-1).max(initial=0).item()
+        return found
+
+    def numbers(self, cells: TensorCells) -> Numbers:
+        """Return the three numbers of each group."""
+        counts = self._counts(np.where(self.mask, cells.tensor, 0))
+        return tuple(number for group in counts for number in moments(group[self.first : self.end]))
+
+    def error(self, private: Numbers, estimates: Numbers) -> int:
+        """Return the largest error, in units of the number's sensitivity."""
+        errors = (
+            abs(true - estimate) * WEIGHT_STEPS // self.moves[place % len(self.moves)]
+            for place, (true, estimate) in enumerate(zip(private, estimates, strict=True))
+        )
+        return max(errors)
+
+    def _counts(self, tensor: Integers) -> Integers:
+        kept = marginal(tensor, (*self.grouped, self.ordered))
+        return kept.reshape(-1, kept.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
 class Mean:
     """The mean of an attribute: the sum of (value − minimum), divided by the number of rows.
 
@@ -258,7 +358,7 @@ class Mean:
         return self.minimum + _mean_steps(estimates, self.range) / WEIGHT_STEPS
 
 
-ResolvedQuestion = Linear | Box | CellGroups | Mean
+ResolvedQuestion = Linear | Box | CellGroups | Ranks | Spreads | Mean
 """A resolved question; its numbers are integers in units of 1/``unit``."""
 
 

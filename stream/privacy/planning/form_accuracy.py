@@ -24,6 +24,7 @@ from schemas import (
     Mechanism,
     ReleaseCalibration,
 )
+from schemas.queries import STATISTICS
 from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
 from stream.privacy.accuracy.release_accuracy import histogram_alpha
@@ -37,7 +38,11 @@ from stream.privacy.planning.noise_layouts import PlanError
 Form = QuestionForm | Literal["alarm", "running"]
 """A question's form, ``alarm`` (is a number above a threshold?) or ``running`` (running count)."""
 
-FORMS: Final[tuple[Form, ...]] = (*get_args(QuestionForm), "alarm", "running")
+FORMS: Final[tuple[Form, ...]] = (
+    *(form for form in get_args(QuestionForm) if form not in STATISTICS),
+    *("alarm", "running"),
+)
+"""The forms that can be planned; the error of a statistic depends on how the values are spread."""
 
 
 @dataclass(frozen=True, slots=True)

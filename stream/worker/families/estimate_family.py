@@ -16,8 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EstimateCalibration, Interval, Measurement, Pmw
+from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import within_limits
-from stream.privacy.mechanisms.estimate_questions import CellGroups, Mean, Rates, ResolvedQuestion
+from stream.privacy.mechanisms.estimate_questions import (
+    CellGroups,
+    Mean,
+    Ranks,
+    Rates,
+    ResolvedQuestion,
+    Spreads,
+)
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
@@ -28,6 +36,7 @@ from stream.privacy.planning.prices import shown_price
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables.cache import BoundedCache, RecentCache
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
+from stream.worker.families.estimate_statistics import statistic_of
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
@@ -43,6 +52,7 @@ from stream.worker.families.family import (
     too_dear,
     too_wide,
 )
+from stream.worker.families.statistics import read_statistic, statistic_form
 from stream.worker.families.top_groups import largest_groups
 
 MEMORY_BYTES: Final = 256 << 20
@@ -52,7 +62,7 @@ PRIVATE_BYTES: Final = 128 << 20
 READ_QUESTIONS: Final = 1 << 13
 """A partition's cache keeps at least this many resolved questions, at most twice as many."""
 
-_FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate")
+_FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", *STATISTICS)
 _BASES: Final = {
     "settled": "measured",
     "above": "noisy",
@@ -102,13 +112,14 @@ class EstimateFamily(Restored[_EstimateState]):
         """Resolve a question with its requested error and highest price, or raise Rejection."""
         form = form_for(query, *_FORMS, takes_alpha=True)
         if query.alpha is not None and (
-            form in {"mean", "rate"} or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
+            form in {"mean", "rate", *STATISTICS}
+            or (form == "fraction" and self._calibration(slot).epsilon_rows > 0.0)
         ):
             raise no_alpha_for(form)
         key = (self._streams.incarnations[slot], form, _asked(query))
         current = self._state(slot)
         if (known := self._read.get(key)) is None:
-            known = current.reader.read(form, query)
+            known = self._read_question(slot, current.reader, form, query)
             known.hidden = current.estimator.hides(known.question)
             self._read.put(key, known)
         if not known.hidden and (
@@ -117,6 +128,11 @@ class EstimateFamily(Restored[_EstimateState]):
             # A ⊤ may publish the question's numbers.
             raise too_wide(form, "updates")
         return _Wanted(known, query.alpha, most_parts(self._calibration(slot), query))
+
+    def _read_question(self, slot: int, reader: QuestionReader, form: str, query: Any) -> ReadQuestion:
+        if (statistic := statistic_form(query)) is None:
+            return reader.read(form, query)
+        return reader.statistic(read_statistic(self._context, slot, query, statistic, reader.sizes))
 
     def _answer(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions of one stream in order."""
@@ -260,7 +276,8 @@ class _KeyedMeasurements:
 def _asked(query: Any) -> tuple[Any, ...]:
     """Return the fields that distinguish questions of one form, without the requested error."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
-    return (query.where, terms, query.sum, query.mean, query.group_by, query.rate, query.top)
+    statistic = (query.quantile, query.q, query.iqr, query.variance, query.stddev)
+    return (query.where, terms, query.sum, query.mean, query.group_by, query.rate, query.top, statistic)
 
 
 def _limit(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
@@ -278,6 +295,10 @@ def _reply(
     basis = _BASES[step.kind]
     charged = step.kind in _CHARGED
     question = read.question
+    if read.statistic is not None and isinstance(question, Ranks | Spreads):
+        reach = None if step.reach is None else max(step.reach)
+        reply = statistic_of(read.statistic, question, step.numbers, reach, calibration.beta)
+        return replace(reply, charged=charged, basis=basis, update=update)
     if isinstance(question, Mean):
         estimate, alpha = _mean(question, step)
         interval = _mean_interval(question, step)

@@ -21,10 +21,13 @@ from stream.privacy.mechanisms.estimate_questions import (
     CellGroups,
     Linear,
     Mean,
+    Ranks,
     Rates,
     ResolvedQuestion,
+    Spreads,
     extent_of,
 )
+from stream.privacy.mechanisms.spreads import NUMBERS, moved
 from stream.privacy.mechanisms.tensor_sums import (
     Corners,
     added,
@@ -40,6 +43,7 @@ from stream.tables.expressions import AllOf, Codes
 from stream.tables.table_errors import listed, shown
 from stream.tables.universe import membership
 from stream.worker.families.family import declared, named
+from stream.worker.families.statistics import Statistic
 from stream.worker.families.tensors import WeightedPredicates, canonical, check_range, predicate_on, weighted
 from stream.worker.families.top_groups import Top, top_of
 
@@ -125,6 +129,7 @@ class ReadQuestion:
     hidden: bool = True
     grouped: bool = False
     top: Top | None = None
+    statistic: Statistic | None = None
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -277,6 +282,30 @@ class QuestionReader:
                 "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
             )
         return self._own(others | set(group_by), field)
+
+    def statistic(self, asked: Statistic) -> ReadQuestion:
+        """Resolve a question about an ordered attribute to cumulative counts, or to sums, in each group."""
+        numbers = asked.groups * (NUMBERS if asked.is_squared else asked.values.size)
+        if numbers > MAX_CATEGORIES:
+            raise Rejection(
+                "malformed",
+                f"{asked.form}: {numbers:,} numbers would be compared with the table, and {MAX_CATEGORIES:,} is the most; declare the "
+                "attribute in coarser bins, group by fewer, or ask a stream of laplace",
+            )
+        sizes = self._own(attributes_of(asked.predicate) | {*asked.group_by, asked.attribute}, asked.form)
+        names = list(sizes)
+        axes, mask = self._axes(sizes), cells(asked.predicate, sizes)
+        grouped = tuple(names.index(name) for name in asked.group_by)
+        ordered = names.index(asked.attribute)
+        named = [asked.attribute, list(asked.group_by), canonical(asked.predicate)]
+        question: Ranks | Spreads
+        if asked.is_squared:
+            key = json.dumps(["spreads", *named]).encode()
+            moves = moved(asked.size, replaced=self._source.neighbors == "replace")
+            question = Spreads(axes, key, mask, grouped, ordered, asked.first, asked.end, moves)
+        else:
+            question = Ranks(axes, json.dumps(["ranks", *named]).encode(), mask, grouped, ordered)
+        return ReadQuestion(question, asked.form, statistic=asked)
 
     def _axes(self, sizes: dict[str, int]) -> tuple[int, ...]:
         return tuple(self._axis[name] for name in sizes)

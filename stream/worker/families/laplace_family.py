@@ -31,6 +31,7 @@ from stream.worker.families.family import (
     too_wide,
 )
 from stream.worker.families.laplace_questions import LaplaceQuestion, LaplaceQuestions
+from stream.worker.families.laplace_statistics import LaplaceStatistic, LaplaceStatistics
 from stream.worker.families.top_groups import largest_groups
 
 
@@ -40,9 +41,12 @@ class LaplaceFamily(Family):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._questions = LaplaceQuestions(context)
+        self._statistics = LaplaceStatistics(context)
 
-    def admit(self, slot: int, query: Any) -> LaplaceQuestion:
+    def admit(self, slot: int, query: Any) -> LaplaceQuestion | LaplaceStatistic:
         """Resolve a question to private integers and their sensitivity."""
+        if (statistic := self._statistics.admit(slot, query)) is not None:
+            return statistic
         question = self._questions.resolve(slot, query)
         try:
             if query.alpha is not None:
@@ -62,15 +66,19 @@ class LaplaceFamily(Family):
         by_laws: dict[tuple[Symmetric, ...], list[int]] = {}
         for number, one in enumerate(questions):
             rest = left[one.slot] if one.slot in left else self._streams.parts_left(one.slot)
-            parts = PARTS if one.content.price is None else one.content.price.parts
+            statistic = isinstance(one.content, LaplaceStatistic)
+            parts = PARTS if statistic or one.content.price is None else one.content.price.parts
             most = one.content.most
             if most is not None and most < parts <= rest:
                 replies[number] = above_limit(self._calibration(one.slot), parts, most, at_most=False)
             elif parts <= rest:
                 rest -= parts
-                by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
+                if statistic:
+                    replies[number] = self._statistics.reply(one)
+                else:
+                    by_laws.setdefault(self._laws(one.slot, one.content), []).append(number)
             elif rest:
-                asked = one.content.alpha is not None
+                asked = not statistic and one.content.alpha is not None
                 replies[number] = too_dear(self._calibration(one.slot), parts, rest, alpha=asked)
             left[one.slot] = rest
         for laws, members in by_laws.items():

@@ -15,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
+from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import MISS, half_width, interval_within, weighted_half_width
+from stream.privacy.accuracy.rank_accuracy import edge_reaches, located, misfits_reach, sums_reach
 from stream.privacy.accuracy.release_accuracy import (
+    SUMS_SHARE,
     histogram_alpha,
     lazy_alpha,
     projection_alpha,
@@ -34,6 +37,7 @@ from stream.privacy.mechanisms.releases import (
     weighted_sum,
 )
 from stream.privacy.mechanisms.sparse_weights import CellQuestion
+from stream.privacy.mechanisms.spreads import moments, variance_of, widths
 from stream.privacy.noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection
@@ -51,6 +55,7 @@ from stream.worker.families.family import (
     stream_by_stream,
 )
 from stream.worker.families.sparse_cells import NamedCells
+from stream.worker.families.statistics import INTERVAL_FAILURE, Found, Statistic, read_statistic, statistic_form
 from stream.worker.families.top_groups import Top, largest_groups, top_of
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
@@ -135,12 +140,21 @@ class _Marginal:
     top: Top | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadStatistic:
+    """A statistic of the cells in ``mask``; ``axes`` are those of its groups and its attribute."""
+
+    asked: Statistic
+    mask: npt.NDArray[np.bool_]
+    axes: tuple[int, ...]
+
+
 class HistogramFamily(_Release):
     """Streams of kind ``histogram``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | CellQuestion]:
+    def admit(self, slot: int, query: Any) -> tuple[PrivateTable, _Marginal | _ReadStatistic | CellQuestion]:
         """Resolve a question to cells of the release."""
-        form = form_for(query, "count", "fraction", "groups", "cells", "rate")
+        form = form_for(query, "count", "fraction", "groups", "cells", "rate", *STATISTICS)
         mechanism = self._context.mechanism(slot, Histogram)
         space = self._cells(slot, mechanism.attributes)
         table = self._context.table(slot)
@@ -150,6 +164,10 @@ class HistogramFamily(_Release):
         if form == "rate":
             axes = () if query.group_by is None else self._axes(query.group_by, space)
             return table, _Marginal(mask, axes, hits=mask & self._mask(slot, query.rate, space, "rate"))
+        if (statistic := statistic_form(query)) is not None:
+            asked = read_statistic(self._context, slot, query, statistic, space.attributes)
+            named = (*asked.group_by, asked.attribute)
+            return table, _ReadStatistic(asked, mask, tuple(space.attributes.index(name) for name in named))
         if form == "groups":
             axes = self._axes(query.group_by, space)
             return table, _Marginal(mask, axes, top=top_of(self._context.source_table(slot), query))
@@ -189,6 +207,8 @@ class HistogramFamily(_Release):
         table, question = one.content
         release = self._release(one.slot, table)
         calibration = self._calibration(one.slot)
+        if isinstance(question, _ReadStatistic):
+            return _statistic_of(question, release, calibration)
         if isinstance(question, CellQuestion):
             estimate = weighted_sum(question.steps, [int(release[cell]) for cell in question.cells])
             alpha = histogram_alpha(calibration, release.size, len(question.cells), whole=_whole(question))
@@ -242,6 +262,42 @@ def _rates(
         NoisyRate(h, m, reach, interval_within(h, m, half)) for h, m, half in zip(hit, missed, halves, strict=True)
     ]
     return rates_reply(rates, grouped=bool(question.axes), charged=False, basis=BASIS)
+
+
+def _statistic_of(question: _ReadStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:
+    """Read a statistic off the noisy counts of an attribute's values in each group."""
+    asked = question.asked
+    shape, codes = (asked.groups, asked.values.size), slice(asked.first, asked.end)
+    noisy = marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
+    draws = marginal(question.mask.astype(np.int64), question.axes).reshape(shape)[:, codes]
+    numbers = max(1, asked.groups * max(1, len(asked.parts)))
+    failure = SUMS_SHARE * calibration.beta / (calibration.expected_queries * numbers)
+    law, size = release_law(calibration), asked.size
+    edges = np.arange(size + 1, dtype=np.int64)
+    found: list[Found] = []
+    alpha = 0.0
+    for counts, summed in zip(noisy, draws, strict=True):
+        total = int(summed.sum())
+        if asked.is_squared:
+            values = [float(number) for number in moments(counts)]
+            own, every = (
+                [sums_reach(law, total, each / len(values)) * width for width in widths(size)]
+                for each in (INTERVAL_FAILURE, failure)
+            )
+            one = asked.of_variance(*variance_of(values, own, size))
+            _, low, high = variance_of(values, every, size)
+            alpha = max(alpha, asked.alpha_of_variance(one, low, high))
+            found.append(one)
+            continue
+        below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        left = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(summed)])
+        quantiles = []
+        for part in map(float, asked.parts):
+            reaches = edge_reaches(law, left, part, asked.failure)
+            quantiles.append(located(edges, below - part * float(below[-1]), reaches))
+            alpha = max(alpha, misfits_reach(law, max(1, total), 2 * size, part, failure))
+        found += asked.of_codes(quantiles)
+    return asked.reply(found, charged=False, basis=BASIS, alpha=alpha)
 
 
 class LazyHistogramFamily(_Release):

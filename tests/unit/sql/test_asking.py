@@ -64,6 +64,7 @@ BINNED = "CASE WHEN bmi < 18.5 THEN '[10, 18.5)' WHEN bmi < 30 THEN '[18.5, 30)'
         "SELECT COUNT(*) AS n, AVG(age) AS m, SUM(age) AS s FROM patients WHERE \"Sex\" <> 'M' AND age < 27",
         "SELECT COUNT(*) FILTER (WHERE \"Sex\" = 'it''s') AS n FROM patients WHERE NOT age IN (21, 23)",
         "SELECT SUM(CASE WHEN \"Sex\" = 'F' THEN age ELSE 0 END) AS s FROM patients",
+        'SELECT "Sex", MEDIAN(age) AS m FROM patients GROUP BY "Sex" ORDER BY "Sex"',
         'SELECT "Sex", COUNT(*) AS n FROM patients WHERE age BETWEEN 22 AND 26 GROUP BY "Sex" ORDER BY "Sex"',
         'SELECT "Sex", AVG(age) AS m, SUM(age) AS s, COUNT(*) AS n FROM patients GROUP BY "Sex" ORDER BY "Sex" DESC',
         'SELECT age, "Sex", COUNT(*) AS n FROM patients GROUP BY age, "Sex" ORDER BY age, "Sex"',
@@ -468,3 +469,34 @@ def test_unknown_names_in_calls_are_refused_with_the_closest() -> None:
         reason = few.ask("few", **question, outcomes=True).reason
         assert reason is not None
         assert reason.endswith("did you mean 'Sex'?" if "group_by" in question else "did you mean 'age'?")
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
+def test_quantile_of_each_group_is_one_question(mechanism: Mapping[str, object]) -> None:
+    statement = 'SELECT "Sex", PERCENTILE_DISC(0.75) WITHIN GROUP (ORDER BY age) AS q FROM patients GROUP BY "Sex" ORDER BY "Sex"'
+    found = asked(statement, mechanism)
+    assert len(found.results) == 1
+    for row, sex in zip(found, ["F", "M", "it's"], strict=True):
+        ages = FRAME.filter(pl.col("Sex") == sex)["age"]
+        assert abs(row["q"] - float(ages.quantile(0.75, "higher") or 0.0)) <= row["q ±"]
+
+
+@pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
+def test_deviation_and_variance_are_those_of_the_population(mechanism: Mapping[str, object]) -> None:
+    [row] = asked("SELECT STDDEV(age) AS d, VARIANCE(age) AS v FROM patients WHERE \"Sex\" <> 'M'", mechanism)
+    ages = FRAME.filter(pl.col("Sex") != "M")["age"]
+    assert abs(row["d"] - (ages.std(ddof=0) or 0.0)) <= row["d ±"]
+    assert abs(row["v"] - (ages.var(ddof=0) or 0.0)) <= row["v ±"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ('SELECT MEDIAN("Sex") FROM s', "not declared as integers, decimals or bins"),
+        ("SELECT STDDEV(bmi) FROM s", "not declared as integers"),
+        ("SELECT age, MEDIAN(age) FROM s GROUP BY age", "the attribute of a column too"),
+    ],
+)
+def test_statistic_of_an_unfit_attribute_is_refused(statement: str, reason: str) -> None:
+    with pytest.raises(StatementError, match=reason):
+        opened(LAPLACE).sql(statement)

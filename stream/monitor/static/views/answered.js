@@ -3,7 +3,7 @@
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
 import { amount, bound, count, estimate, interval, plural } from "../format.js";
-import { BASES } from "../mechanisms.js";
+import { BASES, FORMS, RANKS } from "../mechanisms.js";
 
 const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
 
@@ -15,11 +15,12 @@ const HIGH = " 95% high";
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
   const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);
   const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high"].includes(name));
-  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: row.alpha, low: row.interval_low, high: row.interval_high }));
+  const ofRanks = RANKS.some((form) => title === FORMS[form]); // their error bound is not in the unit of the numbers
+  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: ofRanks ? null : row.alpha, low: row.interval_low, high: row.interval_high }));
   const surest = numbers.some((row) => typeof row.interval_low === "number");
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
-  const table = numbers.length ? tableOf([...names, "estimate", "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
+  const table = numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : [])]), of) : null;
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...about(table ? [] : of)], warnings, labels, table);
 }
 

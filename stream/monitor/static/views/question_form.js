@@ -2,7 +2,7 @@
 
 import { make } from "../dom.js";
 import { given, labelled, numberInput, select, ticks, typed } from "../forms.js";
-import { FORMS, SPECS } from "../mechanisms.js";
+import { FORMS, RANKS, SPECS } from "../mechanisms.js";
 import { isNumeric, literal, quoted, whereBuilder } from "./where.js";
 
 const MOST_CANDIDATES = 256;
@@ -17,10 +17,13 @@ export function questionForm(spec, source, onChange) {
   const own = Object.fromEntries(mine.map((name) => [name, attributes[name]]));
   const numeric = mine.filter((name) => isNumeric(own[name]));
   const summable = spec.mechanism.sums?.length ? spec.mechanism.sums : kind.endsWith("threshold") || kind === "numeric_sparse" ? [] : numeric;
+  const ranked = mine.filter((name) => isNumeric(own[name]) || own[name].kind === "bins");
   const peopleAlone = spec.mechanism.people === true;
-  const offered = SPECS[kind].forms.filter((form) => (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum"].includes(form) || summable.length));
+  const offered = SPECS[kind].forms.filter((form) => (peopleAlone ? ["people", "choice"].includes(form) : !OF_PEOPLE.includes(form) || Boolean(source.person)) && (!["sum", "mean", "person_sum", "variance", "stddev"].includes(form) || summable.length) && (!RANKS.includes(form) || ranked.length));
   const form = select(offered.map((name) => [name, FORMS[name]]));
   const added = select(summable.map((name) => [name, name]));
+  const ordered = select(ranked.map((name) => [name, name]));
+  const share = numberInput({ placeholder: "0.5" });
   const alpha = numberInput({ placeholder: "what the stream promises" });
   const limit = numberInput({ placeholder: "10%", inputmode: "text" });
   const threshold = numberInput({ placeholder: String(spec.mechanism.threshold ?? "") });
@@ -40,6 +43,8 @@ export function questionForm(spec, source, onChange) {
     bound: labelled("Bound", bound, "the most that one person's sum counts; public"),
     grouped: grouped.element,
     added: labelled("Attribute", added),
+    ordered: labelled("Attribute", ordered),
+    share: labelled("Quantile", share, "a number from 0 to 1: 0.5 is the median"),
     groups: groups.element,
     choices: labelled("Values of", choices, `each a candidate: how many rows have it; of attributes with 2 to ${MOST_CANDIDATES} values`),
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
@@ -60,6 +65,10 @@ export function questionForm(spec, source, onChange) {
     groups: ["groups", "where", "alpha", "limit"],
     sum: ["added", "where", "alpha", "limit", "threshold"],
     mean: ["added", "where", "limit"],
+    quantile: ["ordered", "share", "grouped", "where", "limit"],
+    iqr: ["ordered", "grouped", "where", "limit"],
+    variance: ["added", "grouped", "where", "limit"],
+    stddev: ["added", "grouped", "where", "limit"],
     cell: ["cell"],
     choice: ["choices"],
   };
@@ -106,6 +115,16 @@ export function questionForm(spec, source, onChange) {
         return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
       case "cell":
         return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" ? control.value : (typed(control) ?? "")])) }] };
+      case "quantile":
+      case "iqr":
+      case "variance":
+      case "stddev":
+        return given({
+          [form.value]: RANKS.includes(form.value) ? ordered.value : added.value,
+          q: form.value === "quantile" ? typed(share) : undefined,
+          group_by: grouped.values().length ? grouped.values() : undefined,
+          ...filtered,
+        });
       default:
         return given({ [form.value]: added.value, ...filtered, ...(form.value === "sum" ? extra : {}) });
     }
@@ -123,6 +142,11 @@ export function questionForm(spec, source, onChange) {
         return choices.value ? "" : `No attribute of this stream has 2 to ${MOST_CANDIDATES} values to choose from; send candidates of your own to Kafka.`;
       case "cell":
         return "";
+      case "quantile":
+      case "iqr":
+      case "variance":
+      case "stddev":
+        return grouped.values().includes(RANKS.includes(form.value) ? ordered.value : added.value) ? "Group by another attribute." : where.problem();
       default:
         return where.problem();
     }

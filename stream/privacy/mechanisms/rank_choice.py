@@ -1,0 +1,131 @@
+"""The exponential mechanism over the values of an ordered attribute, drawn exactly.
+
+A value's *distance* from a quantile q is the number of rows by which its rank misses q·n: with
+``below`` rows of smaller values and ``upto`` rows of values up to it, max(0, below − q·n,
+q·n − upto). A value is drawn with probability ∝ e^{−rate·distance} (docs/proofs/quantiles.md).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.privacy.mechanisms.selection import UNIFORM_BITS, WEIGHT_BITS, weights
+from stream.privacy.noise import NoiseScaleError
+
+Integers = npt.NDArray[np.int64]
+
+MOST_STEPS: Final = 1 << 18
+"""Most weights on each side of a quantile; a smaller rate would need more."""
+
+LARGEST_PART: Final = 1_000_000
+"""Largest denominator of q: q has at most six decimal digits."""
+
+_ROUNDING: Final = 1.0 + 1e-9
+
+
+@dataclass(frozen=True)
+class RankLaw:
+    """The weights of one draw: ``part`` is q, and ``rate`` the rate per row of distance."""
+
+    rate: Fraction
+    part: Fraction
+
+    def __post_init__(self) -> None:
+        if self.steps > MOST_STEPS:
+            raise NoiseScaleError(
+                f"a draw at the rate {float(self.rate):.3g} per row has more than {MOST_STEPS:,} weights; raise epsilon"
+            )
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of whole rows of distance beyond which a weight is below 2⁻¹⁹²."""
+        return math.floor(WEIGHT_BITS * math.log(2.0) / float(self.rate) * _ROUNDING) + 2
+
+    def weights_from(self, offset: int) -> list[int]:
+        """Return the weights at the distances j + offset/denominator for j = 0, 1, …, in fixed point.
+
+        Their number depends on the rate alone.
+        """
+        law = weights(self.rate / self.part.denominator)
+        weight, ratio = law.weight_at(offset), law.weight_at(self.part.denominator)
+        found = []
+        for _ in range(self.steps):
+            found.append(weight)
+            weight = weight * ratio >> WEIGHT_BITS
+        return found
+
+    def places(self, counts: Integers) -> tuple[Integers, list[int]]:
+        """Return each code's place in a list of weights, and the list; both are private.
+
+        Place 0 are the quantiles, of distance 0. Places up to ``steps`` are codes above them, the
+        next ``steps`` places codes below; the last place has weight 0.
+        """
+        rows = int(counts.sum())
+        numerator, denominator = self.part.numerator, self.part.denominator
+        upto = np.cumsum(counts, dtype=np.int64)
+        # In units of a row divided by the denominator.
+        above = denominator * (upto - counts) - numerator * rows
+        below = numerator * rows - denominator * upto
+        steps = self.steps
+        beyond = 2 * steps + 1
+        # Both sides are computed for every code, so that the time does not depend on the rows.
+        up, down = above // denominator, below // denominator
+        found = np.where(above > 0, np.where(up < steps, 1 + up, beyond), 0)
+        found = np.where(below > 0, np.where(down < steps, 1 + steps + down, beyond), found)
+        up_offset = -numerator * rows % denominator
+        down_offset = numerator * rows % denominator
+        listed = [1 << WEIGHT_BITS, *self.weights_from(up_offset), *self.weights_from(down_offset), 0]
+        return found, listed
+
+
+rank_law = lru_cache(maxsize=4096)(RankLaw)
+"""Returns the law of a rate and a quantile; equal laws share one object."""
+
+
+def code_weights(counts: Integers, law: RankLaw) -> list[int]:
+    """Return the weight of each code: private."""
+    places, listed = law.places(counts)
+    return [listed[place] for place in places.tolist()]
+
+
+def choose_code(counts: Integers, law: RankLaw, uniform: int) -> int:
+    """Draw a code with probability ∝ its weight; ``uniform`` is an integer below 2^256.
+
+    Codes are ordered by place, then by value; code number i in this order is drawn iff
+    C_{i−1} ≤ ⌊uniform·W / 2^256⌋ < C_i, with the cumulative weights C and their sum W.
+    """
+    places, listed = law.places(counts)
+    sizes = np.bincount(places, minlength=len(listed)).tolist()
+    ends = list(accumulate(size * weight for size, weight in zip(sizes, listed, strict=True)))
+    point = uniform * ends[-1] >> UNIFORM_BITS
+    place = bisect_right(ends, point)
+    before = ends[place - 1] if place else 0
+    return int(np.flatnonzero(places == place)[(point - before) // listed[place]])
+
+
+def rates_for(
+    epsilon: Fraction, parts: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
+) -> list[Fraction]:
+    """Return the rate of the draw of each quantile in ``parts``; together they cost ``epsilon``.
+
+    One person has ``moved`` rows. A row that is added or removed changes each distance by at most
+    max(q, 1 − q), up or down, and a replaced one by at most 1. For the least and the largest
+    value all distances change in the same direction. In two groups a replaced row counts twice.
+    """
+    found = []
+    for part in parts:
+        spread = Fraction(1) if part in (0, 1) else 2 * max(part, 1 - part)
+        if replaced:
+            spread = 2 * spread if grouped else Fraction(1 if part in (0, 1) else 2)
+        found.append(epsilon / (len(parts) * moved * spread))
+    return found

@@ -1,0 +1,187 @@
+"""Quantiles, interquartile ranges, variances and deviations: what is asked, and how it is published.
+
+The families differ in what they release: `laplace_statistics` draws values, `release_family` and
+`estimate_family` read statistics off noisy or estimated counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from schemas import MAX_CATEGORIES, MAX_UNIVERSE
+from schemas.queries import STATISTICS
+from stream.privacy.accuracy.rank_accuracy import Located
+from stream.privacy.composition.costs import shortest_decimal
+from stream.privacy.mechanisms.rank_choice import LARGEST_PART
+from stream.processing.dead_letters import Rejection
+from stream.tables import Predicate
+from stream.tables.ordered_values import OrderedValues, ordered_values
+from stream.tables.sums import codes_within
+from stream.worker.families.family import Context, Reply, declared, meant, named
+
+StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]
+
+INTERVAL_FAILURE: Final = 0.05
+"""Probability with which an interval does not contain its number."""
+
+_QUARTILES: Final = (Fraction(1, 4), Fraction(3, 4))
+_SQUARED: Final = ("variance", "stddev")
+
+
+class Found(NamedTuple):
+    """A published number with its confidence interval, or without one."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A resolved question about an ordered attribute.
+
+    - ``parts``: the quantiles that it needs, empty for variances; ``listed``: the answer is a list.
+    - ``first`` and ``end``: the half-open range of codes that the predicate allows.
+    - ``shape``: the sizes of the grouped attributes.
+    """
+
+    form: StatisticForm
+    attribute: str
+    values: OrderedValues
+    parts: tuple[Fraction, ...]
+    listed: bool
+    group_by: tuple[str, ...]
+    shape: tuple[int, ...]
+    predicate: Predicate
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Number of codes that a row may have."""
+        return self.end - self.first
+
+    @property
+    def groups(self) -> int:
+        """Number of groups; 1 without a grouping."""
+        return math.prod(self.shape)
+
+    @property
+    def is_squared(self) -> bool:
+        """True for variances and deviations, False for quantiles."""
+        return self.form in _SQUARED
+
+    @property
+    def failure(self) -> float:
+        """Probability with which either side of a quantile's interval is wrong."""
+        return INTERVAL_FAILURE / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
+
+    def of_codes(self, found: Sequence[Located]) -> list[Found]:
+        """Return the numbers of one group from its quantiles; codes count from ``first``."""
+        values = self.values
+        numbers = [
+            Found(
+                values.middle(self.first + one.code),
+                values.low(self.first + one.low),
+                values.high(self.first + one.high),
+            )
+            for one in found
+        ]
+        if self.form == "quantile":
+            return numbers
+        lower, upper = numbers
+        least, most = (
+            cast("float", upper.low) - cast("float", lower.high),
+            cast("float", upper.high) - cast("float", lower.low),
+        )
+        return [Found(max(0.0, upper.estimate - lower.estimate), max(0.0, least), most)]
+
+    def of_variance(self, variance: float, low: float | None, high: float | None) -> Found:
+        """Return the variance or deviation of one group from the variance of its codes."""
+        unit = float(self.values.step or 1) ** 2
+        numbers = [None if one is None else max(0.0, one) * unit for one in (variance, low, high)]
+        if self.form == "stddev":
+            numbers = [None if one is None else math.sqrt(one) for one in numbers]
+        return Found(cast("float", numbers[0]), *numbers[1:])
+
+    def alpha_of_variance(self, found: Found, low: float, high: float) -> float:
+        """Return the error bound of a variance or deviation whose codes' variance is within limits."""
+        ends = self.of_variance(low, low, high)
+        return max(found.estimate - cast("float", ends.low), cast("float", ends.high) - found.estimate, 0.0)
+
+    def reply(self, found: Sequence[Found], *, charged: bool, basis: str, alpha: float | None) -> Reply:
+        """Return the answer: one number, or a list of them in the requested order."""
+        intervals = tuple((one.low, one.high) for one in found if one.low is not None and one.high is not None)
+        if self.listed:
+            numbers = tuple(one.estimate for one in found)
+            complete = intervals if len(intervals) == len(found) else None
+            return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, intervals=complete)
+        [one] = found
+        interval = intervals[0] if intervals else None
+        return Reply(charged=charged, estimate=one.estimate, basis=basis, alpha=alpha, interval=interval)
+
+
+def statistic_form(query: Any) -> StatisticForm | None:
+    """Return the form of a question about an ordered attribute, else None."""
+    return next((name for name in STATISTICS if getattr(query, name) is not None), None)
+
+
+def read_statistic(
+    context: Context, slot: int, query: Any, form: StatisticForm, own: Collection[str]
+) -> Statistic:
+    """Resolve a question about an ordered attribute; ``own`` are the attributes of the stream."""
+    attribute = getattr(query, form)
+    attributes = context.source_table(slot).attributes
+    ordered = {name: ordered_values(attributes[name]) for name in own}
+    values = ordered.get(attribute)
+    if values is None or (form in _SQUARED and values.step is None):
+        fitting = [
+            name
+            for name, one in ordered.items()
+            if one is not None and (form not in _SQUARED or one.step is not None)
+        ]
+        kind = "numbers" if form in _SQUARED else "ordered values"
+        raise Rejection(
+            "malformed",
+            f"{form}: {named(attribute, attributes)} is no attribute of {kind} of this stream; {declared(fitting)}"
+            f"{meant(attribute, fitting)}",
+        )
+    group_by = tuple(query.group_by or ())
+    for place, name in enumerate(group_by):
+        if name == attribute or name in group_by[:place]:
+            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+        if name not in ordered:
+            raise Rejection(
+                "malformed", f"group_by: {named(name, attributes)} is none of this stream's; {declared(own)}"
+            )
+    shape = tuple(attributes[name].size for name in group_by)
+    if math.prod(shape) > MAX_CATEGORIES:
+        raise Rejection(
+            "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
+        )
+    if math.prod(shape) * values.size > MAX_UNIVERSE:
+        raise Rejection(
+            "malformed",
+            f"group_by: the groups have more than {MAX_UNIVERSE} values of the attribute together; group by fewer or smaller "
+            "attributes",
+        )
+    predicate = context.predicate(slot, query.where)
+    first, end = codes_within(values.size, attribute, predicate)
+    parts, several = _parts(form, query.q)
+    listed = bool(group_by) or several
+    return Statistic(form, attribute, values, parts, listed, group_by, shape, predicate, first, end)
+
+
+def _parts(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...], bool]:
+    if form != "quantile":
+        return (_QUARTILES if form == "iqr" else ()), False
+    several = isinstance(q, list | tuple)
+    given = q if several else (0.5 if q is None else q,)
+    parts = tuple(Fraction(shortest_decimal(float(one))) for one in given)
+    if any(LARGEST_PART % part.denominator for part in parts):
+        raise Rejection("malformed", "q: a number has more than six decimal digits; round it")
+    return parts, several
