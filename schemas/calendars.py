@@ -186,6 +186,16 @@ def _month(day: int) -> int:
     return 12 * at.year + at.month - 1
 
 
+def label_of(granularity: str, day: str) -> str | None:
+    """Return the label of the cell that begins at a day, or None if none does."""
+    try:
+        at = day_of(day)
+    except ValueError:
+        return None
+    cell = Calendar(granularity, at, at, None)
+    return None if granularity == "hour" or cell.start(0) != at else cell.label(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Period:
     """What a literal names: from ``start`` up to ``end``, or a time alone if ``end`` is None."""

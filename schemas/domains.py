@@ -19,18 +19,21 @@ Category = Annotated[str, StringConstraints(max_length=256)]
 MAX_DOMAIN_SIZE = 1 << 20
 
 
-class Categories(Event):
-    """A closed list of category names.
+class Categories(SparingEvent):
+    """A closed list of category names; if ``ordered``, from the least to the greatest.
 
     A row with any other value takes the category ``other``, or is left out of the table without
     ``other``. Both rules look at one row at a time, so they keep the neighboring relation.
     """
+
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"ordered"})
 
     kind: Literal["categories"] = "categories"
     values: Annotated[
         tuple[Category, ...], Field(min_length=1, max_length=MAX_DOMAIN_SIZE, strict=False), FailFast()
     ]
     other: Category | None = None
+    ordered: bool = False
 
     @model_validator(mode="after")
     def _distinct(self) -> Categories:

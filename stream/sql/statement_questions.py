@@ -29,6 +29,7 @@ from stream.privacy.mechanisms.spreads import NUMBERS, widths
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import AnswerColumn, StatementError, distinct
+from stream.sql.calendar_functions import attribute_named, is_calendar_name, without_calendar_names
 from stream.sql.statements import Column, Grouped, SelectStatement
 from stream.tables import (
     PredicateError,
@@ -215,6 +216,9 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
     """
     named = _Attributes(source)
     columns = tuple(_resolved(column, named) for column in statement.columns)
+    has_functions = any(
+        one != two for one, two in zip(_conditions_of(statement.columns), _conditions_of(columns), strict=True)
+    )
     for column in columns:
         if isinstance(column, AnswerColumn) and column.person is not None:
             _require_person(column.person, source)
@@ -223,7 +227,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
                 named.find(name, "COUNT")
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
     _require_groups(statement, columns, groups, named)
-    check = StreamCheck(source, grant, statement.conditions)
+    check = StreamCheck(source, grant, () if has_functions else statement.conditions)
     check.groups(groups)
     rows = groups_of(source, groups) or ()
     questions: list[StatementQuestion] = []
@@ -242,6 +246,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
 
 class _Attributes:
     def __init__(self, source: TableSource) -> None:
+        self._source = source
         self._names = tuple(source.attributes)
         self._folded: dict[str, list[str]] = {}
         for name in self._names:
@@ -254,16 +259,29 @@ class _Attributes:
         """Return the declared name; another case is accepted if it is unambiguous."""
         if name in self._names:
             return name
+        if is_calendar_name(name):
+            return attribute_named(name, self._source, lambda base: self.find(base, where))
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
             return alike[0]
         hint = did_you_mean(name, self._names) or f"; there are {listed(self._names)}"
         raise StatementError(f"{where}: no attribute is called {shown(name)}{hint}")
 
+    def condition(self, text: str | None) -> str | None:
+        """Return a condition with attributes in place of calendar functions."""
+        if text is None:
+            return None
+        return without_calendar_names(text, self._source, lambda base: self.find(base, "WHERE"))
+
+
+def _conditions_of(columns: Sequence[Column]) -> list[tuple[str | None, str | None]]:
+    return [(one.where, one.rate) if isinstance(one, AnswerColumn) else (None, None) for one in columns]
+
 
 def _require_groups(
     statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
 ) -> None:
-    if both := next((name for name in statement.renamed if name in named), None):
+    same = {one.name for one in columns if isinstance(one, Grouped) and one.name == one.attribute}
+    if both := next((name for name in statement.renamed if name in named and name not in same), None):
         raise StatementError(
             f"GROUP BY: '{both}' is an attribute and what another one's column is called; give the column another name with AS"
         )
@@ -284,6 +302,7 @@ def _require_person(column: str, source: TableSource) -> None:
 def _resolved(column: Column, named: _Attributes) -> Column:
     if isinstance(column, Grouped):
         return Grouped(column.name, named.find(column.attribute, "SELECT"))
+    column = replace(column, where=named.condition(column.where), rate=named.condition(column.rate))
     if column.attribute is None:
         return column
     clause = "SUM" if column.form == "person_sum" else column.form.upper()

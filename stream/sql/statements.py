@@ -20,6 +20,7 @@ from sqlglot.errors import SqlglotError
 
 from stream.questions.result_text import ERROR, HIGH, LOW
 from stream.sql.aggregates import USUAL, AnswerColumn, StatementError, attribute_of, bare, condition_of, measured
+from stream.sql.calendar_functions import is_calendar_name, name_calendar_functions
 from stream.sql.having import Having, parse_having
 from stream.sql.person_statements import PeopleQuery, people_column, people_query
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
@@ -214,7 +215,8 @@ def _read(text: str) -> SelectStatement:
         raise StatementError("the statement stands in parentheses; leave them out")
     if not isinstance(select, exp.Select):
         raise StatementError(f"{select.key.upper()} cannot be asked; write one SELECT over a source")
-    return _statement(select, text)
+    named = name_calendar_functions(select)
+    return _statement(select if not isinstance(named, exp.Select) else named, text)
 
 
 def _require_select(text: str) -> None:
@@ -370,6 +372,10 @@ def _having(select: exp.Select, columns: Sequence[Column]) -> Having | None:
 def _order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bool], ...]:
     order = select.args.get("order")
     known = [{column.name, _normal(node)} for column, node in zip(columns, select.expressions, strict=True)]
+    for names, node in zip(known, select.expressions, strict=True):
+        inner = bare(node.this if isinstance(node, exp.Alias) else node)
+        if isinstance(inner, exp.Column) and is_calendar_name(inner.name):
+            names.add(inner.name)
     places = []
     for one in order.expressions if order is not None else ():
         key = bare(one.this)

@@ -63,8 +63,8 @@ class Attribute:
     def compare(self, operator: Operator, literal: Constant) -> Predicate:
         """Return the predicate ``attribute operator literal``."""
         match self.domain:
-            case Categories():
-                found = self._equal_category(operator, literal)
+            case Categories() as categories:
+                found = self._below_category(categories, operator, literal)
             case Integers() as integers:
                 found = self._below_integer(integers, operator, self._number(literal))
             case Dates(part=Integers() as part):
@@ -138,13 +138,17 @@ class Attribute:
             raise PredicateError(f"{shown(self.name)} is numeric; write numbers without quotes", literal)
         return literal
 
-    def _equal_category(self, operator: Operator, literal: Constant) -> Predicate:
-        if operator not in {"=", "<>"}:
-            raise PredicateError(f"categories of {shown(self.name)} have no order; compare with =, <> or IN")
+    def _below_category(self, domain: Categories, operator: Operator, literal: Constant) -> Predicate:
+        """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
+        if operator not in {"=", "<>"} and not domain.ordered:
+            raise PredicateError(
+                f"categories of {shown(self.name)} have no order; compare with =, <> or IN, or declare them as ordered"
+            )
         if not isinstance(literal, str):
             raise PredicateError(f"{shown(self.name)} holds categories; put them in single quotes", str(literal))
         code = self._category_code(literal)
-        return codes(self.name, self.domain.size, (code, code + 1))
+        first = code if operator in {"=", "<>"} else 0
+        return codes(self.name, domain.size, (first, code if operator in {"<", ">="} else code + 1))
 
     def _category_code(self, category: str) -> int:
         code = self._code_of.get(category)

@@ -5,9 +5,10 @@ import sys
 import pytest
 
 from schemas import MAX_PREDICATE_LENGTH, Bins, Categories, Domain, Integers
-from stream.tables import Predicate, PredicateError, parse
+from stream.tables import Predicate, PredicateError, PrivateTable, parse
 from stream.tables.expressions import FALSE, TRUE, AllOf, Codes
 from stream.tables.predicates import MAX_LIST_LENGTH, MAX_NESTING, MAX_TOKENS
+from tests.unit.data.small import source
 
 AGE = Integers(minimum=0, maximum=100)
 ATTRIBUTES: dict[str, Domain] = {
@@ -300,3 +301,30 @@ def test_a_predicate_of_another_dialect_is_refused_with_how_it_is_written(text: 
     with pytest.raises(PredicateError) as refused:
         parse(text, {**ATTRIBUTES, "flag": Categories(values=("true", "False"))})
     assert remedy in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("x >= 'high'", {"high", "critical"}),
+        ("x < 'high'", {"low", "medium"}),
+        ("'medium' < x", {"high", "critical"}),
+        ("x <= 'low'", {"low"}),
+        ("x BETWEEN 'medium' AND 'high'", {"medium", "high"}),
+        ("NOT x > 'medium' AND x <> 'low'", {"medium"}),
+        ("x = 'high'", {"high"}),
+    ],
+)
+def test_ordered_categories_compare_in_the_declared_order(text: str, kept: set[str]) -> None:
+    severity = Categories(values=("low", "medium", "high", "critical"), ordered=True)
+    rows = PrivateTable.load(source({"x": severity}), {"x": list(severity.values)})
+    assert rows.count(parse(text, {"x": severity})) == len(kept)
+    for value in severity.values:
+        one = PrivateTable.load(source({"x": severity}), {"x": [value]})
+        assert one.count(parse(text, {"x": severity})) == (value in kept)
+
+
+def test_order_of_categories_is_left_out_of_definitions_without_it() -> None:
+    """Definitions, fingerprints and noise of sources that declare no order stay as they are."""
+    assert "ordered" not in Categories(values=("a",)).model_dump_json()
+    assert Categories(values=("a",), ordered=True).model_dump()["ordered"]

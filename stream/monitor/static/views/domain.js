@@ -48,12 +48,13 @@ function attributeRow(onRemove) {
   const step = numberInput({ placeholder: "0.01" });
   const values = make("textarea", { rows: "2", spellcheck: "false", placeholder: "F, M" });
   const other = textInput({ placeholder: "none" });
+  const ordered = select([["", "no"], ["yes", "yes, from the least to the greatest"]]);
   const edges = textInput({ placeholder: "0, 10, 100" });
   const outside = select(OUTSIDE);
   const parts = {
     integers: [labelled("Minimum", minimum), labelled("Maximum", maximum)],
     decimal: [labelled("Minimum", lowest), labelled("Maximum", highest), labelled("Step", step, "values between are rounded to it")],
-    categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out")],
+    categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out"), labelled("Ordered", ordered)],
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
   };
   const beyond = labelled("Outside the range", outside);
@@ -80,7 +81,7 @@ function attributeRow(onRemove) {
         case "decimal":
           return given({ kind: "decimal", minimum: typed(lowest), maximum: typed(highest), step: typed(step), outside: outside.value });
         case "categories":
-          return given({ kind: "categories", values: listed(values), other: other.value.trim() || undefined });
+          return given({ kind: "categories", values: listed(values), other: other.value.trim() || undefined, ordered: ordered.value ? true : undefined });
         default:
           return { kind: "bins", edges: listed(edges).map((one) => (Number.isFinite(Number(one)) ? Number(one) : one)), outside: outside.value };
       }

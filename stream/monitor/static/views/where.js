@@ -6,6 +6,7 @@ import { labelled, numberInput, select } from "../forms.js";
 const MOST_LISTED = 200; // categories or edges in a list
 const SIGNS = [["=", "is"], ["<>", "is not"], ["<", "below"], ["<=", "at most"], [">", "above"], [">=", "at least"], ["BETWEEN", "from … to"]];
 const FOR_CATEGORIES = [["=", "is"], ["<>", "is not"], ["IN", "is one of"], ["NOT IN", "is none of"]];
+const ORDERED = [["<", "below"], ["<=", "at most"], [">", "above"], [">=", "at least"]];
 const FOR_BINS = [["<", "below"], [">=", "at least"]];
 
 const RESERVED = new Set(["and", "or", "not", "in", "between", "true", "false"]);
@@ -84,7 +85,7 @@ function conditionRow(attributes, onRemove) {
 
   function show() {
     const domain = attributes[attribute.value];
-    const signs = domain.kind === "categories" ? FOR_CATEGORIES : domain.kind === "bins" ? FOR_BINS : SIGNS;
+    const signs = domain.kind === "categories" ? (domain.ordered ? [...FOR_CATEGORIES, ...ORDERED] : FOR_CATEGORIES) : domain.kind === "bins" ? FOR_BINS : SIGNS;
     operator = select(signs);
     operator.addEventListener("change", () => values(domain));
     place.replaceChildren(labelled("Comparison", operator), make("div", { class: "values" }));

@@ -1,0 +1,110 @@
+"""Finds the attributes that calendar functions name: EXTRACT(MONTH FROM visited), DATE_TRUNC('month', visited).
+
+A function stands for an attribute that reads the same column with the granularity of the function. In a
+statement it becomes the name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source
+is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+
+from schemas import Dates, TableSource
+from schemas.calendars import PARTS, label_of
+from stream.sql.aggregates import StatementError
+from stream.tables.table_errors import shown
+
+_DIALECT: Final = Dialect.get_or_raise("postgres")
+
+_EXTRACTED: Final = {"MONTH": "month-of-year", "ISODOW": "weekday", "HOUR": "hour-of-day", "YEAR": "year"}
+_TRUNCATED: Final = {unit.upper(): unit for unit in ("hour", "day", "week", "month", "quarter", "year")}
+_NAME: Final = re.compile(r"(EXTRACT|DATE_TRUNC)\((\w+) FROM (.+)\)", re.DOTALL)
+_DAY: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]00:00(?::00)?)?")
+_MOMENTS: Final = frozenset(
+    {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ, exp.DType.DATETIME}
+)
+
+
+def name_calendar_functions(statement: exp.Expr) -> exp.Expr:
+    """Replace calendar functions of columns by names, and casts of texts to dates by the texts."""
+    return statement.transform(_named)
+
+
+def _named(node: exp.Expr) -> exp.Expr:
+    inner = node.this
+    if isinstance(node, exp.Cast) and isinstance(inner, exp.Literal) and inner.is_string:
+        return inner if node.to.this in _MOMENTS else node
+    column = node.expression if isinstance(node, exp.Extract) else inner
+    if not isinstance(node, exp.Extract | exp.TimestampTrunc | exp.DateTrunc) or not isinstance(
+        column, exp.Column
+    ):
+        return node
+    unit = str(inner.name if isinstance(node, exp.Extract) else node.args["unit"].name).upper()
+    word, known = ("EXTRACT", _EXTRACTED) if isinstance(node, exp.Extract) else ("DATE_TRUNC", _TRUNCATED)
+    if unit not in known:
+        instead = "; ISODOW counts from Monday" if unit == "DOW" else ""
+        raise StatementError(f"{word}: {shown(unit)} cannot be asked; name {', '.join(known)}{instead}")
+    return exp.column(exp.to_identifier(f"{word}({unit} FROM {column.name})", quoted=True))
+
+
+def is_calendar_name(name: str) -> bool:
+    """Return whether a name stands for a calendar function."""
+    return _NAME.fullmatch(name) is not None
+
+
+def attribute_named(name: str, source: TableSource, find: Callable[[str], str]) -> str:
+    """Return the attribute for a calendar function's name; StatementError if none is declared."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return find(name)
+    word, unit, base = found.groups()
+    wanted = (_EXTRACTED if word == "EXTRACT" else _TRUNCATED)[unit]
+    declared = find(base)
+    domain, column = source.attributes[declared], source.column_of(declared)
+    if not isinstance(domain, Dates):
+        raise StatementError(f"{word}: {shown(declared)} is no attribute of dates; name one")
+    for attribute, other in source.attributes.items():
+        if (
+            isinstance(other, Dates)
+            and source.column_of(attribute) == column
+            and (other.granularity, other.kind, other.timezone) == (wanted, domain.kind, domain.timezone)
+        ):
+            return attribute
+    raise StatementError(
+        f"{word}: no attribute has granularity '{wanted}' and reads the column of {shown(declared)}; declare one, with "
+        "the same column in columns"
+    )
+
+
+def without_calendar_names(condition: str, source: TableSource, find: Callable[[str], str]) -> str:
+    """Replace the names of calendar functions in a condition by attributes, and their literals by periods."""
+    if "DATE_TRUNC(" not in condition and "EXTRACT(" not in condition:
+        return condition
+    [tree] = _DIALECT.parser().parse_into(exp.Condition, list(_DIALECT.tokenize(condition)), condition)
+    if tree is None:
+        return condition
+    for column in list(tree.find_all(exp.Column)):
+        name = column.name
+        if not is_calendar_name(name):
+            continue
+        attribute = attribute_named(name, source, find)
+        domain = source.attributes[attribute]
+        if isinstance(domain, Dates) and domain.granularity not in PARTS and column.parent is not None:
+            for literal in list(column.parent.find_all(exp.Literal)):
+                literal.replace(exp.Literal.string(_as_period(literal, domain.granularity)))
+        column.replace(exp.column(exp.to_identifier(attribute, quoted=True)))
+    return str(tree.sql(dialect="postgres", identify=True, comments=False))
+
+
+def _as_period(literal: Any, granularity: str) -> str:
+    """Return the period that begins at a day, as DATE_TRUNC('month', …) is a month's first day."""
+    text = str(literal.this)
+    if granularity == "year" and not literal.is_string:
+        return text
+    found = _DAY.fullmatch(text)
+    return text if found is None else label_of(granularity, found[1]) or text

@@ -1,0 +1,88 @@
+"""Calendar functions of SQL: each stands for an attribute that reads the same column with that granularity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sotto import Driver, StatementError
+from tests.builders import installation, source, stream
+
+DAYS = [f"2024-{1 + place % 12:02}-{1 + place % 28:02}" for place in range(1_200)]
+YEAR = {"minimum": "2024-01-01", "maximum": "2024-12-31"}
+VISITS: dict[str, Any] = source(
+    "visits",
+    "table",
+    epsilon=1_000.0,
+    attributes={
+        "visited": {"kind": "date", **YEAR},
+        "month": {"kind": "date", "granularity": "month", **YEAR},
+        "weekday": {"kind": "date", "granularity": "weekday"},
+        "season": {"kind": "date", "granularity": "month-of-year"},
+        "ward": ["A", "B"],
+    },
+    columns=dict.fromkeys(("month", "weekday", "season"), "visited"),
+)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Driver:
+    rows = {"visits": {"visited": DAYS, "ward": ["A", "B"] * 600}}
+    return installation(
+        stream("s", "visits", "laplace", mechanism={"answers": 200}, epsilon=900.0), sources=[VISITS], rows=rows
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "true"),
+    [
+        ("EXTRACT(MONTH FROM visited) = 3", lambda day: day[5:7] == "03"),
+        ("DATE_TRUNC('month', visited) >= '2024-11-01'", lambda day: day >= "2024-11"),
+        ("DATE_TRUNC('month', visited) = DATE '2024-02-01'", lambda day: day.startswith("2024-02")),
+        (
+            "DATE_TRUNC('month', visited) IN ('2024-02-01', '2024-04-01 00:00:00')",
+            lambda day: day[5:7] in {"02", "04"},
+        ),
+        (
+            "visited >= DATE '2024-03-01' AND visited < CAST('2024-03-15' AS date)",
+            lambda day: "2024-03-01" <= day < "2024-03-15",
+        ),
+        ("NOT EXTRACT(ISODOW FROM visited) IN (6, 7) AND ward = 'A'", None),
+    ],
+)
+def test_calendar_functions_in_conditions_name_attributes(driver: Driver, condition: str, true: Any) -> None:
+    [row] = driver.sql("SELECT COUNT(*) AS n FROM s WHERE …".replace("…", condition))
+    if true is not None:
+        assert abs(row["n"] - sum(map(true, DAYS))) <= row["n ±"]
+
+
+def test_calendar_functions_in_group_by_name_attributes(driver: Driver) -> None:
+    statement = (
+        "SELECT DATE_TRUNC('month', visited) AS month, COUNT(*) AS n FROM s WHERE visited >= '2024-01-01' "
+        "GROUP BY DATE_TRUNC('month', visited) ORDER BY month DESC"
+    )
+    table = driver.sql(statement)
+    assert [row["month"] for row in table] == [f"2024-{month:02}" for month in range(12, 0, -1)]
+    assert all(abs(row["n"] - 100) <= row["n ±"] for row in table)
+    parts = driver.sql("SELECT EXTRACT(MONTH FROM visited), COUNT(*) AS n FROM s GROUP BY 1")
+    assert parts.columns[0] == "EXTRACT(MONTH FROM visited)"
+    assert [row["EXTRACT(MONTH FROM visited)"] for row in parts] == list(range(1, 13))
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("SELECT COUNT(*) FROM s WHERE EXTRACT(YEAR FROM visited) = 2024", "no attribute has granularity 'year'"),
+        ("SELECT COUNT(*) FROM s WHERE EXTRACT(DOW FROM visited) = 0", "ISODOW counts from Monday"),
+        ("SELECT COUNT(*) FROM s WHERE EXTRACT(MONTH FROM ward) = 1", "'ward' is no attribute of dates"),
+        (
+            "SELECT COUNT(*) FROM s WHERE DATE_TRUNC('month', nowhere) = '2024-01'",
+            "no attribute is called 'nowhere'",
+        ),
+        ("SELECT COUNT(*) FROM s WHERE DATE_TRUNC('month', visited) = '2024-01-15'", "use '2024-01' or '2024-02'"),
+    ],
+)
+def test_calendar_functions_without_an_attribute_are_refused(driver: Driver, statement: str, words: str) -> None:
+    with pytest.raises(StatementError, match=words):
+        driver.sql(statement)
