@@ -20,6 +20,7 @@ from schemas.calibrations import (
     ReleaseCalibration,
     RunningCountCalibration,
     SparseVectorCalibration,
+    UnknownGroupsCalibration,
 )
 from schemas.checkpoints import Charge, Checkpoint, HypothesisUpdate, Measurement, Progress, StreamState
 from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
@@ -35,6 +36,8 @@ from schemas.ledger import (
 )
 from schemas.mechanisms import (
     MAX_CATEGORIES,
+    MAX_KEY_BYTES,
+    MAX_KEYS,
     MAX_UNIVERSE,
     AboveThreshold,
     Exponential,
@@ -49,6 +52,7 @@ from schemas.mechanisms import (
     RunningCount,
     SparsePmw,
     SparseProject,
+    UnknownGroups,
 )
 from schemas.populations import EdgeTotals, Period, Population, Standing
 from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of
@@ -69,10 +73,12 @@ from schemas.requests import (
     subject_of,
 )
 from schemas.sources import (
+    MAX_TEXTS,
     EventsSource,
     RecordsSource,
     Source,
     TableSource,
+    Text,
     ValuesSource,
     named_at,
     named_from,
@@ -133,3 +139,4 @@ __all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Tota
 __all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
 __all__ += ["TrailStanding", "ValuesSource", "Window", "Windows", "form_of", "moment_ms", "named_at"]
 __all__ += ["named_from", "registered_as", "span_ms", "subject_of", "written_moment"]
+__all__ += ["MAX_KEYS", "MAX_KEY_BYTES", "MAX_TEXTS", "Text", "UnknownGroups", "UnknownGroupsCalibration"]

@@ -32,6 +32,8 @@ class Answer(Event):
     * ``index`` numbers the stream's answered queries from 0; null for ``halted`` and ``rejected``.
     * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
       in row-major order), ``choice`` a category or a candidate's name.
+    * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
+      first.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
       ``basis`` is its justification.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
@@ -74,6 +76,7 @@ class Answer(Event):
     window: Window | None = None
     group: Group | None = None
     top_groups: tuple[Group, ...] | None = None
+    keys: tuple[str, ...] | None = None
 
 
 class StreamStatus(SparingEvent):

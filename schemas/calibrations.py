@@ -178,13 +178,30 @@ class RunningCountCalibration(_Calibration):
     deviation: float = 0.0
 
 
+class UnknownGroupsCalibration(_Calibration):
+    """Calibration of unknown_groups.
+
+    Each of ``cutoff`` answers is (``epsilon_answer``, ``delta_answer``)-DP. Counts have Laplace
+    noise of scale ``sensitivity_steps`` / ``epsilon_answer``, and a text is released if its noisy
+    count is at least ``threshold``. One person has at most ``contribution`` rows.
+    """
+
+    kind: Literal["unknown_groups"] = "unknown_groups"
+    method: Literal["laplace", "textbook"]
+    epsilon_answer: float
+    delta_answer: float
+    threshold: Steps
+    contribution: Steps = 1
+
+
 Calibration = Annotated[
     SparseVectorCalibration
     | AnswersCalibration
     | ReleaseCalibration
     | HypothesisCalibration
     | EstimateCalibration
-    | RunningCountCalibration,
+    | RunningCountCalibration
+    | UnknownGroupsCalibration,
     Field(discriminator="kind"),
     ByKind(),
 ]

@@ -23,6 +23,12 @@ MAX_SPARSITY = 256
 
 MAX_HORIZON = 1 << 20
 
+MAX_KEYS = 2048
+"""Most texts in one answer of unknown groups."""
+
+MAX_KEY_BYTES = 128 * 1024
+"""Most bytes of the texts in one answer of unknown groups, as JSON."""
+
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]
 Attributes = Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=64, strict=False)]
@@ -217,6 +223,17 @@ class LazyHistogram(Event):
     sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
 
 
+class UnknownGroups(Event):
+    """Noisy counts of the texts of a column that enough rows have, for each of ``answers`` questions.
+
+    Which texts are released is private and costs δ: a text is released if its noisy count reaches
+    the threshold of the plan.
+    """
+
+    kind: Literal["unknown_groups"]
+    answers: Cutoff = 1
+
+
 class RunningCount(Event):
     """Noisy running totals after each of ``steps`` windows of a standing stream, per group.
 
@@ -240,7 +257,8 @@ Mechanism = Annotated[
     | SparsePmw
     | SparseProject
     | LazyHistogram
-    | RunningCount,
+    | RunningCount
+    | UnknownGroups,
     Field(discriminator="kind"),
     ByKind(),
 ]

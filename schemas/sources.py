@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -11,6 +11,7 @@ from schemas.base import (
     ByKind,
     Delta,
     Epsilon,
+    Event,
     Identifier,
     Number,
     Renewal,
@@ -25,6 +26,27 @@ from schemas.windows import Moment, Span, moment_ms, span_ms, written_moment
 MAX_ROWS = 1 << 30
 
 MAX_CONTRIBUTION = 1_000_000
+
+
+MAX_TEXT_BYTES = 256
+
+MAX_TEXTS = 1 << 20
+"""Most different texts of one attribute in a table."""
+
+
+class Text(Event):
+    """Text whose values are private, of at most ``max_length`` bytes of UTF-8.
+
+    Texts are compared byte by byte: nothing is stripped, folded or normalized. A row whose text is
+    missing, empty or longer belongs to no group; it counts in all other questions.
+    """
+
+    kind: Literal["text"] = "text"
+    max_length: Annotated[int, Field(ge=1, le=MAX_TEXT_BYTES)] = 64
+
+
+def _is_text(given: Any) -> bool:
+    return isinstance(given, Text) or (isinstance(given, dict) and given.get("kind") == "text")
 
 
 class _Source(SparingEvent):
@@ -90,9 +112,12 @@ class TableSource(_Source):
     ``columns`` names the column of an attribute that has another name; several attributes may share one.
     ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3:// or
     postgresql://).
+
+    ``texts`` are columns with private values, which only ``unknown_groups`` groups by. A definition
+    may list them in ``attributes``, as ``{"kind": "text"}``.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution", "columns"}
+    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"person", "contribution", "columns", "texts"}
 
     kind: Literal["table"]
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -100,6 +125,35 @@ class TableSource(_Source):
     columns: Annotated[dict[AttributeName, AttributeName], Field(max_length=1024)] = Field(default_factory=dict)
     person: AttributeName | None = None
     contribution: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
+    texts: Annotated[dict[AttributeName, Text], Field(max_length=16)] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_apart(cls, given: Any) -> Any:
+        attributes = given.get("attributes") if isinstance(given, dict) else None
+        found = {name for name, one in attributes.items() if _is_text(one)} if isinstance(attributes, dict) else ()
+        if not found or not isinstance(attributes, dict):
+            return given
+        if found == attributes.keys():
+            raise ValueError(
+                "attributes: all of them are texts; declare another one, with its values or its range"
+            )
+        texts = given.get("texts") or {}
+        if not isinstance(texts, dict):
+            return given
+        if found & texts.keys():
+            raise ValueError("texts: an attribute stands there and in attributes; declare it once")
+        return {
+            **given,
+            "attributes": {name: one for name, one in attributes.items() if name not in found},
+            "texts": {**texts, **{name: one for name, one in attributes.items() if name in found}},
+        }
+
+    @model_validator(mode="after")
+    def _named_once(self) -> TableSource:
+        if self.texts.keys() & self.attributes.keys():
+            raise ValueError("texts: an attribute stands there and in attributes; declare it once")
+        return self
 
     @field_validator("path")
     @classmethod
@@ -113,7 +167,7 @@ class TableSource(_Source):
             raise ValueError(
                 "contribution: needs the column that says whose row it is; name it in person, or leave it out"
             )
-        if unknown := self.columns.keys() - self.attributes.keys():
+        if unknown := self.columns.keys() - self.attributes.keys() - self.texts.keys():
             raise ValueError(f"columns: {len(unknown)} of them are no attributes; declare them in attributes")
         return self
 

@@ -35,6 +35,7 @@ from schemas import (
     StreamOpened,
     StreamSpec,
     TableSource,
+    UnknownGroups,
     ValuesSource,
     moment_ms,
     named_at,
@@ -58,6 +59,7 @@ from stream.privacy.planning.plans import MECHANISMS_OF, choose, sensitivity_ste
 from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
+from stream.tables.table_errors import private_text
 
 UNPLANNED: Final = (
     "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
@@ -161,12 +163,15 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
 def _setting_of_table(
     mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None
 ) -> SourceFacts:
+    if isinstance(mechanism, UnknownGroups):
+        _require_texts(source)
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
     step = _common_step(source, sums)
     # One person changes a count of people by 1, however many rows this person has.
     widths = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
     for place, name in enumerate(sums):
+        _require_declared(source, name, f"mechanism.sums.{place}")
         domain = source.attributes.get(name)
         if not isinstance(domain, Numeric):
             raise RefusedError(
@@ -182,6 +187,7 @@ def _setting_of_table(
         widths.append(total_sensitivity(source, domain.in_steps) * finer)
     sizes = []
     for place, name in enumerate(getattr(mechanism, "attributes", ())):
+        _require_declared(source, name, f"mechanism.attributes.{place}")
         if name not in source.attributes:
             raise RefusedError(
                 f"mechanism.attributes.{place}: the source has no attribute of this name; name one of its own"
@@ -209,6 +215,23 @@ def _common_step(source: TableSource, sums: Sequence[str]) -> Fraction:
             one, other = step.as_integer_ratio(), domain.unit.as_integer_ratio()
             step = Fraction(math.gcd(one[0] * other[1], other[0] * one[1]), one[1] * other[1])
     return step
+
+
+def _require_texts(source: TableSource) -> None:
+    if not source.texts:
+        raise RefusedError(
+            "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
+            "{'kind': 'text'}, or use laplace over declared values"
+        )
+    if source.accountant != "pure":
+        raise RefusedError(
+            "mechanism.kind: unknown_groups costs ε and δ, which the accountant 'zcdp' does not add up; register the source with 'pure'"
+        )
+
+
+def _require_declared(source: TableSource, name: str, field: str) -> None:
+    if name in source.texts:
+        raise RefusedError(f"{field}: {private_text(name)}")
 
 
 def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:

@@ -19,6 +19,7 @@ from stream.privacy.composition.costs import (
     realised_cost,
     to_amount,
 )
+from stream.tables.table_errors import shown
 
 ERROR = " ±"
 """Suffix of a column's name for the column with its error bounds."""
@@ -42,9 +43,9 @@ def line(answer: Answer) -> str:
     if answer.estimate is not None:
         parts.append(estimate(answer.estimate, answer.alpha))
     elif answer.estimates is not None:
-        shown = ", ".join(estimate(number, answer.alpha) for number in answer.estimates[:MAX_LINES])
+        first = ", ".join(_numbers(answer)[:MAX_LINES])
         more = len(answer.estimates) - MAX_LINES
-        parts.append(f"[{shown}{f', … {more} more' if more > 0 else ''}]")
+        parts.append(f"[{first}{f', … {more} more' if more > 0 else ''}]")
     elif answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     else:
@@ -67,6 +68,14 @@ def alpha_unit(answer: Answer) -> str:
     query: Query | None = getattr(answer, "query", None)
     of_ranks = query is not None and (query.quantile is not None or query.iqr is not None)
     return " rows of rank" if of_ranks else ""
+
+
+def _numbers(answer: Answer) -> list[str]:
+    """Format the numbers of an answer, each behind its text if there are keys."""
+    numbers = [estimate(number, answer.alpha) for number in answer.estimates or ()]
+    if answer.keys is None:
+        return numbers
+    return [f"{shown(text)} {number}" for text, number in zip(answer.keys, numbers, strict=True)]
 
 
 def about(answer: Answer) -> str:

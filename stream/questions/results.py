@@ -61,7 +61,13 @@ class Result(DataFrames, Answer):
 
     @property
     def groups(self) -> tuple[Group, ...] | None:
-        """The cell of each of the ``estimates`` of a ``group_by`` question; else None."""
+        """The cell of each of the ``estimates`` of a ``group_by`` question; else None.
+
+        For unknown groups, the cells are the released texts, the largest first.
+        """
+        if self.keys is not None:
+            name = "key" if self._query is None or self._query.group_by is None else self._query.group_by[0]
+            return tuple({name: text} for text in self.keys)
         if self.top_groups is not None:
             return self.top_groups
         if self.estimates is None or self._query is None or self._query.group_by is None or self._source is None:
@@ -125,7 +131,8 @@ class Result(DataFrames, Answer):
         if self.estimates is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             return [{**common, **one, **_ends(self.interval), **bound}]
-        labels = self.groups or [{"position": number} for number in range(len(self.estimates))]
+        positions = [{"position": number} for number in range(len(self.estimates))]
+        labels = positions if self.groups is None else self.groups
         numbers = [
             {"estimate": number, "alpha": self.alpha, **_ends(interval), **bound}
             for number, interval in zip(self.estimates, self.intervals or repeat(None), strict=False)

@@ -131,7 +131,8 @@ class PreparedStatement:
 
 def _table(asked: PreparedStatement, results: Results) -> Table:
     statement, plan, target = asked.statement, asked.plan, asked.target
-    rows = [dict(_grouped(plan, group)) for group in plan.rows]
+    texts = [group for result in results if result.keys is not None for group in result.groups or ()]
+    rows: list[dict[str, Any]] = [dict(_grouped(plan, group)) for group in plan.rows or texts]
     for question, result in zip(plan.questions, results, strict=True):
         name = plan.columns[question.column].name
         numbers = result.estimates if result.estimates is not None else (result.estimate,)
@@ -174,9 +175,11 @@ def _grouped(plan: StatementPlan, group: Any) -> Iterator[tuple[str, Any]]:
 
 def _rank(
     rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column, at: int
-) -> tuple[bool, float]:
-    """Return a row's sort key for a column; groups sort in the order of their declared domain."""
+) -> tuple[bool, Any]:
+    """Return a row's sort key for a column; groups sort in the order of their declared domain, or as texts."""
     if isinstance(column, Grouped):
+        if column.attribute in source.texts:
+            return True, rows[at][column.name]
         axis = plan.groups.index(column.attribute)
         domains = [source.attributes[name] for name in plan.groups[axis:]]
         return True, at // prod(domain.size for domain in domains[1:]) % domains[0].size

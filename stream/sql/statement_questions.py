@@ -41,7 +41,7 @@ from stream.tables import (
 )
 from stream.tables.ordered_values import ordered_values
 from stream.tables.sums import codes_within
-from stream.tables.table_errors import listed, one_line, shown
+from stream.tables.table_errors import listed, one_line, private_text, shown
 
 _BY_WEIGHTS: Final = frozenset({"where", "fraction"})
 """Fields of a query that pmw by multiplicative weights supports."""
@@ -62,20 +62,27 @@ class StreamCheck:
         self._source = source
         self._attributes = source.attributes
         self._calibration = grant.calibration
-        self._parser = PredicateParser(source.attributes)
+        self._parser = PredicateParser(source.attributes, source.texts)
         self._stream = grant.spec.stream
         self._pmw = grant.spec.mechanism if isinstance(grant.spec.mechanism, Pmw) else None
         self._histogram = grant.spec.mechanism if isinstance(grant.spec.mechanism, Histogram) else None
         self._by_weights = grant.calibration.kind == "hypothesis"
 
     def groups(self, names: Sequence[str]) -> None:
-        """Refuse repeated attributes and too many groups."""
+        """Refuse repeated attributes and too many groups; a text is a group by itself."""
         if len(set(names)) < len(names):
             raise StatementError("GROUP BY: an attribute stands there twice; name it once")
+        if text := next((name for name in names if name in self._source.texts), None):
+            self._by_text(text, names)
+            return
         if self._cells(names) > MAX_CATEGORIES:
             raise StatementError(
                 f"GROUP BY: there are {self._cells(names):,} groups; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
             )
+
+    def _by_text(self, text: str, names: Sequence[str]) -> None:
+        if len(names) > 1:
+            raise StatementError(f"GROUP BY: {private_text(text)}; put conditions on other attributes into WHERE")
 
     def question(self, column: str, query: Mapping[str, Any]) -> None:
         """Refuse an unsupported question; the error names its column or quotes its condition."""
@@ -215,7 +222,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
         StatementError: an attribute or condition is invalid, or the stream does not support it.
     """
     named = _Attributes(source)
-    columns = tuple(_resolved(column, named) for column in statement.columns)
+    columns = tuple(_resolved(column, named, source) for column in statement.columns)
     has_functions = any(
         one != two for one, two in zip(_conditions_of(statement.columns), _conditions_of(columns), strict=True)
     )
@@ -224,11 +231,13 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
             _require_person(column.person, source)
         for name in column.counted if isinstance(column, AnswerColumn) else ():
             if source.person is None or name.casefold() != source.person.casefold():
-                named.find(name, "COUNT")
+                _require_declared(named.find(name, "COUNT"), source)
     groups = tuple(named.find(attribute, "GROUP BY") for attribute in statement.groups)
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, () if has_functions else statement.conditions)
     check.groups(groups)
+    if groups and groups[0] in source.texts:
+        _require_one_count(columns)
     rows = groups_of(source, groups) or ()
     questions: list[StatementQuestion] = []
     for place, column in enumerate(columns):
@@ -247,7 +256,7 @@ def plan(statement: SelectStatement, source: TableSource, grant: GrantRecord) ->
 class _Attributes:
     def __init__(self, source: TableSource) -> None:
         self._source = source
-        self._names = tuple(source.attributes)
+        self._names = (*source.attributes, *source.texts)
         self._folded: dict[str, list[str]] = {}
         for name in self._names:
             self._folded.setdefault(name.casefold(), []).append(name)
@@ -299,14 +308,29 @@ def _require_person(column: str, source: TableSource) -> None:
         raise StatementError(distinct(f", '{source.person}'"))
 
 
-def _resolved(column: Column, named: _Attributes) -> Column:
+def _require_declared(name: str, source: TableSource) -> None:
+    if name in source.texts:
+        raise StatementError(private_text(name))
+
+
+def _require_one_count(columns: Sequence[Column]) -> None:
+    counts = [column for column in columns if isinstance(column, AnswerColumn)]
+    if len(counts) != 1 or counts[0].form != "count":
+        raise StatementError(
+            "GROUP BY a text: each count releases other texts; SELECT the text and one COUNT(*), and ask others in statements of their own"
+        )
+
+
+def _resolved(column: Column, named: _Attributes, source: TableSource) -> Column:
     if isinstance(column, Grouped):
         return Grouped(column.name, named.find(column.attribute, "SELECT"))
     column = replace(column, where=named.condition(column.where), rate=named.condition(column.rate))
     if column.attribute is None:
         return column
     clause = "SUM" if column.form == "person_sum" else column.form.upper()
-    return replace(column, attribute=named.find(column.attribute, clause))
+    found = named.find(column.attribute, clause)
+    _require_declared(found, source)
+    return replace(column, attribute=found)
 
 
 def _questions(

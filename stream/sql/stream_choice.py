@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from schemas import AnswersCalibration, EventsSource, GrantRecord, SourceRecord, TableSource
+from schemas import (
+    AnswersCalibration,
+    EventsSource,
+    GrantRecord,
+    Source,
+    SourceRecord,
+    TableSource,
+    UnknownGroupsCalibration,
+)
 from stream.errors import Unknown
 from stream.formatting import did_you_mean
 from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, realised_cost
@@ -18,13 +26,17 @@ from stream.sql.statements import SelectStatement
 ANSWERING: Final = ("pmw", "laplace", "histogram")
 """Mechanisms that answer every count with a number."""
 
-_FREE_FIRST: Final = ("histogram", "pmw", "laplace")
+BY_TEXTS: Final = ("unknown_groups",)
+"""Mechanisms that group by a text attribute."""
+
+_FREE_FIRST: Final = ("histogram", "pmw", "laplace", "unknown_groups")
 """The order of mechanisms at the same ε: those first that charge no further answer."""
 
 _WHY_FREE: Final = {
     "histogram": "its release is paid for",
     "pmw": "its estimate answers without a charge unless it must measure",
     "laplace": "its grant counts as spent in full",
+    "unknown_groups": "its grant is spent",
 }
 
 
@@ -57,7 +69,7 @@ def choose_stream(
         Unknown: there is no such source or stream, or the source has no open stream.
         StatementError: no stream supports the statement.
     """
-    found = targets(statement.table, sources, grants)
+    found = targets(statement.table, sources, grants, statement.groups)
     plans: list[StreamChoice] = []
     refusals: list[StatementError] = []
     for one in found:
@@ -78,8 +90,12 @@ def choose_stream(
     return StreamChoice(best.target, best.plan, _why(best, len(found)))
 
 
-def targets(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]) -> list[Target]:
+def targets(
+    name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord], groups: Sequence[str] = ()
+) -> list[Target]:
     """Return the stream of this name, or the open streams on the source of this name.
+
+    If a text attribute is grouped by (``groups``), they are streams of unknown_groups.
 
     Raises:
         Unknown: neither exists, or no stream is open.
@@ -91,12 +107,15 @@ def targets(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRe
         raise StatementError(
             f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
         )
-    found = _on_source(name, tables, grants) if grant is None else [grant]
+    by_text = _by_text(tables.get(name if grant is None else grant.spec.source), groups)
+    answering = BY_TEXTS if by_text else ANSWERING
+    found = _on_source(name, tables, grants, answering) if grant is None else [grant]
     kind = found[0].spec.mechanism.kind
-    if kind not in ANSWERING:
+    if kind not in answering:
+        able = "group by a text" if by_text else "answer every count with a number"
         raise StatementError(
-            f"FROM {name}: stream '{found[0].spec.stream}' is one of {kind}, which does not answer every count with a "
-            f"number; name one of {' or '.join(ANSWERING)}"
+            f"FROM {name}: stream '{found[0].spec.stream}' is one of {kind}, which does not {able}; "
+            f"name one of {' or '.join(answering)}"
         )
     table = tables.get(found[0].spec.source)
     if not isinstance(table, TableSource):
@@ -106,7 +125,15 @@ def targets(name: str, sources: Iterable[SourceRecord], grants: Sequence[GrantRe
     return [Target(table, one) for one in found]
 
 
-def _on_source(name: str, sources: Collection[str], grants: Sequence[GrantRecord]) -> list[GrantRecord]:
+def _by_text(source: Source | None, groups: Sequence[str]) -> bool:
+    """Return whether any grouped attribute is a text of the source."""
+    texts = source.texts if isinstance(source, TableSource) else {}
+    return not {text.casefold() for text in texts}.isdisjoint(name.casefold() for name in groups)
+
+
+def _on_source(
+    name: str, sources: Collection[str], grants: Sequence[GrantRecord], answering: Sequence[str]
+) -> list[GrantRecord]:
     if name not in sources:
         streams = [one.spec.stream for one in grants if one.state == "open"]
         hint = did_you_mean(name, [*sources, *streams]) or "; 'sotto source list' shows the sources"
@@ -115,12 +142,12 @@ def _on_source(name: str, sources: Collection[str], grants: Sequence[GrantRecord
         one
         for one in grants
         if one.spec.source == name
-        and one.spec.mechanism.kind in ANSWERING
+        and one.spec.mechanism.kind in answering
         and (one.state, one.ending) == ("open", None)
     ]
     if not found:
         raise Unknown(
-            f"FROM {name}: the source has no open stream of {' or '.join(ANSWERING)}; open one with 'sotto stream open'"
+            f"FROM {name}: the source has no open stream of {' or '.join(answering)}; open one with 'sotto stream open'"
         )
     return found
 
@@ -129,7 +156,7 @@ def _rank(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
     """Return the sort key: enough charged answers left, expected ε, kind, α, name."""
     grant = choice.target.grant
     questions = len(choice.plan.questions)
-    charged = isinstance(grant.calibration, AnswersCalibration)
+    charged = isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration)
     left = charged_answers(grant.calibration, grant.extensions) - grant.tops
     kind = _FREE_FIRST.index(grant.spec.mechanism.kind)
     return charged and left < questions, _cost(choice), kind, grant.calibration.alpha, grant.spec.stream
@@ -139,7 +166,7 @@ def _cost(choice: StreamChoice) -> Fraction:
     """Return the ε that the questions are expected to cost: a pmw stream that has begun is free."""
     grant, source = choice.target.grant, choice.target.source
     questions = len(choice.plan.questions)
-    charges = questions if isinstance(grant.calibration, AnswersCalibration) else 0
+    charges = questions if isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration) else 0
     before, after = (
         realised_cost(
             grant.calibration,

@@ -19,7 +19,8 @@ from stream.tables.people import RowOwners, choose, contribution_key
 from stream.tables.people_counts import PeopleCounts
 from stream.tables.rows import Frame, Rows
 from stream.tables.sums import summable
-from stream.tables.table_errors import DataError, no_attribute, shown
+from stream.tables.table_errors import DataError, no_attribute, private_text, shown
+from stream.tables.texts import TextColumn, declared_texts, hashed_columns
 from stream.tables.universe import Cell, CellIndex, membership
 
 Bitmap = npt.NDArray[np.uint64]
@@ -53,6 +54,7 @@ class AllRows:
     contribution: int
     private_codes: Mapping[str, CodeArray]
     people: RowOwners
+    private_texts: Mapping[str, TextColumn]
 
 
 class PrivateTable:
@@ -76,12 +78,14 @@ class PrivateTable:
         bitmap_cache_bytes: int = BITMAP_CACHE_BYTES,
         public_size: int | None = None,
         everyone: AllRows | None = None,
+        texts: Mapping[str, TextColumn] | None = None,
     ) -> None:
         self.attributes: Final = dict(attributes)
         self.private_codes: Final = dict(private_codes)
         self.private_row_count: Final = len(next(iter(self.private_codes.values())))
         self.public_size: Final = self.private_row_count if public_size is None else public_size
         self.everyone: Final = everyone
+        self.private_texts: Final = dict(texts or {})
         for column in self.private_codes.values():
             column.setflags(write=False)
         self._everyone = self._packed(lambda block: np.ones(block.stop - block.start, dtype=np.bool_))
@@ -104,12 +108,16 @@ class PrivateTable:
     def of(cls, rows: Rows, source: TableSource, key: bytes = UNKEYED) -> PrivateTable:
         """Build the table of a source's rows; ``key`` determines which rows of a person count."""
         if rows.people is None:
-            return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count)
-        found = choose(rows.private_codes, rows.people, source.contribution, contribution_key(key, source.source))
+            texts = rows.private_texts
+            return cls(rows.attributes, rows.private_codes, public_size=rows.file_row_count, texts=texts)
+        hashed = hashed_columns(rows.private_codes, rows.private_texts)
+        found = choose(hashed, rows.people, source.contribution, contribution_key(key, source.source))
         codes = {name: column[found.private_order] for name, column in rows.private_codes.items()}
-        everyone = AllRows(source.person or "", source.contribution, codes, found.people)
+        texts = {name: column.picked(found.private_order) for name, column in rows.private_texts.items()}
+        everyone = AllRows(source.person or "", source.contribution, codes, found.people, texts)
         counted = {name: column[: found.private_counted] for name, column in codes.items()}
-        return cls(rows.attributes, counted, public_size=found.people.public_size, everyone=everyone)
+        texts = {name: column.picked(slice(found.private_counted)) for name, column in texts.items()}
+        return cls(rows.attributes, counted, public_size=found.people.public_size, everyone=everyone, texts=texts)
 
     @classmethod
     def load(cls, source: TableSource, frame: Frame | None = None, key: bytes = UNKEYED) -> PrivateTable:
@@ -119,13 +127,15 @@ class PrivateTable:
     def rows(self) -> Rows:
         """Return all rows, also rows that do not count."""
         if self.everyone is None:
-            return Rows(self.attributes, self.private_codes, self.public_size)
-        return Rows(self.attributes, self.everyone.private_codes, self.public_size, self.everyone.people)
+            return Rows(self.attributes, self.private_codes, self.public_size, None, self.private_texts)
+        every = self.everyone
+        return Rows(self.attributes, every.private_codes, self.public_size, every.people, every.private_texts)
 
     def is_of(self, source: TableSource) -> bool:
         """Return whether the table fits a source's declaration."""
         bound = (None, 1) if self.everyone is None else (self.everyone.person, self.everyone.contribution)
-        return self.attributes == source.attributes and bound == (source.person, source.contribution)
+        declared = self.attributes == source.attributes and declared_texts(self.private_texts) == source.texts
+        return declared and bound == (source.person, source.contribution)
 
     def __repr__(self) -> str:
         return f"Table(attributes={list(self.attributes)})"
@@ -230,6 +240,17 @@ class PrivateTable:
             cell += self.private_codes[name][block]
         return cell
 
+    def text_counts(self, attribute: str, predicate: Predicate) -> npt.NDArray[np.int64]:
+        """Return the exact number of matching rows with each text of an attribute: private.
+
+        They are in the order of ``private_texts[attribute].private_texts``. One row is in at most one of
+        them. DataError if the attribute is no text; other errors as in ``count``.
+        """
+        column = self.private_texts.get(attribute)
+        if column is None:
+            raise DataError(f"{shown(attribute)} is no text of the table; name one of its texts")
+        return column.counts(self.private_inside(predicate))[1:]
+
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
         """Return the exact number of rows in each of these cells: private.
 
@@ -253,6 +274,8 @@ class PrivateTable:
         if not attributes:
             raise DataError("no attribute is named; name at least one")
         for place, name in enumerate(attributes):
+            if name in self.private_texts:
+                raise DataError(private_text(name))
             if name not in self.attributes:
                 raise DataError(no_attribute(place, name, self.attributes, "the table, which has"))
             if name in attributes[:place]:

@@ -7,7 +7,7 @@ The tokens are checked before parsing, and the syntax tree is checked afterwards
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from sqlglot import Token, TokenType, exp
@@ -17,7 +17,7 @@ from sqlglot.errors import ParseError
 from schemas import MAX_PREDICATE_LENGTH, Domain
 from stream.tables.comparisons import Attribute, Constant, Operator, Ranges, Shapes, number
 from stream.tables.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
-from stream.tables.table_errors import PredicateError, listed, shown
+from stream.tables.table_errors import PredicateError, listed, private_text, shown
 
 DOUBLE_QUOTES: Final = "put names in double quotes"
 DOUBLED_QUOTE: Final = (
@@ -104,7 +104,9 @@ _CONSTRUCTS: Final[tuple[tuple[tuple[type[exp.Expr], ...], str], ...]] = (
 class PredicateParser:
     """Parses predicates over one table's declared attributes; thread-safe."""
 
-    def __init__(self, attributes: Mapping[str, Domain]) -> None:
+    def __init__(self, attributes: Mapping[str, Domain], texts: Collection[str] = ()) -> None:
+        """Parse conditions over these attributes; ``texts`` are refused, because their values are private."""
+        self._texts = {name.casefold(): name for name in texts}
         self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
         self._shapes = Shapes(self._find, self._in_full)
 
@@ -239,6 +241,8 @@ class PredicateParser:
         name = str(identifier.this)
         attribute = self._find(name)
         if attribute is None:
+            if (text := self._texts.get(name.casefold())) is not None:
+                raise PredicateError(private_text(text), name)
             raise PredicateError(
                 f"no declared attribute has this name; declared are {listed(self._attributes)}", name
             )

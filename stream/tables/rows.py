@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_tex
 from stream.tables.people import Numbers, PeopleNumbers, RowOwners, named
 from stream.tables.readers.sheets import Sheet, sheets_of
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
+from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, encoders
 
 Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 """A table in memory: a data frame, or columns of cells of any kind."""
@@ -90,13 +91,14 @@ class GrowingColumn:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """An encoded batch: codes by attribute, and the number of each row's person."""
+    """An encoded batch: codes by attribute and text, and the number of each row's person."""
 
     private_codes: Mapping[str, CodeArray]
     private_numbers: Numbers | None
     file_row_count: int
     private_unnamed: int = 0
     """Number of the file's rows without a person."""
+    private_texts: Mapping[str, TextCodes] = field(default_factory=dict)
 
 
 class RowEncoder:
@@ -107,6 +109,7 @@ class RowEncoder:
         self._encoders = {
             name: Encoder(source.column_of(name), domain) for name, domain in source.attributes.items()
         }
+        self._texts = encoders(source)
         self._people = None if source.person is None else PeopleNumbers(source.person)
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
@@ -119,6 +122,7 @@ class RowEncoder:
         for name, encoder in self._encoders.items():
             encoded[name], known = encoder(cells[self._source.column_of(name)])
             kept = known if kept is None else kept & known
+        texts = {name: encoder(cells[self._source.column_of(name)]) for name, encoder in self._texts.items()}
         numbers, unnamed = None, 0
         if self._people is not None:
             numbers, somebody = self._people.add(cells[self._people.column])
@@ -126,8 +130,9 @@ class RowEncoder:
             unnamed = int(np.count_nonzero(~somebody))
         if kept is not None and not kept.all():
             encoded = {name: column[kept] for name, column in encoded.items()}
+            texts = {name: column[kept] for name, column in texts.items()}
             numbers = None if numbers is None else numbers[kept]
-        return EncodedBatch(encoded, numbers, cells.height, unnamed)
+        return EncodedBatch(encoded, numbers, cells.height, unnamed, texts)
 
     def sheet(self, sheet: Sheet) -> Iterator[EncodedBatch]:
         """Encode one file of the table in batches; ColumnError if the file lacks a column."""
@@ -142,10 +147,14 @@ class RowEncoder:
         """Return the numbers of the people so far; None if the source has no person column."""
         return self._people
 
+    def texts(self) -> dict[str, tuple[bytes, ...]]:
+        """Return the texts of each text attribute so far, in the order of their codes."""
+        return {name: encoder.texts() for name, encoder in self._texts.items()}
+
 
 @dataclass(frozen=True)
 class Rows:
-    """Encoded rows: codes by declared attribute and, with a person column, the rows' people.
+    """Encoded rows: codes by declared attribute, texts and, with a person column, the rows' people.
 
     ``file_row_count`` includes the rows that were left out.
     """
@@ -154,6 +163,7 @@ class Rows:
     private_codes: Mapping[str, CodeArray]
     file_row_count: int
     people: RowOwners | None = None
+    private_texts: Mapping[str, TextColumn] = field(default_factory=dict)
 
     @property
     def private_row_count(self) -> int:
@@ -176,7 +186,7 @@ class Rows:
         for batch in batches:
             gathered.add(batch)
         people = encoder.people()
-        return gathered.rows(None if people is None else people.names())
+        return gathered.rows(None if people is None else people.names(), encoder.texts())
 
 
 class RowCollector:
@@ -185,6 +195,7 @@ class RowCollector:
     def __init__(self, source: TableSource) -> None:
         self._source = source
         self._codes = {name: GrowingColumn(code_type(domain.size)) for name, domain in source.attributes.items()}
+        self._texts = {name: GrowingColumn(TEXT_CODE) for name in source.texts}
         self._numbers = GrowingColumn(np.dtype(np.uint32))
         self.private_row_count = 0
         self.file_row_count = 0
@@ -194,6 +205,8 @@ class RowCollector:
         """Add a batch; UnreadableError if there are more than ``MAX_ROWS`` rows."""
         for name, column in batch.private_codes.items():
             self._codes[name].extend(column)
+        for name, texts in batch.private_texts.items():
+            self._texts[name].extend(texts)
         if batch.private_numbers is not None:
             self._numbers.extend(batch.private_numbers)
         self.private_row_count += len(next(iter(batch.private_codes.values())))
@@ -202,11 +215,18 @@ class RowCollector:
         if self.private_row_count > MAX_ROWS:
             raise UnreadableError(f"more than {MAX_ROWS} rows")
 
-    def rows(self, names: Words | None) -> Rows:
-        """Join all batches (only once); ``names`` are the digests of people's names, if any."""
+    def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> Rows:
+        """Join all batches (only once).
+
+        ``names`` are the digests of people's names, if any, and ``texts`` those of each text attribute.
+        """
         codes = {name: self._codes.pop(name).joined() for name in self._source.attributes}
         people = None if names is None else RowOwners(self._numbers.joined(), names, self.private_unnamed)
-        return Rows(self._source.attributes, codes, self.file_row_count, people)
+        columns = {
+            name: TextColumn(declared, self._texts.pop(name).joined(), texts[name])
+            for name, declared in self._source.texts.items()
+        }
+        return Rows(self._source.attributes, codes, self.file_row_count, people, columns)
 
 
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:
@@ -234,7 +254,8 @@ def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
         texts, nobody = named(column.name, column)
         return pl.select(pl.when(pl.Series(~nobody)).then(texts).alias(column.name)).to_series()
     own = [domain for name, domain in source.attributes.items() if source.column_of(name) == column.name]
-    if any(isinstance(domain, Categories) for domain in own):
+    is_text = column.name in map(source.column_of, source.texts)
+    if is_text or any(isinstance(domain, Categories) for domain in own):
         return as_text(column.name, column)
     dates = next((domain for domain in own if isinstance(domain, Dates)), None)
     if dates is not None:
@@ -246,6 +267,6 @@ def _of_one_type(source: TableSource, column: pl.Series) -> pl.Series:
 
 
 def columns_of(source: TableSource) -> list[str]:
-    """Return the columns to read: those of the attributes, and the person column."""
+    """Return the columns to read: those of the attributes and texts, and the person column."""
     person = [] if source.person is None else [source.person]
-    return list(dict.fromkeys([*map(source.column_of, source.attributes), *person]))
+    return list(dict.fromkeys([*map(source.column_of, (*source.attributes, *source.texts)), *person]))

@@ -6,7 +6,7 @@ A fingerprint is a keyed digest of a table; a worker answers only from data with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from threading import RLock
 from time import monotonic
@@ -22,7 +22,7 @@ from stream.privacy.noise import NoiseKey
 from stream.tables.cache import BoundedCache
 from stream.tables.columns_table import PrivateTable
 from stream.tables.comparisons import Ranges
-from stream.tables.encoding import CodeArray, siphash
+from stream.tables.encoding import siphash
 from stream.tables.expressions import Predicate
 from stream.tables.people import words_of
 from stream.tables.predicates import PredicateParser
@@ -30,6 +30,7 @@ from stream.tables.readers.sheets import Stamp, stamp_of
 from stream.tables.rows import Frame, Rows
 from stream.tables.sums import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, shown
+from stream.tables.texts import hashed_columns
 
 PREDICATE_CACHE_SIZE: Final = 1 << 14
 RETRY_SECONDS: Final = 10.0
@@ -183,7 +184,8 @@ class TableStore:
             parser.attributes is source.attributes or parser.attributes == source.attributes
         ):
             with self._lock:
-                parser = _Parser(source.attributes, PredicateParser(source.attributes), next(self._numbers))
+                made = PredicateParser(source.attributes, source.texts)
+                parser = _Parser(source.attributes, made, next(self._numbers))
                 self._parsers[source.source] = parser
         return parser
 
@@ -264,16 +266,13 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
     """
     if not table.is_of(source):
         raise DataError(f"the table was not encoded for source {shown(source.source)}; load it again")
-    schema = {name: domain.model_dump(mode="json") for name, domain in source.attributes.items()}
+    domains = {**source.attributes, **source.texts}
+    schema = {name: domain.model_dump(mode="json") for name, domain in domains.items()}
     digest = blake3(key=key)
 
     def add(part: bytes | memoryview) -> None:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
-
-    def add_column(column: npt.NDArray[np.unsignedinteger[Any]]) -> None:
-        add(column.dtype.str.encode())
-        add(np.ascontiguousarray(column).view(np.uint8).data)
 
     rows = table.rows()
     is_ordered = rows.people is not None or not _is_in_database(source)
@@ -281,15 +280,14 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
     add(source.source.encode())
     add(json.dumps(schema, sort_keys=True, separators=(",", ":")).encode())
     if is_ordered:
-        for name in sorted(rows.private_codes):
-            add(name.encode())
-            add_column(rows.private_codes[name])
+        for part in _ordered_parts(rows):
+            add(part)
     else:
-        add(_multiset(rows.private_codes, rows.private_row_count, key))
+        add(_multiset(hashed_columns(rows.private_codes, rows.private_texts), rows.private_row_count, key))
     if rows.people is not None:
         add(json.dumps([source.person, source.contribution, table.private_row_count]).encode())
-        add_column(rows.people.private_numbers)
-        add_column(rows.people.private_names)
+        for part in (*_column_parts(rows.people.private_numbers), *_column_parts(rows.people.private_names)):
+            add(part)
         if rows_are_public(source) and rows.people.private_unnamed:
             # Without unnamed rows, the names determine this number.
             add(b"people of the file")
@@ -304,12 +302,29 @@ def fingerprint(table: PrivateTable, source: TableSource, key: bytes, version: i
     return digest.hexdigest()
 
 
+def _ordered_parts(rows: Rows) -> Iterator[bytes | memoryview]:
+    """Yield the rows in order: names and codes of attributes, then names and digests of texts, by block."""
+    for name in sorted(rows.private_codes):
+        yield name.encode()
+        yield from _column_parts(rows.private_codes[name])
+    for name in sorted(rows.private_texts):
+        yield name.encode()
+        digests = rows.private_texts[name].digests
+        for start in range(0, rows.private_row_count, _HASHED_ROWS):
+            yield digests[start : start + _HASHED_ROWS].tobytes()
+
+
+def _column_parts(column: npt.NDArray[np.unsignedinteger[Any]]) -> Iterator[bytes | memoryview]:
+    yield column.dtype.str.encode()
+    yield np.ascontiguousarray(column).view(np.uint8).data
+
+
 def _is_in_database(source: TableSource) -> bool:
     address = Address.of_table(source.path)
     return address is not None and address.scheme == "postgresql"
 
 
-def _multiset(codes: Mapping[str, CodeArray], rows: int, key: bytes) -> bytes:
+def _multiset(codes: Mapping[str, Any], rows: int, key: bytes) -> bytes:
     """Hash rows regardless of their order: their number and two sums of keyed hashes mod 2⁶⁴.
 
     Collisions cannot be found without the key. The result is private; only the digest may use it.

@@ -47,6 +47,14 @@ def no_attribute(place: int, name: str, names: Collection[str], whole: str) -> s
     return f"name {place + 1} is no attribute of {whole} {listed(names)}{hint}"
 
 
+def private_text(name: str) -> str:
+    """Return the message for a text attribute in a question that needs declared values."""
+    return (
+        f"attribute {shown(name)} is text, whose values are private; group by it alone on a stream of unknown_groups, or "
+        "declare its values"
+    )
+
+
 class DataError(ValueError):
     """A table cannot be used as declared.
 

@@ -103,6 +103,7 @@ class Publisher:
             reply.intervals,
             *(one.about or ())[:2],
             top_groups=reply.top_groups,
+            keys=reply.keys,
         )
         return (name.encode(), encode(answer), ())
 

@@ -33,6 +33,7 @@ AGES, SEXES = range(8), ("F", "M")
 ROWS: dict[str, list[Any]] = {
     "age": [3 if number % 10 else number // 10 % 8 for number in range(400)],
     "sex": ["F" if number % 10 else "M" for number in range(400)],
+    "note": ["well" if number % 10 else f"ill {number}" for number in range(400)],
 }
 _CELLS = [{"at": {"age": age, "sex": sex}} for age in AGES for sex in SEXES]
 
@@ -57,6 +58,7 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
         "people",
         {"kind": "sparse_pmw", "attributes": ["age", "sex"], "sparsity": 3, "updates": 20},
     ),
+    "unknown": ("people", {"kind": "unknown_groups", "answers": 6}),
     "respondents": ("survey", {"kind": "randomized_response", "categories": ["well", "ill"]}),
 }
 """One stream of every mechanism but the plain sparse vector: its source and its mechanism."""
@@ -68,7 +70,7 @@ WANTED_ALPHAS = (25.0, 200.0, 1000.0)
 def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[Source]:
     """A feed, a table and a survey, each with just enough for so many streams."""
     budget = {"epsilon": streams * EPSILON + 2 * LARGE_EPSILON}
-    people = {"path": str(table), "attributes": {"age": len(AGES), "sex": list(SEXES)}}
+    people = {"path": str(table), "attributes": {"age": len(AGES), "sex": list(SEXES)}, "texts": {"note": {}}}
     return [
         _sources.validate_python(
             {"source": "feed", "kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, **budget}
@@ -96,8 +98,8 @@ def shared(source: Source) -> Source:
 
 def write_table(path: Path) -> None:
     """Write the rows of the table."""
-    rows = zip(ROWS["age"], ROWS["sex"], strict=True)
-    path.write_text("age,sex\n" + "".join(f"{age},{sex}\n" for age, sex in rows))
+    rows = zip(*ROWS.values(), strict=True)
+    path.write_text(f"{','.join(ROWS)}\n" + "".join(f"{','.join(map(str, row))}\n" for row in rows))
 
 
 def specs(plain: int = SENSITIVE_STREAMS) -> list[StreamSpec]:
@@ -142,6 +144,8 @@ def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, A
             asked = _wanted(chance.choice([where, terms, {"group_by": ["sex"], **where}]), chance)
         case "lazy_histogram" | "sparse_project" | "sparse_pmw":
             asked = {"cells": chance.sample(_CELLS, 3)}
+        case "unknown_groups":
+            asked = {"group_by": ["note"], **where}
         case "randomized_response":
             asked = {"category": chance.choice(["well", "ill"])}
         case _:

@@ -25,6 +25,7 @@ from stream.kernel import Spans
 from stream.privacy.accuracy.counting_trees import node_name
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.unknown_groups import release
 from stream.privacy.noise import (
     DrawRole,
     NoiseKey,
@@ -112,6 +113,11 @@ def lsl_5(surgery: Surgery) -> None:
 def lsl_6(surgery: Surgery) -> None:
     """ρ and ν ~ Lap(2/ε), whatever the number of ⊤s; to be run with a cutoff that is not reached."""
     surgery.noise(lambda c: _epsilon(c) / 2, lambda c: _epsilon(c) / 2)
+
+
+def texts_without_a_threshold(surgery: Surgery) -> None:
+    """Every text that a row has is released with its noisy count, as declared groups are."""
+    surgery.exchange(release, lambda texts, counts, noise, _: release(texts, counts, noise, -(1 << 40)))
 
 
 @dataclass(frozen=True)

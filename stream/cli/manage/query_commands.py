@@ -245,7 +245,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
         return
     say(_line(answer, with_estimates=groups is None))
     if groups is not None:
-        names = list(groups[0])
+        names = list(groups[0]) if groups else ["key"]
         cells = zip(groups, answer.estimates or (), answer.intervals or repeat(None), strict=False)
         show_table(
             "",

@@ -25,6 +25,7 @@ from schemas import (
     SparseVectorCalibration,
     StreamSpec,
     TableSource,
+    UnknownGroupsCalibration,
     ValuesSource,
 )
 from stream.cli.output import CommandError, console, read_as, show_table
@@ -227,6 +228,11 @@ def noise_in_words(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
             return (
                 f"{gaussian if calibration.method == 'gaussian' else pure}; a {calibration.tree} tree of {calibration.levels} "
                 f"levels, up to {calibration.nodes} sums an answer; charged once"
+            )
+        case UnknownGroupsCalibration():
+            return (
+                f"ε {calibration.epsilon_answer:.4g} and δ {calibration.delta_answer:.3g} per answer; a text needs a noisy count of "
+                f"{calibration.threshold:,}"
             )
         case _ if calibration.method == "gaussian":
             per = "answer" if calibration.kind == "answers" else "number"

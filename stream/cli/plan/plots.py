@@ -28,6 +28,7 @@ _STYLES: Final = {
     "one_sided": ("#009e73", "o"),
     "one_sided_rounds": ("#e69f00", "D"),
     "basic": ("#0072b2", "o"),
+    "laplace": ("#0072b2", "o"),
     "optimal": ("#e69f00", "D"),
     "gaussian": ("#cc79a7", "P"),
     "maximum_entropy": ("#009e73", "o"),

@@ -117,7 +117,7 @@ class Case:
         return SeenAnswer(
             answer.outcome,
             tuple(math.floor(number / self.resolution) for number in numbers),
-            answer.choice,
+            answer.choice if answer.keys is None else ", ".join(answer.keys),
         )
 
 

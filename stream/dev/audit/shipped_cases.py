@@ -148,6 +148,17 @@ def _numeric_sparse(numbers: str) -> dict[str, Any]:
     return {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": 1, "numbers": numbers}
 
 
+_TEXTS: Final = {**_GROWING, "texts": {"note": {}}}
+_BY_NOTE: Final = {"group_by": ["note"]}
+
+
+def _notes(one: Sequence[str], other: Sequence[str]) -> tuple[Side, Side]:
+    def side(notes: Sequence[str]) -> Side:
+        return Side([_BY_NOTE], {"sex": ["F"] * len(notes), "note": list(notes)})
+
+    return side(one), side(other)
+
+
 SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "above_threshold": _ABOVE_THRESHOLD,
     "numeric_sparse": (
@@ -190,6 +201,22 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _PLAN,
         ),
         *audit_cases.LAPLACE,
+    ),
+    "unknown_groups": (
+        Case(
+            "one row of a common text more",
+            {"kind": "unknown_groups"},
+            _TEXTS,
+            _notes(["a"] * 9, ["a"] * 10),
+            _SMALL_DELTA,
+        ),
+        Case(
+            "one row with a text of its own more",
+            {"kind": "unknown_groups"},
+            _TEXTS,
+            _notes(["a"] * 9, [*["a"] * 9, "b"]),
+            _SMALL_DELTA,
+        ),
     ),
     "randomized_response": (
         Case(

@@ -233,6 +233,10 @@ def _remarks(source: Source) -> list[str]:
             remarks.append(
                 f"all cells together are more than {MAX_UNIVERSE:,}: a histogram takes some of the attributes; pmw takes all"
             )
+        remarks += [
+            f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only unknown_groups groups by it"
+            for name, text in source.texts.items()
+        ]
         remarks.append("the budget service reads the table when it registers the source; the monitor cannot")
     if isinstance(source, ValuesSource):
         low = "no least" if source.minimum is None else f"{source.minimum:g} as the least"

@@ -21,6 +21,7 @@ const MECHANISMS = {
   sparse_project: "Sparse projection",
   lazy_histogram: "Lazy histogram",
   running_count: "Running count",
+  unknown_groups: "Unknown groups",
 };
 
 /** Pairs of a mechanism's kind and its displayed name. */
@@ -41,6 +42,7 @@ const WORDS = {
   running_count: { charged: "counts so far", free: "free answers", used: "counts" },
   sparse_project: RELEASE,
   pmw: { charged: "measured answers", free: "estimated answers", used: "measurements" },
+  unknown_groups: ANSWERS,
   sparse_pmw: { charged: "updates", free: "answers from the hypothesis", used: "updates" },
 };
 const ANY = { charged: "charged answers", free: "free answers", used: "charged answers" };

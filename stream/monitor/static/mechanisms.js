@@ -20,6 +20,7 @@ export const SPECS = {
   sparse_project: { on: ["table"], fields: ["attributes", "sparsity", "projections"], forms: ["cell"] },
   lazy_histogram: { on: ["table"], fields: ["attributes", "sparsity"], forms: ["cell"] },
   running_count: { on: ["events"], fields: ["steps"], forms: [] },
+  unknown_groups: { on: ["table"], fields: ["answers"], forms: ["texts"] },
 };
 
 /** Fields of mechanisms: label, input type and initial value. */
@@ -51,6 +52,7 @@ export const FORMS = {
   people: "how many people",
   groups: "how many rows in each group",
   top: "the largest groups",
+  texts: "how many rows with each text that enough rows have",
   fraction: "which share of all rows",
   rate: "which share of some rows, in each group",
   sum: "the sum of an attribute",

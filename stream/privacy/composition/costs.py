@@ -18,7 +18,16 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
 
-from schemas import Amount, AnswersCalibration, Calibration, Extension, Extensions, GrantRecord, StreamState
+from schemas import (
+    Amount,
+    AnswersCalibration,
+    Calibration,
+    Extension,
+    Extensions,
+    GrantRecord,
+    StreamState,
+    UnknownGroupsCalibration,
+)
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import are_independent, is_pure, losses, summed_loss
 from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
@@ -213,14 +222,18 @@ def realised_cost(
     """Return an upper bound of what a stream has spent; NOTHING before the first answer.
 
     The ``tops`` charged answers have cost ``surplus`` parts more than as many ordinary charges.
-    Losses add up by basic composition. ρ, and an (ε, δ) by optimal composition, count in full; an
+    Losses add up by basic composition, as do the (ε, δ) of unknown groups. ρ, and an (ε, δ) by optimal composition, count in full; an
     extension counts as soon as it may have been used.
     """
     full = stream_cost(calibration, accountant, uneven=uneven)
     if answered == 0:
         return NOTHING
     charges = tops + Fraction(surplus, PARTS)
-    if accountant == "pure" and not is_pure(calibration):
+    if isinstance(calibration, UnknownGroupsCalibration):
+        # Each answer has its own (ε, δ), and they add up; its noise is used by no other answer.
+        loss, failing = charges * losses(calibration).each, charges * Fraction(calibration.delta_answer)
+        spent = Cost(math.ceil(loss * EPSILON_UNITS), math.ceil(failing * DELTA_UNITS)).least(full)
+    elif accountant == "pure" and not is_pure(calibration):
         spent = full
     else:
         parts = losses(calibration)

@@ -19,6 +19,7 @@ from schemas import (
     ReleaseCalibration,
     RunningCountCalibration,
     SparseVectorCalibration,
+    UnknownGroupsCalibration,
 )
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, gaussian_rho
 
@@ -132,6 +133,10 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
         case RunningCountCalibration():
             whole = Fraction(calibration.epsilon)
             return Losses(((1, whole),), whole, Fraction(0))
+        case UnknownGroupsCalibration():
+            # Each answer costs δ beside this ε (``is_pure``).
+            each = Fraction(calibration.epsilon_answer)
+            return Losses(((calibration.cutoff, each),), Fraction(0), each)
         case HypothesisCalibration():
             inner = losses(calibration.sparse_vector)
             rows = Fraction(calibration.epsilon_rows)
@@ -201,6 +206,8 @@ def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:
 
 def is_pure(calibration: Calibration) -> bool:
     """Return True if the stream's ε holds with δ = 0, by basic composition."""
+    if isinstance(calibration, UnknownGroupsCalibration):
+        return False
     parts = losses(calibration)
     return not parts.gaussian and parts.total <= Fraction(calibration.epsilon)
 

@@ -20,6 +20,7 @@ from schemas import (
     StreamIdentity,
     StreamSpec,
     StreamState,
+    UnknownGroupsCalibration,
 )
 from schemas.mechanisms import MAX_ANSWERS
 from stream.privacy.composition.costs import (
@@ -300,6 +301,11 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
         raise PlanError(
             f"stream: its noise was planned for a horizon of {calibration.steps:,} windows, all of them charged once; none can be "
             "added, open another stream"
+        )
+    if isinstance(calibration, UnknownGroupsCalibration):
+        raise PlanError(
+            "stream: unknown_groups has a δ for each answer, planned for all of its answers together; none can be added, open another "
+            "stream"
         )
     if losses(calibration).gaussian:
         raise PlanError(

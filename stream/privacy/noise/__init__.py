@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         block_words,
         cell_noise,
         cell_words,
+        event_subkey,
         event_words,
         round_words,
         stream_subkey,
@@ -50,6 +51,7 @@ __all__ = [
     "block_words",
     "cell_noise",
     "cell_words",
+    "event_subkey",
     "event_words",
     "gaussian",
     "round_words",
@@ -59,7 +61,9 @@ __all__ = [
 ]
 
 _KEYS: Final = frozenset({"NoiseKey", "NoiseKeyError"})
-_WORDS: Final = frozenset({"SUBKEY_BYTES", "DrawRole", "cell_noise", "stream_subkey", "stream_subkeys"})
+_WORDS: Final = frozenset(
+    {"SUBKEY_BYTES", "DrawRole", "cell_noise", "event_subkey", "stream_subkey", "stream_subkeys"}
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,7 @@ class DrawRole(StrEnum):
     RELEASE = "release"
     ROWS = "rows"
     NODES = "nodes"
+    KEYS = "keys"
 
 
 def _prefixed(*parts: bytes) -> bytes:
@@ -119,6 +120,15 @@ def event_words(
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
     """
     return _derive(subkeys, _prefixed(topic.encode(), partition.to_bytes(4, "big")), offsets, payloads, count)
+
+
+def event_subkey(subkey: bytes, topic: str, partition: int, offset: int, payload: bytes) -> bytes:
+    """Derive the 32-byte key of one event's noise, for names that are known with the answer only.
+
+    ``subkey`` must be of a role that has no ``event_words``, whose first words would equal the key.
+    """
+    place = _prefixed(topic.encode(), partition.to_bytes(4, "big"))
+    return blake3(place + offset.to_bytes(8, "big") + payload, key=subkey).digest(SUBKEY_BYTES)
 
 
 def _derive(

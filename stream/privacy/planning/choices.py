@@ -32,6 +32,7 @@ from schemas import (
     SparsePmw,
     SparseProject,
     StreamSpec,
+    UnknownGroups,
 )
 from schemas.wire import describe
 from stream.privacy.planning.form_accuracy import Form, Wanted, as_count_error, form_alpha, groups_of
@@ -61,6 +62,7 @@ _TAKES: Final[dict[str, tuple[Form, ...]]] = {
     "sparse_project": ("cells",),
     "randomized_response": ("category",),
     "running_count": ("running",),
+    "unknown_groups": ("texts",),
 }
 """The forms that each mechanism answers. The first of equals wins: simple ones are first."""
 
@@ -75,6 +77,7 @@ _ONLY: Final[dict[str, str]] = {
     "sparse_project": "answers sums of a few cells",
     "randomized_response": "takes one person's category",
     "running_count": "answers the number so far after each window of a live topic",
+    "unknown_groups": "answers counts of the texts of a column whose values are private",
     "laplace": "answers values, counts of rows and people, sums, means, rates and groups",
     "pmw": "answers counts, weighted counts, sums, means, rates and groups of a table",
 }
@@ -252,6 +255,8 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"charged once; only the cells asked for have noise{gaussian}"
         case SparseProject():
             return "charged once; the projection errs beside its noise"
+        case UnknownGroups():
+            return f"{charged}, with a part of δ for the texts that few rows have"
         case NoisyMax():
             return f"{charged}; the least noise for a choice"
         case Exponential():

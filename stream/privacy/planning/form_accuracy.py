@@ -35,12 +35,13 @@ from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
 
-Form = QuestionForm | Literal["alarm", "running"]
-"""A question's form, ``alarm`` (is a number above a threshold?) or ``running`` (running count)."""
+Form = QuestionForm | Literal["alarm", "running", "texts"]
+"""A question's form, ``alarm`` (is a number above a threshold?), ``running`` (running count) or
+``texts`` (groups by a text attribute)."""
 
 FORMS: Final[tuple[Form, ...]] = (
     *(form for form in get_args(QuestionForm) if form not in STATISTICS),
-    *("alarm", "running"),
+    *("alarm", "running", "texts"),
 )
 """The forms that can be planned; the error of a statistic depends on how the values are spread."""
 

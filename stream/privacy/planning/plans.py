@@ -27,6 +27,7 @@ from schemas import (
     SparseProject,
     SparseVectorCalibration,
     StreamSpec,
+    UnknownGroups,
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
@@ -38,6 +39,7 @@ from stream.privacy.planning import (
     hypothesis_plans,
     release_plans,
     response_plans,
+    unknown_groups_plans,
 )
 from stream.privacy.planning.noise_layouts import (
     PlanError,
@@ -54,7 +56,7 @@ from stream.privacy.planning.promises import vacuous
 _NUMBERS: Final = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential"}
 MECHANISMS_OF: Final[dict[str, set[str]]] = {
     "values": _NUMBERS,
-    "table": _NUMBERS | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram"},
+    "table": _NUMBERS | {"histogram", "pmw", "sparse_pmw", "sparse_project", "lazy_histogram", "unknown_groups"},
     "records": {"randomized_response"},
     "events": {"above_threshold", "numeric_sparse", "laplace", "histogram", "running_count"},
 }
@@ -180,6 +182,8 @@ def _planned(spec: StreamSpec, setting: SourceFacts) -> tuple[Calibration, ...]:
             return release_plans.candidates(spec, setting)
         case RunningCount():
             return release_plans.running_count_candidates(spec, setting)
+        case UnknownGroups():
+            return unknown_groups_plans.candidates(spec, setting)
         case Pmw(worst_case=True) | SparsePmw():
             return hypothesis_plans.candidates(spec, setting)
         case Pmw():

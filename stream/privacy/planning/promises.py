@@ -29,12 +29,15 @@ from schemas import (
     SparseProject,
     SparseVectorCalibration,
     StreamSpec,
+    UnknownGroups,
+    UnknownGroupsCalibration,
 )
 from schemas.queries import MAX_CANDIDATES
 from stream.formatting import bound
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
+from stream.privacy.planning.unknown_groups_plans import rows_released_with
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """Warning about a promise that a constant answer would keep too."""
@@ -145,6 +148,9 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             over += f" and {groups:,} groups" if groups > 1 else ""
             remark = "an answer made of fewer sums carries a smaller alpha"
             return (_promise(calibration, "each number so far is within ±", "", over, remark),)
+        case UnknownGroups():
+            remark = released_with(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
+            return (_promise(calibration, "the count of each text is within ±", "", asked, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else ", and later answers without one"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
@@ -155,6 +161,12 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
             return (_promise(calibration, "each count is within ±", "", asked, ", ".join(remarks)),)
         case _:
             assert_never(mechanism)
+
+
+def released_with(calibration: UnknownGroupsCalibration) -> str:
+    """Describe how many rows a text needs to be released."""
+    half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
+    return f"a text with {half:,} rows is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 
 def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:

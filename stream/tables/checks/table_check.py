@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,11 @@ from schemas import Categories, TableSource
 from stream.tables.checks.cell_checks import CellCheck
 from stream.tables.checks.check_report import CheckReport, ColumnMatch, Misfit, PersonRows
 from stream.tables.checks.row_counts import TableScan, count_people
-from stream.tables.encoding import encode
+from stream.tables.encoding import as_text, encode
 from stream.tables.people import named
 from stream.tables.readers.csv_files import SEPARATORS, SURPLUS
 from stream.tables.table_errors import ColumnError, DataError, normal, shown
+from stream.tables.texts import is_text
 
 _MOST_ALIKE: Final = 3
 _DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+|\d{1,3}([. '’\u00a0\u202f]\d{3})+),\d+\s*")
@@ -185,14 +186,19 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
         for name, domain in source.attributes.items()
         if source.column_of(name) in file.types and name not in columns.unusable
     ]
-    read = list(dict.fromkeys(source.column_of(check.name) for check in checks))
+    texts = {name: source.column_of(name) for name in source.texts if name not in columns.unusable}
+    texts = {name: column for name, column in texts.items() if column in file.types}
+    read = list(dict.fromkeys([*(source.column_of(check.name) for check in checks), *texts.values()]))
     rows = left_out = changed = surplus_lines = 0
+    without_text = dict.fromkeys(texts, 0)
     for batch in file.batches(read or list(file.types)[:1]):
         kept, altered = np.ones(batch.height, dtype=np.bool_), np.zeros(batch.height, dtype=np.bool_)
         for check in checks:
             known, misread = check.add(batch[source.column_of(check.name)])
             kept &= known
             altered |= misread
+        for name, column in texts.items():
+            without_text[name] += int((~is_text(as_text(column, batch[column]), source.texts[name])).sum())
         rows += batch.height
         left_out += int(np.count_nonzero(~kept))
         changed += int(np.count_nonzero(kept & altered))
@@ -214,19 +220,37 @@ def check_table(source: TableSource, path: Path | str | None = None, person: str
         suggestions=(
             *about_columns(columns),
             *about_cells(checks),
+            *about_texts(source, without_text),
             *about_rows(source, left_out, surplus_lines, people),
         ),
     )
 
 
+def about_texts(source: TableSource, without_text: Mapping[str, int]) -> Iterator[str]:
+    """Yield a remark about each text attribute with rows that belong to no group."""
+    for name, rows in without_text.items():
+        if rows:
+            yield (
+                f"{shown(name)}: {rows:,} rows have no text: it is missing, empty or longer than {source.texts[name].max_length} bytes; "
+                "they belong to no group of unknown_groups, so fill them in, or raise max_length"
+            )
+
+
 def _columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
     unusable: dict[str, str] = {}
-    declared = list(dict.fromkeys(map(source.column_of, source.attributes)))
+    declared = list(dict.fromkeys(map(source.column_of, (*source.attributes, *source.texts))))
     for name, domain in source.attributes.items():
         column = source.column_of(name)
         for kind, part in file.kinds.get(column, {}).items():
             try:
                 encode(column, domain, pl.Series(column, [], dtype=kind))
+            except ColumnError as error:
+                unusable.setdefault(name, str(error.in_file(part)))
+    for name in source.texts:
+        column = source.column_of(name)
+        for kind, part in file.kinds.get(column, {}).items():
+            try:
+                as_text(column, pl.Series(column, [], dtype=kind))
             except ColumnError as error:
                 unusable.setdefault(name, str(error.in_file(part)))
     missing = tuple(name for name in declared if name not in file.types)

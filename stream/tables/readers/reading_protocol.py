@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from inspect import isclass
@@ -19,15 +19,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import TableSource
+from schemas import MAX_TEXTS, TableSource
 from stream.errors import Missing
 from stream.optional_packages import pl
-from stream.tables.encoding import Words, code_type
+from stream.tables.encoding import CodeArray, Words, code_type
 from stream.tables.people import CHOOSING_BYTES, PERSON_BYTES
 from stream.tables.readers.sheets import sheets_of, stamp_of
 from stream.tables.readers.table_files import TableFile
 from stream.tables.rows import EncodedBatch, RowCollector, RowEncoder, Rows, columns_of
 from stream.tables.table_errors import COLUMN_ERRORS, ColumnError, UnreadableError, one_line
+from stream.tables.texts import TEXT_BYTES, TEXT_CODE, joined, split
 
 _HEADER_BYTES: Final = 4 << 20
 _MOST_BATCH_ROWS: Final = 1 << 24
@@ -43,6 +44,7 @@ def _kinds() -> frozenset[str]:
 def row_bytes(source: TableSource) -> int:
     """Return the most bytes per row: codes and, with a person column, copies while rows are chosen."""
     codes = sum(code_type(domain.size).itemsize for domain in source.attributes.values())
+    codes += TEXT_CODE.itemsize * len(source.texts)
     return codes if source.person is None else 2 * codes + CHOOSING_BYTES
 
 
@@ -56,15 +58,19 @@ def write_batch(stream: IO[bytes], batch: EncodedBatch) -> None:
     """Send a batch."""
     rows = len(next(iter(batch.private_codes.values())))
     stream.write(header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
-    for column in batch.private_codes.values():
+    for column in (*batch.private_codes.values(), *batch.private_texts.values()):
         stream.write(np.ascontiguousarray(column).view(np.uint8).data)
     if batch.private_numbers is not None:
         stream.write(np.ascontiguousarray(batch.private_numbers, dtype="<u4").view(np.uint8).data)
 
 
-def write_end(stream: IO[bytes], names: Words | None) -> None:
-    """Send the end of the table, and the digests of people's names."""
-    stream.write(header({"people": 0 if names is None else len(names)}))
+def write_end(stream: IO[bytes], names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> None:
+    """Send the end of the table, the texts of each text attribute, and the digests of people's names."""
+    counts = {"texts": [[len(own), sum(map(len, own))] for own in texts.values()]} if texts else {}
+    stream.write(header({"people": 0 if names is None else len(names), **counts}))
+    for own in texts.values():
+        lengths, content = joined(own)
+        stream.write(lengths.tobytes() + content)
     if names is not None:
         stream.write(np.ascontiguousarray(names, dtype="<u8").view(np.uint8).data)
     stream.flush()
@@ -124,31 +130,59 @@ def receive_header(stream: TimedPipe, source: TableSource) -> dict[str, Any]:
 def receive_rows(stream: TimedPipe, source: TableSource, most_bytes: int) -> Rows:
     """Read all batches; UnreadableError if they exceed ``most_bytes``."""
     gathered, each, highest = RowCollector(source), row_bytes(source), -1
+    largest = dict.fromkeys(source.texts, 0)
     while "people" not in (answer := receive_header(stream, source)):
         rows, file_rows, unnamed = int(answer["rows"]), int(answer["file_rows"]), int(answer["unnamed"])
         if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MOST_BATCH_ROWS:
             raise EOFError
         if (gathered.private_row_count + rows) * each > most_bytes:
             raise UnreadableError(TOO_LARGE)
-        codes = {}
-        for name, domain in source.attributes.items():
-            codes[name] = _exactly(stream, rows, code_type(domain.size))
-            if rows and int(codes[name].max()) >= domain.size:
-                raise EOFError
+        codes = _receive_codes(stream, source, rows)
+        texts = {name: _exactly(stream, rows, TEXT_CODE) for name in source.texts}
+        for name, column in texts.items():
+            largest[name] = max(largest[name], int(column.max(initial=0)))
         numbers = None
         if source.person is not None:
             numbers = _exactly(stream, rows, np.dtype("<u4")).astype(np.uint32, copy=False)
             highest = max(highest, int(numbers.max(initial=0)) if rows else -1)
-        gathered.add(EncodedBatch(codes, numbers, file_rows, unnamed))
+        gathered.add(EncodedBatch(codes, numbers, file_rows, unnamed, texts))
     people = int(answer["people"])
     if not highest < people <= gathered.file_row_count - gathered.private_unnamed:
         raise EOFError
-    if gathered.private_row_count * each + people * PERSON_BYTES > most_bytes:
-        raise UnreadableError(TOO_LARGE)
+    used = gathered.private_row_count * each + people * PERSON_BYTES
+    sizes, rows_in_all = answer.get("texts", []), gathered.file_row_count
+    found = _receive_texts(stream, source, sizes, largest, rows_in_all, most_bytes - used)
     if source.person is None:
-        return gathered.rows(None)
+        return gathered.rows(None, found)
     names = _exactly(stream, 2 * people, np.dtype("<u8")).astype(np.uint64, copy=False)
-    return gathered.rows(names.reshape(-1, 2))
+    return gathered.rows(names.reshape(-1, 2), found)
+
+
+def _receive_codes(stream: TimedPipe, source: TableSource, rows: int) -> dict[str, CodeArray]:
+    codes: dict[str, CodeArray] = {}
+    for name, domain in source.attributes.items():
+        codes[name] = _exactly(stream, rows, code_type(domain.size))
+        if rows and int(codes[name].max()) >= domain.size:
+            raise EOFError
+    return codes
+
+
+def _receive_texts(
+    stream: TimedPipe, source: TableSource, sizes: Any, largest: Mapping[str, int], rows: int, most_bytes: int
+) -> dict[str, tuple[bytes, ...]]:
+    """Read the texts of all text attributes; ``largest`` has the largest code of each."""
+    counts = [(int(count), int(content)) for count, content in sizes]
+    if sum(count * TEXT_BYTES + content for count, content in counts) > most_bytes:
+        raise UnreadableError(TOO_LARGE)
+    found = {}
+    for (name, declared), (count, content) in zip(source.texts.items(), counts, strict=True):
+        if not largest[name] <= count <= min(MAX_TEXTS, rows):
+            raise EOFError
+        lengths = _exactly(stream, count, np.dtype("<u2"))
+        if int(lengths.sum(dtype=np.int64)) != content:
+            raise EOFError
+        found[name] = split(declared, lengths, _exactly(stream, content).tobytes())
+    return found
 
 
 TOO_LARGE: Final = "larger than SOTTO_TABLE_BYTES"
@@ -191,7 +225,7 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
     for batch in _batches(source, request, encoder):
         write_batch(output, batch)
     people = encoder.people()
-    write_end(output, None if people is None else people.names())
+    write_end(output, None if people is None else people.names(), encoder.texts())
 
 
 def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:

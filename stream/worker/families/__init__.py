@@ -17,6 +17,7 @@ from stream.worker.families.laplace_family import LaplaceFamily
 from stream.worker.families.question_columns import ColumnFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
+from stream.worker.families.unknown_groups_family import UnknownGroupsFamily
 from stream.worker.families.window_families import RunningCountFamily, StandingHistogramFamily
 from stream.worker.stream_terms import HYPOTHESIS, STANDING_HISTOGRAM
 
@@ -49,6 +50,7 @@ def families(context: Context) -> Families:
             "lazy_histogram": LazyHistogramFamily(context),
             "sparse_project": SparseProjectFamily(context),
             "running_count": RunningCountFamily(context),
+            "unknown_groups": UnknownGroupsFamily(context),
             "pmw": EstimateFamily(context),
             HYPOTHESIS: HypothesisFamily(context),
         },

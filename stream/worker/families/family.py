@@ -39,7 +39,7 @@ from stream.privacy.planning.prices import (
 )
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables import Predicate, PrivateTable, TableStore, rows_are_public
-from stream.tables.table_errors import listed
+from stream.tables.table_errors import listed, private_text
 from stream.tables.table_errors import shown as described
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.mechanism_updates import Update
@@ -78,6 +78,7 @@ class Reply:
     basis: str | None = None
     estimates: tuple[float, ...] | None = None
     choice: str | None = None
+    keys: tuple[str, ...] | None = None
     alpha: float | None = None
     update: Update | None = None
     parts: int = PARTS
@@ -343,7 +344,10 @@ class Context:
 
     def numeric(self, slot: int, attribute: str, field: str) -> Numeric:
         """Return the declared range of an attribute of integers or decimals."""
-        attributes = self.source_table(slot).attributes
+        source = self.source_table(slot)
+        if attribute in source.texts:
+            raise Rejection("malformed", f"{field}: {private_text(attribute)}")
+        attributes = source.attributes
         domain = attributes.get(attribute)
         if not isinstance(domain, Numeric):
             numeric = [name for name, one in attributes.items() if isinstance(one, Numeric)]

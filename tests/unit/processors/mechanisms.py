@@ -20,10 +20,12 @@ SOURCES: dict[str, dict[str, Any]] = {
         epsilon=1000.0,
         delta=1e-3,
         attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 59}, "sex": ["F", "M"]},
+        texts={"town": {"kind": "text"}},
     ),
     "feed": source(epsilon=1000.0, sensitivity=2.0, grid=0.5),
     "survey": source("survey", "records", epsilon=1000.0, contributions=2),
 }
+TOWNS = [f"town {min(index % 100, 9)}" for index in range(900)]
 CELLS = [{"at": {"age": age, "sex": "F"}, "weight": 0.5} for age in range(4)]
 MANY = [{"at": {"age": age, "sex": sex}} for age, sex in ((0, "M"), (1, "F"), (4, "F"), (16, "F"))]
 CANDIDATES = [{"name": "young", "where": "age < 20"}, {"name": "old", "where": "age >= 20"}]
@@ -165,11 +167,18 @@ KINDS = [
         [{"cells": CELLS}, {"cells": CELLS[:2]}, {"cells": CELLS}],
         {"cells": [{"at": {"age": 60, "sex": "F"}}]},
     ),
+    Kind(
+        "unknown_groups",
+        {"kind": "unknown_groups", "answers": 4},
+        [{"group_by": ["town"]}, {"group_by": ["town"], "where": "age < 30"}, {"group_by": ["town"]}],
+        {"group_by": ["sex"]},
+        more={"delta": 1e-6},
+    ),
 ]
 
 
 def driver_with(kind: Kind, **changes: Any) -> Driver:
-    rows = {"people": {"age": AGES, "sex": SEXES}}
+    rows = {"people": {"age": AGES, "sex": SEXES, "town": TOWNS}}
     return installation(kind.spec(**changes), sources=SOURCES.values(), rows=rows)
 
 

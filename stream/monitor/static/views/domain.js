@@ -1,9 +1,9 @@
-// The declared attributes of a table, one row each: categories, integers, decimals or bins.
+// The declared attributes of a table, one row each: categories, integers, decimals, bins or private text.
 
 import { make } from "../dom.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
 
-const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["categories", "categories"], ["bins", "bins"]];
+const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["categories", "categories"], ["bins", "bins"], ["text", "text, private"]];
 const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
 /** The editor; `onChange()` is called after a row is added or removed. */
@@ -50,12 +50,14 @@ function attributeRow(onRemove) {
   const other = textInput({ placeholder: "none" });
   const ordered = select([["", "no"], ["yes", "yes, from the least to the greatest"]]);
   const edges = textInput({ placeholder: "0, 10, 100" });
+  const longest = numberInput({ placeholder: "64" });
   const outside = select(OUTSIDE);
   const parts = {
     integers: [labelled("Minimum", minimum), labelled("Maximum", maximum)],
     decimal: [labelled("Minimum", lowest), labelled("Maximum", highest), labelled("Step", step, "values between are rounded to it")],
     categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out"), labelled("Ordered", ordered)],
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
+    text: [labelled("Longest text in bytes", longest, "longer texts are in no group; unknown groups alone may group by it")],
   };
   const beyond = labelled("Outside the range", outside);
   const remove = make("button", { type: "button", class: "plain-button", onclick: onRemove }, "Remove");
@@ -66,7 +68,7 @@ function attributeRow(onRemove) {
         part.hidden = one !== kind.value;
       });
     }
-    beyond.hidden = kind.value === "categories";
+    beyond.hidden = ["categories", "text"].includes(kind.value);
   };
   kind.addEventListener("change", show);
   show();
@@ -82,6 +84,8 @@ function attributeRow(onRemove) {
           return given({ kind: "decimal", minimum: typed(lowest), maximum: typed(highest), step: typed(step), outside: outside.value });
         case "categories":
           return given({ kind: "categories", values: listed(values), other: other.value.trim() || undefined, ordered: ordered.value ? true : undefined });
+        case "text":
+          return given({ kind: "text", max_length: typed(longest) });
         default:
           return { kind: "bins", edges: listed(edges).map((one) => (Number.isFinite(Number(one)) ? Number(one) : one)), outside: outside.value };
       }

@@ -28,6 +28,7 @@ export function questionForm(spec, source, onChange) {
   const limit = numberInput({ placeholder: "10%", inputmode: "text" });
   const threshold = numberInput({ placeholder: String(spec.mechanism.threshold ?? "") });
   const groups = ticks("Groups of", mine.map((name) => [name, name]), mine.slice(0, 1));
+  const texts = select(Object.keys(source.texts ?? {}).map((name) => [name, name]));
   const choices = select(mine.filter((name) => size(own[name]) > 1 && size(own[name]) <= MOST_CANDIDATES).map((name) => [name, name]));
   const cell = Object.entries(own).map(([name, domain]) => [name, valueOf(name, domain), domain]);
   const where = whereBuilder(own, onChange);
@@ -46,6 +47,7 @@ export function questionForm(spec, source, onChange) {
     ordered: labelled("Attribute", ordered),
     share: labelled("Quantile", share, "a number from 0 to 1: 0.5 is the median"),
     groups: groups.element,
+    texts: labelled("Texts of", texts, "only texts that enough rows have are released"),
     choices: labelled("Values of", choices, `each a candidate: how many rows have it; of attributes with 2 to ${MOST_CANDIDATES} values`),
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
     where: where.element,
@@ -63,6 +65,7 @@ export function questionForm(spec, source, onChange) {
     repeaters: ["least", "where", "alpha", "limit"],
     person_sum: ["added", "bound", "where", "alpha", "limit"],
     groups: ["groups", "where", "alpha", "limit"],
+    texts: ["texts", "where"],
     sum: ["added", "where", "alpha", "limit", "threshold"],
     mean: ["added", "where", "limit"],
     quantile: ["ordered", "share", "grouped", "where", "limit"],
@@ -111,6 +114,8 @@ export function questionForm(spec, source, onChange) {
         return given({ person_sum: added.value, bound: typed(bound), ...filtered, alpha: wanted });
       case "groups":
         return given({ group_by: groups.values(), ...filtered, alpha: wanted });
+      case "texts":
+        return given({ group_by: [texts.value], ...filtered });
       case "choice":
         return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
       case "cell":

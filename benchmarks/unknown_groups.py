@@ -1,0 +1,130 @@
+"""Counts of unknown groups beside those of declared ones: ``python -m benchmarks.unknown_groups --write``.
+
+Both are asked through the services' processors in memory, with several noise keys. Declared groups need a public list of the values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from benchmarks.report import console
+from schemas import Laplace, StreamSpec, UnknownGroups
+from sotto import Driver
+from stream.tables import adult, flights
+
+DOCUMENT: Final = Path("docs/accuracy.md")
+DELTA: Final = 1e-6
+EPSILONS: Final = (1.0, 0.1)
+KEYS: Final = 10
+_BEGIN, _END = "<!-- unknown groups measured -->", "<!-- unknown groups end -->"
+_HEADINGS = ("column", "ε", "", "groups with a number", "share of the rows", "mean error", "largest error", "α")
+
+
+class Column(NamedTuple):
+    """A column of a public table."""
+
+    name: str
+    cells: Sequence[str]
+
+
+class Measured(NamedTuple):
+    """What one answer gave: its numbers, the rows in groups with a number, and errors."""
+
+    groups: int
+    share: float
+    mean: float
+    largest: float
+    alpha: float
+
+
+def columns() -> list[Column]:
+    """Read the columns that are grouped by."""
+    people = pl.read_csv(adult.PATH)["native-country"].cast(pl.String).fill_null("?").to_list()
+    aircraft = flights.table()["aircraft"].fill_null("?").to_list()
+    return [Column("Adult, country of birth", people), Column("flights, aircraft", aircraft)]
+
+
+def ask(column: Column, epsilon: float, key: int, *, declared: bool) -> Measured:
+    """Ask for the counts of all values of a column, declared or not."""
+    truth = Counter(column.cells)
+    domain: Any = {"kind": "text"} if not declared else sorted(truth)
+    source = {
+        "source": "table",
+        "kind": "table",
+        "neighbors": "add-remove",
+        "epsilon": 1.0,
+        "delta": 1e-3,
+        "path": "-",
+        "attributes": {"one": [""], "value": domain},
+    }
+    driver = Driver(key.to_bytes(32, "little"))
+    driver.register(source, {"one": [""] * len(column.cells), "value": column.cells})
+    mechanism: Any = UnknownGroups(kind="unknown_groups")
+    if declared:
+        mechanism = Laplace(kind="laplace", dimensions=len(truth))
+    driver.open(
+        StreamSpec(
+            stream="s",
+            source="table",
+            mechanism=mechanism,
+            epsilon=epsilon,
+            delta=0.0 if declared else DELTA,
+            expected_queries=1,
+        )
+    )
+    result = driver.ask("s", group_by=["value"])
+    counts = {str(row["value"]): row["estimate"] for row in result.rows()}
+    errors = [abs(count - truth[value]) for value, count in counts.items()]
+    share = sum(truth[value] for value in counts) / len(column.cells)
+    return Measured(len(counts), share, mean(errors), max(errors), result.alpha or 0.0)
+
+
+def row(column: Column, epsilon: float, *, declared: bool) -> tuple[str, ...]:
+    """Measure with every key, and format the means."""
+    found = [ask(column, epsilon, key, declared=declared) for key in range(KEYS)]
+    groups, share, error, largest, alpha = (mean(values) for values in zip(*found, strict=True))
+    values = len(set(column.cells))
+    who = "declared, `laplace`" if declared else "`unknown_groups`"
+    return (
+        column.name,
+        f"{epsilon:g}",
+        who,
+        f"{groups:,.1f} of {values:,}".replace(".0 ", " "),
+        f"{share:.2%}",
+        f"{error:.2f}",
+        f"{largest:.1f}",
+        f"{alpha:g}",
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, show a table, and write it if asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.unknown_groups", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write the table of {DOCUMENT}")
+    options = parser.parse_args(arguments)
+    rows = [
+        row(column, epsilon, declared=declared)
+        for column in columns()
+        for epsilon in EPSILONS
+        for declared in (False, True)
+    ]
+    lines = ["| " + " | ".join(one) + " |" for one in (_HEADINGS, ("---",) * len(_HEADINGS), *rows)]
+    told = f"One answer, δ = {DELTA:g} for unknown groups and 0 for declared ones; means over {KEYS} keys; errors in rows."
+    text = "\n".join([told, "", *lines])
+    console.print(text, highlight=False)
+    if options.write:
+        found = DOCUMENT.read_text()
+        pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
+        DOCUMENT.write_text(re.sub(pattern, lambda _: f"{_BEGIN}\n{text}\n{_END}", found, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Unknown groups: noisy counts of the texts that enough rows have.
+
+Privacy: docs/proofs/unknown-groups.md. Everything is in integers; the noise of a text depends on the
+stream, the question's position and the text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from schemas import MAX_KEY_BYTES, MAX_KEYS
+
+Integers = npt.NDArray[np.int64]
+
+NO_ROW: Final = 0
+
+
+class ReleasedGroup(NamedTuple):
+    """A released text and its noisy count."""
+
+    text: bytes
+    rows: int
+
+
+def release(texts: Sequence[bytes], counts: Integers, noise: Integers, threshold: int) -> list[ReleasedGroup]:
+    """Return the texts whose noisy count is at least ``threshold``, the largest first.
+
+    A text without a row is never released, whatever its noise. Equal counts are sorted by text, so
+    that the order depends on the released groups alone.
+    """
+    noisy = counts + noise
+    found = np.flatnonzero((counts > NO_ROW) & (noisy >= threshold)).tolist()
+    return sorted((ReleasedGroup(texts[place], int(noisy[place])) for place in found), key=_rank)
+
+
+def shortened(groups: Sequence[ReleasedGroup], most: int = MAX_KEYS, most_bytes: int = MAX_KEY_BYTES) -> int:
+    """Return how many of the released groups fit into an answer; it depends on them alone."""
+    size = 0
+    for place, group in enumerate(groups[:most]):
+        size += len(msgspec.json.encode(group.text.decode())) + 1
+        if size > most_bytes:
+            return place
+    return min(len(groups), most)
+
+
+def _rank(group: ReleasedGroup) -> tuple[int, bytes]:
+    return -group.rows, group.text

@@ -1,0 +1,157 @@
+"""Planner of unknown_groups: the least threshold whose δ the stream pays for.
+
+Each of c answers is (ε/c, δ/c)-private, and they add up. Proof: docs/proofs/unknown-groups.md.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
+from stream.privacy.accuracy.noise_laws import each_failure, two_sided_reach
+from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
+from stream.privacy.noise import DELTA_PER_DRAW, TwoSidedGeometric, sampler
+from stream.privacy.planning.noise_layouts import PlanError, require_fit
+
+_DIGITS: Final = 80
+_ROUNDING: Final = 1.0 + 1e-10
+_LEAST_DELTA: Final = 1e-15
+"""Least δ of an answer; the sampler's own distance from its law, 2⁻⁶⁰ a draw, must not matter."""
+
+
+def candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[UnknownGroupsCalibration, ...]:
+    """Return the textbook's threshold and the least one; PlanError without δ.
+
+    The textbook's is m + (Δ/ε₀)·ln(m/2δ₀), for continuous noise and a union bound over m texts
+    (Wilson et al. 2020), or the least that is sound on the integers if that is larger.
+    """
+    mechanism = spec.mechanism
+    if not isinstance(mechanism, UnknownGroups):
+        raise TypeError(f"{mechanism.kind} has no unknown groups")
+    if spec.delta <= 0.0:
+        raise PlanError(
+            "delta: is 0, but which texts there are is private, and releasing any of them costs δ; give one above 0, as 1e-6"
+        )
+    epsilon = optimal_round_epsilon(spec.epsilon, 0.0, mechanism.answers)
+    delta = rounded_down(Fraction(spec.delta) / mechanism.answers)
+    if delta < _LEAST_DELTA:
+        raise PlanError(
+            f"delta: {spec.delta:g} for {mechanism.answers:,} answers leaves less than {_LEAST_DELTA:g} each; raise delta, or "
+            "lower answers"
+        )
+    steps = setting.groups_steps
+    require_fit(steps / epsilon, ", lower answers", setting.grid)
+    rate, rows = Fraction(epsilon) / steps, setting.contribution
+    least = least_threshold(rate, rows, Fraction(delta))
+    draft = UnknownGroupsCalibration(
+        method="laplace",
+        epsilon_answer=epsilon,
+        delta_answer=delta,
+        threshold=least,
+        contribution=rows,
+        sensitivity_steps=steps,
+        grid=setting.grid,
+        cutoff=mechanism.answers,
+        epsilon=spec.epsilon,
+        delta=spec.delta,
+        expected_queries=spec.expected_queries,
+        beta=spec.beta,
+        alpha=0.0,
+    )
+    reach = groups_reach(draft)
+    stated = rows + math.ceil(math.log(rows / (2.0 * delta)) / float(rate))
+    theorem = math.log(MAX_TEXTS * min(draft.cutoff, draft.expected_queries) / draft.beta) / float(rate)
+    textbook = {"method": "textbook", "threshold": max(least, stated), "alpha": max(float(reach), theorem)}
+    return draft.model_copy(update=textbook), draft.model_copy(update={"alpha": float(reach)})
+
+
+def count_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
+    """Return the noise of each count."""
+    return sampler("two_sided", count_rate(calibration))
+
+
+def count_rate(calibration: UnknownGroupsCalibration) -> Fraction:
+    """Return ε₀/Δ: the rate of the noise of each count."""
+    return Fraction(calibration.epsilon_answer) / calibration.sensitivity_steps
+
+
+def groups_reach(calibration: UnknownGroupsCalibration) -> int:
+    """Return a bound on the errors of all texts of a table, released or not, of all promised answers."""
+    answers = min(calibration.cutoff, calibration.expected_queries)
+    allowed = each_failure(calibration.beta, answers)
+    return two_sided_reach(float(count_rate(calibration)), MAX_TEXTS, allowed)
+
+
+def released_delta(rate: Fraction, rows: int, threshold: int) -> Decimal:
+    """Return the probability that any text is released that only one person has, with this many rows.
+
+    The largest is that of one text with all rows, or of as many texts as rows. The sampler's distance
+    from its law is included.
+    """
+    with localcontext(prec=_DIGITS):
+        together = tail(rate, threshold - rows)
+        apart = 1 - (1 - tail(rate, threshold - 1)) ** rows
+        return max(together, apart)
+
+
+def tail(rate: Fraction, at_least: int) -> Decimal:
+    """Return P(noise ≥ x) of a drawn two-sided noise, rounded up: q^x / (1 + q) + 2⁻⁶⁰ for x ≥ 1."""
+    with localcontext(prec=_DIGITS):
+        exponent = Decimal(rate.numerator) / Decimal(rate.denominator)
+        if at_least < 1:
+            return Decimal(1)
+        ideal = (-exponent * at_least).exp() / (1 + (-exponent).exp())
+        return min(Decimal(1), ideal * (1 + Decimal(10) ** (3 - _DIGITS // 2)) + Decimal(DELTA_PER_DRAW))
+
+
+@lru_cache(maxsize=1024)
+def least_threshold(rate: Fraction, rows: int, delta: Fraction) -> int:
+    """Return the least T such that a person with this many rows is revealed with at most δ.
+
+    It also keeps −ln(1 − p) ≤ rate·a for a text that one person has a times and that is released with
+    probability p: then texts of one person cost no ε beyond that of their rows.
+    """
+
+    def holds(threshold: int) -> bool:
+        with localcontext(prec=_DIGITS):
+            failing = released_delta(rate, rows, threshold)
+            if failing * delta.denominator > delta.numerator:
+                return False
+            step = Decimal(rate.numerator) / Decimal(rate.denominator)
+            return all(-(1 - tail(rate, threshold - own)).ln() <= step * own for own in {1, rows})
+
+    low, high = rows, 2 * rows + 1
+    while not holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> int:
+    """Return the least number of rows with which a text is released with this probability, above ½."""
+    rate = float(count_rate(calibration))
+    # P(noise ≥ T − n) = 1 − q^(n − T + 1) / (1 + q) for n ≥ T.
+    beyond = math.log(1.0 / ((1.0 - chance) * (1.0 + math.exp(-rate)))) / rate
+    return calibration.threshold + max(0, math.ceil(beyond - 1.0))
+
+
+def group_interval(calibration: UnknownGroupsCalibration, noisy: int, level: float = 0.95) -> tuple[int, int]:
+    """Return a confidence interval for the number of rows with a released text, given its release.
+
+    Only noisy counts of at least T are seen. For n < T, P(noisy ≥ x | noisy ≥ T) = q^(x − T) whatever
+    n is, so that a count near T says nothing about the lower end; a released text has a row.
+    """
+    rate, miss = float(count_rate(calibration)), (1.0 - level) / 2.0
+    # Below T the condition decides; from T on, q^(x − n) bounds the conditional upper tail.
+    informative = math.exp(-rate * (noisy - calibration.threshold)) < miss
+    low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING) if informative else 1
+    # Given the release, the lower tail is less likely than without.
+    above = math.floor(math.log(1.0 / (miss * (1.0 + math.exp(-rate)))) / rate * _ROUNDING)
+    return max(1, low), noisy + max(0, above)

@@ -1,0 +1,143 @@
+"""Encodes texts: columns with private values, which only unknown groups release.
+
+A text is compared byte by byte, and each row is encoded by its own cell alone. A missing, empty or
+too long cell has no text (code 0). The codes of other texts are in no order, and nothing public
+depends on them: rows are hashed by the digests of their texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from schemas import MAX_TEXTS, TableSource, Text
+from stream.optional_packages import pl
+from stream.tables.encoding import as_text
+from stream.tables.table_errors import UnreadableError
+
+TextCodes = npt.NDArray[np.uint32]
+Digests = npt.NDArray[np.void]
+
+TEXT_CODE: Final = np.dtype("<u4")
+TEXT_BYTES: Final = 128
+"""Most bytes of memory per different text, besides its own bytes."""
+TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
+
+_DIGEST_BYTES: Final = 16
+_DIGEST_CONTEXT: Final = "sotto 2026 text v1"
+
+
+@dataclass(frozen=True)
+class TextDigests:
+    """The rows of a text column as digests, computed for the requested rows only."""
+
+    private_codes: TextCodes
+    private_digests: Digests
+
+    dtype: np.dtype[Any] = np.dtype((np.void, _DIGEST_BYTES))  # noqa: RUF009  (immutable)
+
+    def __getitem__(self, rows: Any) -> Digests:
+        found: Digests = self.private_digests[self.private_codes[rows]]
+        return found
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """The texts of one attribute: a code for each row, 0 without a text, and the text of each code."""
+
+    declared: Text
+    private_codes: TextCodes
+    private_texts: tuple[bytes, ...]
+    """The text of code 1, of code 2, and so on."""
+
+    @cached_property
+    def digests(self) -> TextDigests:
+        """The rows' digests; a row without a text has zeros."""
+        parts = [
+            blake3(text, derive_key_context=_DIGEST_CONTEXT).digest(_DIGEST_BYTES) for text in self.private_texts
+        ]
+        joined = np.frombuffer(bytes(_DIGEST_BYTES) + b"".join(parts), dtype=TextDigests.dtype)
+        return TextDigests(self.private_codes, joined)
+
+    def picked(self, rows: Any) -> TextColumn:
+        """Return the column of some rows, with the same codes."""
+        return replace(self, private_codes=self.private_codes[rows])
+
+    def counts(self, inside: Any) -> npt.NDArray[np.int64]:
+        """Count the rows of each text by ``inside``, an iterable of blocks and masks of rows.
+
+        Item 0 belongs to rows without a text or outside, so that the time is the same for all masks.
+        """
+        counts = np.zeros(len(self.private_texts) + 1, dtype=np.int64)
+        for block, mask in inside:
+            counts += np.bincount(np.where(mask, self.private_codes[block], 0), minlength=len(counts))
+        return counts
+
+
+class TextEncoder:
+    """Encodes the cells of one text attribute, over all batches."""
+
+    def __init__(self, name: str, declared: Text) -> None:
+        self._name = name
+        self._declared = declared
+        self._texts = pl.Categories.random()
+        # Polars keeps the mapping as long as a series of its type exists.
+        self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
+
+    def __call__(self, column: pl.Series) -> TextCodes:
+        """Return each row's code; ColumnError if the column's type cannot be read as text."""
+        cells = as_text(self._name, column)
+        kept = cells.zip_with(is_text(cells, self._declared), pl.Series([None], dtype=pl.String))
+        numbers = kept.cast(self._anchor.dtype).to_physical().cast(pl.UInt32) + 1
+        codes: TextCodes = numbers.fill_null(0).to_numpy().astype(TEXT_CODE)
+        if len(codes) and int(codes.max()) > MAX_TEXTS:
+            raise UnreadableError(TOO_MANY)
+        return codes
+
+    def texts(self) -> tuple[bytes, ...]:
+        """Return the text of each code from 1."""
+        return tuple(text.encode() for text in self._texts.to_series())
+
+
+def is_text(cells: pl.Series, declared: Text) -> pl.Series:
+    """Return a mask of the cells that are a text: not missing, empty or too long."""
+    sizes = cells.str.len_bytes()
+    return ((sizes > 0) & (sizes <= declared.max_length)).fill_null(value=False)
+
+
+def encoders(source: TableSource) -> dict[str, TextEncoder]:
+    """Return an encoder for each text attribute of a source."""
+    return {name: TextEncoder(source.column_of(name), declared) for name, declared in source.texts.items()}
+
+
+def hashed_columns(codes: Mapping[str, Any], texts: Mapping[str, TextColumn]) -> Mapping[str, Any]:
+    """Add the digests of texts to the codes of attributes, for hashes of rows."""
+    return {**codes, **{name: column.digests for name, column in texts.items()}} if texts else codes
+
+
+def declared_texts(texts: Mapping[str, TextColumn]) -> dict[str, Text]:
+    """Return the declarations of text columns."""
+    return {name: column.declared for name, column in texts.items()}
+
+
+def joined(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint16], bytes]:
+    """Return the lengths of texts and all of their bytes, to send them."""
+    return np.fromiter(map(len, texts), dtype="<u2", count=len(texts)), b"".join(texts)
+
+
+def split(declared: Text, lengths: npt.NDArray[np.uint16], content: bytes) -> tuple[bytes, ...]:
+    """Return received texts; ValueError if they are repeated, too long, empty or not UTF-8."""
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    texts = tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))
+    if len(set(texts)) < len(texts) or any(not 0 < len(text) <= declared.max_length for text in texts):
+        raise ValueError("texts: repeated, empty or too long")
+    content.decode()
+    for text in texts:
+        text.decode()
+    return texts
