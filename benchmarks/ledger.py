@@ -147,10 +147,12 @@ class Service:
 
     @staticmethod
     def _new() -> BudgetProcessor:
-        def mint(record: object) -> bytes:
+        def new_incarnation(record: object) -> bytes:
             return getattr(record, "offset", 0).to_bytes(16, "big")
 
-        return BudgetProcessor(TOPICS, 0, key_id=KEY.key_id, tables=TableStore.keyed_by(KEY), mint=mint)
+        return BudgetProcessor(
+            TOPICS, 0, key_id=KEY.key_id, tables=TableStore.keyed_by(KEY), new_incarnation=new_incarnation
+        )
 
     def send(self, requests: Sequence[Request]) -> float:
         """Handle requests as the engine hands them over; gives the processor time."""

@@ -150,10 +150,12 @@ class Year:
 def service() -> BudgetProcessor:
     """A budget service that nobody has asked for anything."""
 
-    def mint(record: RecordLike) -> bytes:
+    def new_incarnation(record: RecordLike) -> bytes:
         return blake3(str(record.offset).encode()).digest(16)
 
-    return BudgetProcessor(TOPICS, 0, key_id=_KEY.key_id, tables=TableStore(_KEY.subkey("tables")), mint=mint)
+    return BudgetProcessor(
+        TOPICS, 0, key_id=_KEY.key_id, tables=TableStore(_KEY.subkey("tables")), new_incarnation=new_incarnation
+    )
 
 
 def _left(year: Year, periods: int) -> list[Figure]:

@@ -1,7 +1,8 @@
 """The budget service: processes requests and charges, writes ledger and control events.
 
 Order of reading: ``budget_processor``, ``request_handler``, ``openings``, ``trail_writer``.
-Commands without NumPy use some modules, so the processor is imported lazily.
+Commands that must not import NumPy use some of these modules, so the processor, which imports
+NumPy, is imported lazily.
 """
 
 from __future__ import annotations

@@ -44,14 +44,14 @@ from schemas import (
     written_moment,
 )
 from schemas.wire import Codec
-from stream.budget.standing_streams import complete_spec, setting_of_events
+from stream.budget.standing_streams import complete_spec, live_topic_facts
 from stream.log import get_logger, place_of
 from stream.privacy.accuracy.source_facts import LEAST_REACH, MAX_STEPS, SourceFacts, range_of, reach_of
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.refusals import RefusedError, require_monotone_counts, require_total
 from stream.privacy.ledger.accounts import Account
-from stream.privacy.ledger.grants import Grant, meaning_in_periods
+from stream.privacy.ledger.grants import Grant, describe_promise_per_period
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
@@ -61,15 +61,15 @@ from stream.processing.topic_names import Topics, partition_of
 from stream.tables import count_sensitivity, rows_are_public, total_sensitivity
 from stream.tables.table_errors import private_text
 
-UNPLANNED: Final = (
-    "request: it cannot be planned with these numbers; change epsilon, delta, beta or the mechanism's"
+PLAN_FAILED_MESSAGE: Final = (
+    "request: no plan can be computed from its numbers; change epsilon, delta, beta or the mechanism's fields"
 )
 
 log = get_logger("budget")
 
 
-def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
-    """Compute a stream's calibration from public parameters only.
+def plan_stream(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> Calibration:
+    """Compute a stream's calibration from public facts only.
 
     ``table_rows`` returns the number of rows or people of a table; it is called only if neighboring
     tables have the same number.
@@ -78,20 +78,20 @@ def plan_for(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | N
         RefusedError: the mechanism does not fit the source; the message names the field and the remedy.
         PlanError: no calibration fits, or the numbers are too large or too small to compute one.
     """
-    setting = setting_of(spec, source, table_rows)
+    setting = facts_for_plan(spec, source, table_rows)
     try:
         calibration = choose(spec, setting)
     except (PlanError, AccuracyError, NoiseScaleError):
         raise
     except (ArithmeticError, ValueError) as error:
         log.warning("stream not planned", stream=spec.stream, **place_of(error))
-        raise PlanError(UNPLANNED) from error
+        raise PlanError(PLAN_FAILED_MESSAGE) from error
     if not math.isfinite(calibration.alpha):
-        raise RefusedError("no finite accuracy can be promised; raise epsilon or beta, or lower the cutoff")
+        raise RefusedError("no finite error bound can be promised; raise epsilon or beta, or lower the cutoff")
     return calibration
 
 
-def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> SourceFacts:
+def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> SourceFacts:
     """Return a source's public facts for a plan; RefusedError if they do not fit."""
     mechanism, kind = spec.mechanism, spec.mechanism.kind
     if kind not in MECHANISMS_OF[source.kind]:
@@ -101,7 +101,7 @@ def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] |
         )
     spec = complete_spec(spec, source, clock=0)
     if isinstance(source, EventsSource):
-        return setting_of_events(spec, source)
+        return live_topic_facts(spec, source)
     if isinstance(mechanism, Histogram) and mechanism.answers != 1:
         raise RefusedError("mechanism.answers: a table's histogram is released once; leave it out")
     if isinstance(source, ValuesSource):
@@ -115,11 +115,11 @@ def setting_of(spec: StreamSpec, source: Source, table_rows: Callable[[], int] |
         )
     if isinstance(source, RecordsSource):
         return SourceFacts(neighbors=source.neighbors, contributions=source.contributions)
-    return _setting_of_table(mechanism, source, table_rows)
+    return _table_facts(mechanism, source, table_rows)
 
 
 def require_reach(source: Source) -> None:
-    """Refuse a feed whose range needs more than 2^50 steps of its grid."""
+    """Refuse a source of values whose range needs more than 2^50 steps of its grid."""
     if not isinstance(source, ValuesSource):
         return
     exact_reach = reach_of(source.grid)
@@ -129,12 +129,12 @@ def require_reach(source: Source) -> None:
         if abs(shortest_decimal(end)) > exact_reach:
             raise RefusedError(
                 f"{name}: a grid of {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; use a grid of at "
-                f"least {_at_least(abs(end)):g}, or a narrower range"
+                f"least {_sufficient_grid(abs(end)):g}, or a narrower range"
             )
     if len(given) < 2 and exact_reach < LEAST_REACH:
         raise RefusedError(
             f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the feed's minimum and "
-            f"maximum within that, or use a grid of at least {_at_least(float(LEAST_REACH)):g}"
+            f"maximum within that, or use a grid of at least {_sufficient_grid(float(LEAST_REACH)):g}"
         )
     low, high = range_of(source.grid, source.minimum, source.maximum)
     if low >= high:
@@ -143,8 +143,8 @@ def require_reach(source: Source) -> None:
         )
 
 
-def _at_least(reach: float) -> float:
-    """Return a grid with few digits that reaches far enough."""
+def _sufficient_grid(reach: float) -> float:
+    """Return a grid with few digits whose range contains ``reach``."""
     exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
     return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
 
@@ -160,22 +160,20 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
         )
 
 
-def _setting_of_table(
-    mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None
-) -> SourceFacts:
+def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> SourceFacts:
     if isinstance(mechanism, UnknownGroups):
         _require_texts(source)
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
     step = _common_step(source, sums)
     # One person changes a count of people by 1, however many rows this person has.
-    widths = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
-    for place, name in enumerate(sums):
-        _require_declared(source, name, f"mechanism.sums.{place}")
+    sensitivities = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
+    for index, name in enumerate(sums):
+        _require_declared(source, name, f"mechanism.sums.{index}")
         domain = source.attributes.get(name)
         if not isinstance(domain, Numeric):
             raise RefusedError(
-                f"mechanism.sums.{place}: the source has no attribute of integers or decimals of this name; name one"
+                f"mechanism.sums.{index}: the source has no attribute of integers or decimals of this name; name one"
             )
         if monotone and domain.minimum < 0:
             raise RefusedError(
@@ -183,20 +181,20 @@ def _setting_of_table(
                 "attribute with a minimum of at least 0",
             )
         finer = int(domain.unit / step)
-        require_total(domain, name, f"mechanism.sums.{place}", finer)
-        widths.append(total_sensitivity(source, domain.in_steps) * finer)
+        require_total(domain, name, f"mechanism.sums.{index}", finer)
+        sensitivities.append(total_sensitivity(source, domain.in_steps) * finer)
     sizes = []
-    for place, name in enumerate(getattr(mechanism, "attributes", ())):
-        _require_declared(source, name, f"mechanism.attributes.{place}")
+    for index, name in enumerate(getattr(mechanism, "attributes", ())):
+        _require_declared(source, name, f"mechanism.attributes.{index}")
         if name not in source.attributes:
             raise RefusedError(
-                f"mechanism.attributes.{place}: the source has no attribute of this name; name one of its own"
+                f"mechanism.attributes.{index}: the source has no attribute of this name; name one that it has"
             )
         sizes.append(source.attributes[name].size)
     if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
-        raise RefusedError("mechanism.attributes: an attribute stands there twice; remove the repeat")
+        raise RefusedError("mechanism.attributes: the list contains an attribute twice; remove one of them")
     return SourceFacts(
-        sensitivity_steps=max(widths),
+        sensitivity_steps=max(sensitivities),
         grid=float(step),
         neighbors=source.neighbors,
         universe=math.prod(sizes),
@@ -247,7 +245,7 @@ def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable
 
 
 def definition_digest(spec: StreamSpec, account: Account, calibration: Calibration) -> str:
-    """Return the digest of a stream's definition, from which its noise is derived for good."""
+    """Return the digest of a stream's definition; the stream's noise depends on it."""
     parts = [
         spec.model_dump_json().encode(),
         account.source.model_dump_json().encode(),
@@ -257,8 +255,8 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
     return blake3(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
 
 
-def control_event(account: Account, grant: Grant) -> Control:
-    """Return a stream's control event: its definition, and whether it may answer."""
+def build_control_event(account: Account, grant: Grant) -> Control:
+    """Return the control event with a stream's definition; its kind says if the stream may answer."""
     opened = StreamOpened(
         spec=grant.spec,
         source=account.source,
@@ -286,22 +284,27 @@ class ControlPublisher:
 
     def publish_control(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Publish a stream's control event to the worker of its partition."""
-        control = control_event(account, grant)
+        control = build_control_event(account, grant)
         key = grant.spec.stream.encode()
         message: Message = (key, _control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
 
 class AccountPeriods:
-    """The periods of all sources, as accounts of the ledger."""
+    """Begins the periods of sources, each with a ledger account of its own."""
 
     def __init__(
-        self, ledger: Ledger, workers: ControlPublisher, *, key_id: str, mint: Callable[[RecordLike], bytes]
+        self,
+        ledger: Ledger,
+        workers: ControlPublisher,
+        *,
+        key_id: str,
+        new_incarnation: Callable[[RecordLike], bytes],
     ) -> None:
         self._ledger = ledger
-        self._workers = workers
+        self._control_publisher = workers
         self._key_id = key_id
-        self._mint = mint
+        self._new_incarnation = new_incarnation
         self._begun: list[Account] = []
 
     def drain_begun(self) -> list[Account]:
@@ -310,36 +313,39 @@ class AccountPeriods:
         return begun
 
     def accounts_of(self, source: str) -> Sequence[Account]:
-        """Return the accounts of a source's periods in the order they were begun."""
+        """Return the accounts of a source's periods, in the order in which they were created."""
         return self._ledger.periods.get(source, ())
 
-    def require_free(self, name: str) -> None:
-        """Refuse a source or stream with periods if the name of a period is already in use."""
-        for known in (*self._ledger.accounts, *self._ledger.owner_of):
+    def require_unused_name(self, name: str) -> None:
+        """Refuse a name if a source or stream has the name that one of its periods would get."""
+        for known in (*self._ledger.accounts, *self._ledger.source_of_stream):
             if (named := named_from(known)) is not None and named[0] == name:
                 raise RefusedError(f"'{known}' is in the way of the periods of '{name}'; choose another name")
 
-    def earliest(self, source: Source) -> int:
-        """Return the end of the last begun period; new streams are asked about later periods."""
+    def earliest_start_ms(self, source: Source) -> int:
+        """Return the end in ms of the source's last period that has begun; 0 if none has.
+
+        A new stream gets questions only about later periods.
+        """
         if not isinstance(source, EventsSource) or not source.has_periods:
             return 0
-        ends = (_start_of(account) + source.period_ms for account in self.accounts_of(source.source))
+        ends = (_start_ms(account) + source.period_ms for account in self.accounts_of(source.source))
         return max(ends, default=0)
 
-    def require_ahead(self, spec: StreamSpec, source: Source) -> None:
+    def require_later_start(self, spec: StreamSpec, source: Source) -> None:
         """Refuse a stream that starts in a period that has begun."""
-        earliest = self.earliest(source)
-        if spec.standing is not None and spec.standing.begins is not None and _begins(spec) < earliest:
+        earliest_start_ms = self.earliest_start_ms(source)
+        if spec.standing is not None and spec.standing.begins is not None and _begin_ms(spec) < earliest_start_ms:
             raise RefusedError(
-                f"standing.begins: periods up to {written_moment(earliest)} have begun, with the streams that were open by then; give "
+                f"standing.begins: the periods up to {written_moment(earliest_start_ms)} have already begun without this stream; give "
                 "that moment or a later one"
             )
 
     def begin_period(self, record: RecordLike, request: BeginPeriod, outputs: Outputs) -> None:
         """Begin a period's account with a copy of each open stream of its source.
 
-        It does nothing if the period has begun. All checks come first, so that an account begins
-        with all of its streams or not at all.
+        If the period has already begun, nothing happens. All checks come before the first change,
+        so that an account gets all of its streams or is not created.
         """
         parent = self._ledger.account(request.source)
         source, start = parent.source, moment_ms(request.start)
@@ -353,38 +359,43 @@ class AccountPeriods:
             raise RefusedError(f"source '{request.source}' is halted: {parent.reason}")
         if start % source.period_ms:
             raise RefusedError(
-                f"start: periods of {source.period} begin at whole ones since 1970; give such a moment"
+                f"start: periods of {source.period} begin at multiples of {source.period} since 1970; give such a moment"
             )
         if source.clock == "broker" and start > self._ledger.clock + span_ms(source.ahead) + span_ms(source.idle):
-            raise RefusedError("start: the period lies ahead; ask when it has begun")
+            raise RefusedError("start: the period has not begun yet; send the request again after its start")
         grants = [
             grant
             for grant in parent.grants.values()
-            if grant.state == "open" and grant.ending is None and _begins(grant.spec) < start + source.period_ms
+            if grant.state == "open" and grant.ending is None and _begin_ms(grant.spec) < start + source.period_ms
         ]
         if not grants:
-            raise RefusedError(f"source '{request.source}' has no open stream that asks of this period; open one")
+            raise RefusedError(
+                f"source '{request.source}' has no open stream with questions about this period; open one"
+            )
         account = self._ledger.register(source.of_period(start), None)
-        minted = self._mint(record)
+        seed = self._new_incarnation(record)
         for grant in grants:
-            self._open(account, grant, start, minted, outputs)
+            self._open_stream(account, grant, start, seed, outputs)
         self._begun.append(account)
 
     def end_stream(
         self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs
     ) -> None:
-        """End a model's stream in all periods; ``ending`` returns True if it has ended one."""
+        """End the streams that a model has in its periods, and notify their workers.
+
+        ``ending`` ends the stream of a source and returns True if it was not ended before.
+        """
         if not isinstance(account.source, EventsSource) or not account.source.has_periods:
             return
         for one in self.accounts_of(account.name):
-            name = named_at(stream, _start_of(one))
+            name = named_at(stream, _start_ms(one))
             if name in one.grants and ending(one.name, name):
-                self._workers.publish_control(one, one.grants[name], outputs)
+                self._control_publisher.publish_control(one, one.grants[name], outputs)
 
-    def _open(self, account: Account, model: Grant, start: int, minted: bytes, outputs: Outputs) -> None:
+    def _open_stream(self, account: Account, model: Grant, start: int, seed: bytes, outputs: Outputs) -> None:
         if model.spec.standing is None:
-            raise TypeError("a stream on a live topic is a standing one")
-        begins = written_moment(max(start, _begins(model.spec)))
+            raise TypeError("a stream on a live topic must be a standing stream")
+        begins = written_moment(max(start, _begin_ms(model.spec)))
         name = named_at(model.spec.stream, start)
         spec = model.spec.model_copy(
             update={
@@ -394,31 +405,31 @@ class AccountPeriods:
             }
         )
         identity = StreamIdentity(
-            incarnation=blake3(name.encode(), key=blake3(minted).digest()).digest(16).hex(),
+            incarnation=blake3(name.encode(), key=blake3(seed).digest()).digest(16).hex(),
             digest=definition_digest(spec, account, model.calibration),
             key_id=self._key_id,
         )
         grant = self._ledger.reserve(spec, model.calibration, identity, model.analyst)
-        self._workers.publish_control(account, grant, outputs)
+        self._control_publisher.publish_control(account, grant, outputs)
 
 
-def require_whole_life(source: Source, what: str) -> None:
-    """Refuse an operation that sources with periods, and their accounts, do not support."""
+def require_no_periods(source: Source, what: str) -> None:
+    """Refuse an operation that sources with periods do not support; ``what`` says so."""
     if isinstance(source, EventsSource) and source.period is not None:
-        raise RefusedError(f"source '{source.source}' goes by periods: {what}")
+        raise RefusedError(f"source '{source.source}' has periods: {what}")
 
 
-def period_meaning(source: Source) -> str | None:
-    """Return a text about the budget of a source with periods; None for other sources."""
+def describe_period_budget(source: Source) -> str | None:
+    """Describe the promise of a budget for single periods; None for sources without periods."""
     if not isinstance(source, EventsSource) or not source.has_periods:
         return None
-    return meaning_in_periods(source.epsilon, source.delta, source.period or "")
+    return describe_promise_per_period(source.epsilon, source.delta, source.period or "")
 
 
-def _start_of(account: Account) -> int:
+def _start_ms(account: Account) -> int:
     return moment_ms(getattr(account.source, "starts", None) or "1970-01-01T00:00:00Z")
 
 
-def _begins(spec: StreamSpec) -> int:
+def _begin_ms(spec: StreamSpec) -> int:
     begins = None if spec.standing is None else spec.standing.begins
     return 0 if begins is None else moment_ms(begins)

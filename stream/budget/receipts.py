@@ -1,7 +1,7 @@
-"""Receipts of the latest requests, and the chain of the audit trail.
+"""Keeps the receipts of the latest requests, and checks the chain of the audit trail.
 
-A receipt belongs to a request's id and to the digest of its content: a repeated request gets its
-receipt again.
+A receipt belongs to a request's id and to the digest of its content. A request with the same id and
+content gets the same receipt again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from schemas.trail import BEFORE_THE_FIRST
 from schemas.wire import Codec, MalformedEventError
 
 MAX_RECEIPTS = 100_000
-"""Most receipts; beyond that, the oldest is deleted, also from the ledger."""
+"""Most receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
 
-RECEIPT_PREFIX = b"receipt|"
+RECEIPT_KEY_PREFIX = b"receipt|"
 
-Write = tuple[str, bytes, Receipt | None]
+LedgerWrite = tuple[str, bytes, Receipt | None]
 """Source, key and record of one ledger write; a null record deletes the key."""
 
 
 @cache
-def _requests() -> TypeAdapter[Request]:
+def _request_adapter() -> TypeAdapter[Request]:
     return TypeAdapter(Request)
 
 
@@ -36,40 +36,40 @@ def request_digest(request: Request) -> str:
 
     Fields at their defaults do not count, so a later version's optional fields do not change it.
     """
-    body = _requests().dump_json(request, exclude_defaults=True)
+    body = _request_adapter().dump_json(request, exclude_defaults=True)
     return blake3(request.kind.encode() + b"\n" + body).hexdigest()
 
 
 def receipt_key(request: str) -> bytes:
     """Return the ledger key of a request id's first receipt."""
-    return RECEIPT_PREFIX + request.encode()
+    return RECEIPT_KEY_PREFIX + request.encode()
 
 
 def refusal_key(request: str, digest: str) -> bytes:
-    """Return the key of a refusal for a used id, longer than any receipt's key."""
-    return RECEIPT_PREFIX + f"{digest}|{blake3(request.encode()).hexdigest()}".encode()
+    """Return the key of a refusal for a used id; it is longer than any receipt's key."""
+    return RECEIPT_KEY_PREFIX + f"{digest}|{blake3(request.encode()).hexdigest()}".encode()
 
 
 class Receipts:
-    """The receipts of the latest ``MAX_RECEIPTS`` request ids, in order of sequence."""
+    """The receipts of the latest ``MAX_RECEIPTS`` request ids, in the order of the requests."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Receipt] = OrderedDict()
+        self._receipt_by_request: OrderedDict[str, Receipt] = OrderedDict()
         self.sequence = 0
 
     def restore(self, receipts: Iterable[Receipt]) -> None:
         """Load the ledger's receipts."""
-        found = sorted(receipts, key=lambda receipt: receipt.sequence)
-        self._known = OrderedDict((receipt.request, receipt) for receipt in found)
-        self.sequence = found[-1].sequence + 1 if found else 0
+        in_order = sorted(receipts, key=lambda receipt: receipt.sequence)
+        self._receipt_by_request = OrderedDict((receipt.request, receipt) for receipt in in_order)
+        self.sequence = in_order[-1].sequence + 1 if in_order else 0
 
-    def find_repeat(self, request: Request, digest: str) -> list[Write] | None:
+    def writes_for_repeat(self, request: Request, digest: str) -> list[LedgerWrite] | None:
         """Return the writes for a request with a known id; None if the id is new.
 
-        An equal request gets its receipt again. Another request with the id is refused; the key of
-        this refusal is deleted at once.
+        A request with the same content gets its receipt again. A request with other content is
+        refused; the refusal's record is deleted at once, so that the ledger does not keep it.
         """
-        known = self._known.get(request.request)
+        known = self._receipt_by_request.get(request.request)
         if known is None:
             return None
         if known.digest == digest:
@@ -82,29 +82,29 @@ class Receipts:
             source=source,
             stream=stream,
             outcome="refused",
-            reason="request: the id was used for another request; choose another id",
+            reason="request: this id belongs to an earlier request with other content; choose another id",
         )
         key = refusal_key(known.request, digest)
         return [(source, key, refused), (source, key, None)]
 
-    def keep(self, receipt: Receipt) -> Iterator[Write]:
+    def add_receipt(self, receipt: Receipt) -> Iterator[LedgerWrite]:
         """Add a new request's receipt, and delete the oldest one if there are too many."""
         self.sequence += 1
-        self._known[receipt.request] = receipt
+        self._receipt_by_request[receipt.request] = receipt
         yield receipt.source, receipt_key(receipt.request), receipt
-        if len(self._known) > MAX_RECEIPTS:
-            oldest, dropped = self._known.popitem(last=False)
+        if len(self._receipt_by_request) > MAX_RECEIPTS:
+            oldest, dropped = self._receipt_by_request.popitem(last=False)
             yield dropped.source, receipt_key(oldest), None
 
 
 trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)
 
-EMPTY = TrailHead(entries=0, digest=BEFORE_THE_FIRST, time=0)
+EMPTY_TRAIL_HEAD = TrailHead(entries=0, digest=BEFORE_THE_FIRST, time=0)
 """The head of an empty trail."""
 
 
 class BrokenTrailError(ValueError):
-    """A trail was changed; the message names the entry and the fault."""
+    """A trail was changed; the message names the first wrong entry and its fault."""
 
 
 def entry_digest(value: bytes) -> str:
@@ -112,8 +112,8 @@ def entry_digest(value: bytes) -> str:
     return blake3(value).hexdigest()
 
 
-def follow_chain(head: TrailHead, value: bytes | None) -> tuple[TrailHead, TrailRecord]:
-    """Check and add the entry after a head.
+def check_next_entry(head: TrailHead, value: bytes | None) -> tuple[TrailHead, TrailRecord]:
+    """Check that an entry follows a head; return the new head and the entry.
 
     Raises:
         BrokenTrailError: the entry does not follow the head.
@@ -124,13 +124,15 @@ def follow_chain(head: TrailHead, value: bytes | None) -> tuple[TrailHead, Trail
     except MalformedEventError as error:
         raise BrokenTrailError(f"entry {number}: cannot be read ({error})") from None
     if entry.number != number:
-        raise BrokenTrailError(f"entry {number}: entry {entry.number} stands in its place")
+        raise BrokenTrailError(f"entry {number}: the record here is entry {entry.number}")
     if entry.previous != head.digest:
         if number == 0:
-            raise BrokenTrailError("entry 0: it follows another one; the trail's beginning is missing")
-        raise BrokenTrailError(f"entry {number}: it does not follow entry {number - 1} as that stands here")
+            raise BrokenTrailError("entry 0: it follows another entry; the trail's beginning is missing")
+        raise BrokenTrailError(
+            f"entry {number}: its digest of entry {number - 1} differs from the entry that precedes it here"
+        )
     if (number == 0) != (entry.kind == "beginning"):
-        raise BrokenTrailError(f"entry {number}: a trail has one beginning, at its entry 0")
+        raise BrokenTrailError(f"entry {number}: entry 0, and no other, must be the trail's beginning")
     if entry.time < head.time:
-        raise BrokenTrailError(f"entry {number}: the ledger's clock goes backwards")
+        raise BrokenTrailError(f"entry {number}: its time is before that of entry {number - 1}")
     return TrailHead(entries=number + 1, digest=entry_digest(value or b""), time=entry.time), entry

@@ -1,4 +1,4 @@
-"""Standing streams: checks and defaults of their specifications, and facts for plans."""
+"""Checks and completes the specifications of standing streams, and collects facts for their plans."""
 
 from __future__ import annotations
 
@@ -44,76 +44,74 @@ _DAY_MS: Final = 86_400_000
 _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
-PAST_BY_BROKER_MS: Final = _DAY_MS
-"""Longest time by which a stream with clock ``broker`` may start before its opening.
+MAX_PAST_WITH_BROKER_CLOCK_MS: Final = _DAY_MS
+"""Longest time by which a stream with clock ``broker`` may begin before its opening.
 
-A window with its lateness is always allowed, even if it is longer. A day is longer than short
-windows need, so that several streams with one start can be opened one after the other.
+If a window with its lateness is longer than this, its length is the limit. A day leaves time to
+open several streams, one after the other, that begin at the same time.
 """
-PAST_QUESTIONS: Final = 100_000_000
+MAX_PAST_QUESTIONS: Final = 100_000_000
 """Most questions about past windows of a new stream: windows times groups.
 
-This is three years of windows of a second: with marks, a replay may start long ago.
+With clock ``marks`` a replay may begin long ago; the limit is three years of one-second windows.
 """
-PAST_PERIODS: Final = 100_000
-"""Most past periods of a new stream; each of them begins an account."""
+MAX_PAST_PERIODS: Final = 100_000
+"""Most past periods of a new stream; for each of them an account is created."""
 _QUESTION_BYTES: Final = 512
-"""Bound on the bytes of a window's question besides numbers and group."""
+"""Most bytes of a window's question, without its numbers and its group."""
 _NUMBER_BYTES: Final = 40
-"""Bound on the digits of a count or sum: the largest is of 2⁶³ events with 10¹⁵ each."""
+"""Most characters of a count or sum: the largest adds up 2⁶³ events of 10¹⁵ each."""
 
 
-def require_declared(source: Source) -> None:
-    """Refuse a source with a period's name or fields, or with periods that it cannot have."""
+def require_valid_periods(source: Source) -> None:
+    """Refuse a source with the name or fields of one period, or with periods it cannot have."""
     if named_from(source.source) is not None:
-        raise RefusedError(
-            "source: ends as the name of a period does, and those begin by themselves; choose another name"
-        )
+        raise RefusedError("source: the name ends like that of a period, with @ and a moment; choose another name")
     if not isinstance(source, EventsSource) or source.period is None:
         return
     if source.period_of is not None:
-        raise RefusedError("period_of, starts: periods begin by themselves; leave them out")
-    _require_short(source.source, "source")
+        raise RefusedError("period_of, starts: Sotto sets these fields when a period begins; leave them out")
+    _require_short_name(source.source, "source")
     if source.population is not None:
         raise RefusedError(
-            "population: its budget is for whole lives, and this one for single periods; leave it out, or leave unit out"
+            "population: a population's budget is for all time, and this source's is for single periods; remove population or unit"
         )
 
 
-def _require_short(name: str, what: str) -> None:
+def _require_short_name(name: str, field: str) -> None:
     if len(name) > MAX_PARENT_NAME:
         raise RefusedError(
-            f"{what}: must not be longer than {MAX_PARENT_NAME} characters, for in each period its moment stands behind it; choose a shorter name"
+            f"{field}: must have at most {MAX_PARENT_NAME} characters, because each period's name appends a moment to it; choose a shorter name"
         )
 
 
 def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
-    """Refuse a stream whose windows or horizon do not fit in a period."""
-    _require_short(spec.stream, "stream")
+    """Refuse a stream whose windows, or whose running count's steps, do not fit in a period."""
+    _require_short_name(spec.stream, "stream")
     if standing.window.size_ms > source.period_ms or source.period_ms % standing.window.every_ms:
         raise RefusedError(
-            f"standing.window: windows must lie in one period of {source.period}, each period having the same; give a size that is no "
-            "longer, and an every that divides it"
+            f"standing.window: each period of {source.period} must have the same whole windows; give a size that is no longer than "
+            "the period, and an every that divides it"
         )
-    most = source.period_ms // standing.window.every_ms
-    if isinstance(spec.mechanism, RunningCount) and spec.mechanism.steps > most:
+    limit = source.period_ms // standing.window.every_ms
+    if isinstance(spec.mechanism, RunningCount) and spec.mechanism.steps > limit:
         raise RefusedError(
-            f"mechanism.steps: {spec.mechanism.steps:,} windows do not fit in one period of {source.period}, which has {most:,}; it counts "
-            "anew in each, so give at most as many"
+            f"mechanism.steps: {spec.mechanism.steps:,} windows do not fit in one period of {source.period}, which has {limit:,}; the "
+            f"count starts again in each period, so give at most {limit:,}"
         )
 
 
 def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
     """Fill in a standing stream's defaults: the start of its windows, a histogram's groups.
 
-    ``clock`` is the ledger's, in milliseconds since 1970. RefusedError if ``standing`` is missing
-    for a live topic, or given for another source.
+    ``clock`` is the ledger's clock in milliseconds since 1970. RefusedError if ``standing`` is
+    missing for a live topic, or given for another source.
     """
     if isinstance(source, EventsSource) is not (spec.standing is not None):
         raise RefusedError(
-            f"standing: goes with a source of kind 'events', and '{source.source}' is of kind '{source.kind}'; remove it"
+            f"standing: only a source of kind 'events' has standing streams, and '{source.source}' is of kind '{source.kind}'; remove it"
             if spec.standing is not None
-            else f"standing: source '{source.source}' is a live topic, and its windows ask its streams; say what, and in which windows"
+            else f"standing: source '{source.source}' is a live topic, whose streams ask about its windows; give standing with what to count, and in which windows"
         )
     if spec.standing is None:
         return spec
@@ -126,48 +124,48 @@ def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec
 
 
 def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> None:
-    """Refuse a completed stream that would occupy the feeds with too many past windows.
+    """Refuse a completed stream with so many past windows that the feeds would be busy for long.
 
-    With a broker's clock, past windows are mostly closed and would count few events.
+    With clock ``broker``, most past windows are closed, so they would count few events.
     """
     standing = spec.standing
     if standing is None or standing.begins is None or not isinstance(source, EventsSource):
         return
     begins, window = moment_ms(standing.begins), standing.window
-    behind = max(PAST_BY_BROKER_MS, standing.open_ms)
+    behind = max(MAX_PAST_WITH_BROKER_CLOCK_MS, standing.open_ms)
     if source.clock == "broker" and begins < clock - behind:
         raise RefusedError(
-            f"standing.begins: {standing.begins} is too long before the ledger's clock, {written_moment(clock)}: with clock 'broker' a day, or "
-            f"a window and its lateness; give {written_moment(clock - behind)} or later, leave it out to begin now, or replay the past "
-            "to a source with clock 'marks'"
+            f"standing.begins: {standing.begins} is too long before the ledger's clock, {written_moment(clock)}: with clock 'broker' the limit is a "
+            f"day, or a window with its lateness if that is longer; give {written_moment(clock - behind)} or later, leave it out to begin "
+            "now, or replay the past to a source with clock 'marks'"
         )
-    most = PAST_QUESTIONS // _groups(standing, source)
-    if (windows := (clock - begins) // window.every_ms) > most:
+    limit = MAX_PAST_QUESTIONS // _count_groups(standing, source)
+    if (windows := (clock - begins) // window.every_ms) > limit:
         raise RefusedError(
-            f"standing.begins: {standing.begins} lies {windows:,} windows behind the ledger's clock, {written_moment(clock)}, of the {most:,} "
-            "that a stream with so many groups may begin with; begin later, or ask in longer windows or fewer groups"
+            f"standing.begins: {standing.begins} lies {windows:,} windows before the ledger's clock, {written_moment(clock)}; with so many groups "
+            f"at most {limit:,} are allowed; begin later, or use longer windows or fewer groups"
         )
-    if source.has_periods and (periods := (clock - begins) // source.period_ms) > PAST_PERIODS:
+    if source.has_periods and (periods := (clock - begins) // source.period_ms) > MAX_PAST_PERIODS:
         raise RefusedError(
-            f"standing.begins: {standing.begins} lies {periods:,} periods behind the ledger's clock, {written_moment(clock)}, of the "
-            f"{PAST_PERIODS:,} that a stream may begin with; begin later, or register the topic with longer periods"
+            f"standing.begins: {standing.begins} lies {periods:,} periods before the ledger's clock, {written_moment(clock)}; at most "
+            f"{MAX_PAST_PERIODS:,} are allowed; begin later, or register the topic with longer periods"
         )
 
 
-def groups_of(spec: StreamSpec, source: Source) -> int | None:
-    """Return the number of groups per window of a standing stream, else None."""
+def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
+    """Return the number of groups per window of a standing stream; None for other streams."""
     if spec.standing is None or not isinstance(source, EventsSource):
         return None
-    return _groups(spec.standing, source)
+    return _count_groups(spec.standing, source)
 
 
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
-    """Return the number of windows for which a standing stream's α holds, else None.
+    """Return the number of windows for which a standing stream's error bound α is promised.
 
-    α holds as long as the grant lasts. For a source with periods, it holds for this number of
-    windows in each period.
+    None for other streams. The bound ends earlier if the grant is used up. For a source with
+    periods, the number is that of the windows in each period.
     """
-    groups = groups_of(spec, source)
+    groups = groups_per_window(spec, source)
     if groups is None:
         return None
     if isinstance(spec.mechanism, RunningCount):
@@ -178,15 +176,18 @@ def promised_windows(spec: StreamSpec, source: Source) -> int | None:
 
 
 def _windows_in_period(spec: StreamSpec, source: Source) -> int:
-    """Return the number of windows in one period of a source; 0 without periods."""
+    """Return the number of windows in one period of a source; 0 for a source without periods."""
     if spec.standing is None or not isinstance(source, EventsSource) or source.period is None:
         return 0
     window = spec.standing.window
     return (source.period_ms - window.size_ms) // window.every_ms + 1
 
 
-def setting_of_events(spec: StreamSpec, source: EventsSource) -> SourceFacts:
-    """Return the facts for a standing stream's plan; RefusedError if its parts do not fit."""
+def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
+    """Return the facts for a standing stream's plan.
+
+    RefusedError if its mechanism, standing query and source do not fit each other.
+    """
     mechanism, standing = spec.mechanism, spec.standing
     if standing is None:
         raise TypeError("the specification is not completed")
@@ -194,47 +195,47 @@ def setting_of_events(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     if source.has_periods:
         _require_periods(spec, source, standing)
     _require_predicate(standing, source)
-    groups = _groups(standing, source)
+    groups = _count_groups(standing, source)
     if isinstance(standing.count, SumOf):
         require_total(numeric_of(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
-        _require_askable(standing, source, numbers=MAX_CANDIDATES)
-        return _setting_of_horizon(source, standing, groups)
-    moved = movement(source, standing, groups)
-    _require_fitting(mechanism, standing)
+        _require_small_questions(standing, source, numbers=MAX_CANDIDATES)
+        return _running_count_facts(source, standing, groups)
+    change = movement(source, standing, groups)
+    _require_no_repeated_fields(mechanism, standing)
     _require_monotone(mechanism, standing, source)
     _require_threshold(mechanism, standing, source)
     if isinstance(mechanism, Histogram):
         if groups > MAX_CANDIDATES:
             raise RefusedError(
-                f"standing.by: its {groups:,} groups exceed the {MAX_CANDIDATES} of a histogram's answer; group by fewer or smaller "
+                f"standing.by: its {groups:,} groups exceed the limit of a histogram, {MAX_CANDIDATES}; group by fewer or smaller "
                 "attributes, or use laplace"
             )
     else:
-        _require_askable(standing, source, numbers=1)
+        _require_small_questions(standing, source, numbers=1)
         _require_one_window(spec, groups)
-        moved = Movement(moved.each, moved.each, 1, 1)
+        change = Movement(change.each, change.each, 1, 1)
     return SourceFacts(
-        sensitivity_steps=moved.together,
+        sensitivity_steps=change.together,
         grid=_grid(source, standing),
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
-        movement=moved,
+        movement=change,
     )
 
 
-def _setting_of_horizon(source: EventsSource, standing: StandingQuery, groups: int) -> SourceFacts:
+def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: int) -> SourceFacts:
     if standing.window.overlap > 1:
         raise RefusedError(
-            "standing.window.every: windows that overlap would count an event several times; leave it out for a running count"
+            "standing.window.every: a running count must not have overlapping windows, because they count an event several times; leave it out"
         )
-    moved = horizon(source, standing)
+    change = horizon(source, standing)
     return SourceFacts(
-        sensitivity_steps=moved.together,
+        sensitivity_steps=change.together,
         grid=_grid(source, standing),
         neighbors=source.neighbors,
         universe=groups,
-        horizon=moved,
+        horizon=change,
     )
 
 
@@ -246,11 +247,11 @@ def _grid(source: EventsSource, standing: StandingQuery) -> float:
 def _require_windows(standing: StandingQuery) -> None:
     if standing.window.size_ms > _LONGEST_WINDOW_DAYS * _DAY_MS:
         raise RefusedError(
-            f"standing.window.size: must not be longer than {_LONGEST_WINDOW_DAYS} days; give a shorter one"
+            f"standing.window.size: must not be longer than {_LONGEST_WINDOW_DAYS} days; give a shorter size"
         )
     if span_ms(standing.lateness) > _LONGEST_LATENESS_DAYS * _DAY_MS:
         raise RefusedError(
-            f"standing.lateness: must not be longer than {_LONGEST_LATENESS_DAYS} days; give a shorter one"
+            f"standing.lateness: must not be longer than {_LONGEST_LATENESS_DAYS} days; give a shorter lateness"
         )
 
 
@@ -263,15 +264,15 @@ def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
         raise RefusedError(f"standing.where: {error}") from None
 
 
-def _groups(standing: StandingQuery, source: EventsSource) -> int:
+def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
     """Return the number of groups of a window: all cells of the attributes."""
-    for place, name in enumerate(standing.by):
+    for index, name in enumerate(standing.by):
         if name not in source.attributes:
             raise RefusedError(
-                f"standing.by.{place}: the source has no attribute of this name; name one of its own"
+                f"standing.by.{index}: the source has no attribute of this name; name one that it has"
             )
     if len(set(standing.by)) < len(standing.by):
-        raise RefusedError("standing.by: an attribute stands there twice; remove the repeat")
+        raise RefusedError("standing.by: the list contains an attribute twice; remove one of them")
     groups = math.prod(source.attributes[name].size for name in standing.by)
     if groups > MAX_GROUPS:
         raise RefusedError(
@@ -280,33 +281,36 @@ def _groups(standing: StandingQuery, source: EventsSource) -> int:
     return groups
 
 
-def _require_askable(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
-    """Refuse questions that may exceed an event's size: the private count must not decide that."""
+def _require_small_questions(standing: StandingQuery, source: EventsSource, *, numbers: int) -> None:
+    """Refuse a standing query if a question with large counts would exceed an event's size.
+
+    A refusal when the question is asked would depend on the count, which is private.
+    """
     group = sum(
         max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
         for name in standing.by
     )
-    if (most := _QUESTION_BYTES + _NUMBER_BYTES * numbers + group) > MAX_EVENT_BYTES:
+    if (size := _QUESTION_BYTES + _NUMBER_BYTES * numbers + group) > MAX_EVENT_BYTES:
         raise RefusedError(
-            f"standing.by: a question with the longest names and values of a group may have {most:,} bytes, and an event has at most "
+            f"standing.by: the question of the group with the longest values may have {size:,} bytes, and an event has at most "
             f"{MAX_EVENT_BYTES:,}; group by fewer attributes, or declare them with shorter names and values"
         )
 
 
-def _require_fitting(mechanism: Mechanism, standing: StandingQuery) -> None:
-    """Refuse fields of the mechanism that the standing query already determines."""
+def _require_no_repeated_fields(mechanism: Mechanism, standing: StandingQuery) -> None:
+    """Refuse fields of the mechanism whose values the standing query determines."""
     for name in ("sums", "people"):
         if getattr(mechanism, name, None):
             raise RefusedError(
-                f"mechanism.{name}: what a standing stream counts is said in standing.count; remove it"
+                f"mechanism.{name}: standing.count says what a standing stream counts; remove mechanism.{name}"
             )
     if isinstance(mechanism, Laplace) and mechanism.dimensions > 1:
         raise RefusedError(
-            "mechanism.dimensions: a standing stream's answer is one number; remove it, or use histogram for all groups in one"
+            "mechanism.dimensions: a standing stream's answer is one number; remove it, or use histogram for one answer with all groups"
         )
     if isinstance(mechanism, Histogram) and mechanism.attributes != standing.by:
         raise RefusedError(
-            "mechanism.attributes: must be those of standing.by, in the same order; leave standing.by out"
+            "mechanism.attributes: must have the attributes of standing.by in the same order; leave standing.by out"
         )
 
 
@@ -329,21 +333,21 @@ def _require_threshold(mechanism: Mechanism, standing: StandingQuery, source: Ev
     high = LARGEST_NUMBER if most > 0 else 0
     if not low <= mechanism.threshold <= high:
         raise RefusedError(
-            f"mechanism.threshold: {mechanism.threshold:g} lies outside what a window's number can be, {float(low):g} to "
+            f"mechanism.threshold: {mechanism.threshold:g} lies outside the range of a window's number, {float(low):g} to "
             f"{float(high):g}; choose one inside"
         )
 
 
 def _require_one_window(spec: StreamSpec, groups: int) -> None:
-    """Refuse a stream whose error bound or grant does not last for one window."""
+    """Refuse a stream whose error bound or answers are not enough for one window."""
     if spec.expected_queries < groups:
         raise RefusedError(
-            f"expected_queries: each window asks {groups:,} times, once for each group, and alpha would not hold for one; give the "
-            "number of windows times that of groups"
+            f"expected_queries: each window asks {groups:,} questions, one for each group, so alpha would not hold for a single "
+            "window; give the number of windows times the number of groups"
         )
     answers = getattr(spec.mechanism, "answers", groups)
     if answers < groups:
         raise RefusedError(
-            f"mechanism.answers: {answers:,} would not last for one window, which asks {groups:,} times, once for each group; give the "
-            "number of windows times that of groups, or use histogram"
+            f"mechanism.answers: {answers:,} would not last for one window, which asks {groups:,} questions, one for each group; give the "
+            "number of windows times the number of groups, or use histogram"
         )

@@ -1,8 +1,8 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
-The chain of digests reveals every change, except by someone who can rewrite the whole trail and the
-ledger's head, such as the broker's administrator. If a head was noted elsewhere, administrators'
-changes up to its entry show too.
+The chain of digests reveals each change of an entry. Someone who can rewrite the whole trail and
+the ledger, such as the broker's administrator, can make a new chain. If a head was noted elsewhere,
+the check reveals this too, for all entries up to that head.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from schemas import (
     TrailRestored,
     TrailStanding,
 )
-from stream.budget.receipts import EMPTY, follow_chain
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, check_next_entry
 from stream.budget.trail_writer import identities_digest
 from stream.privacy.composition.costs import charged_answers, extension_cost, grant_cost, to_amount
 from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.ledger.grants import Grant
-from stream.privacy.ledger.ledger_records import restore
+from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
 
-_FIGURES: Final = ("granted", "spent", "refunded", "left")
+_AMOUNTS: Final = ("granted", "spent", "refunded", "left")
 
 
 @dataclass
@@ -50,24 +50,24 @@ class TrailOpening:
 
 
 class TrailCheck:
-    """Reads a trail entry by entry, and then compares it with a ledger."""
+    """Reads a trail entry by entry, and then compares a ledger with it."""
 
     def __init__(self, noted: Iterable[TrailHead] = ()) -> None:
-        """Take heads that were ``noted`` before; the trail must contain each of them."""
-        self.head = EMPTY
-        self._noted = {head.entries: head.digest for head in noted}
+        """Create a check; the trail must contain each head that was ``noted`` elsewhere."""
+        self.head = EMPTY_TRAIL_HEAD
+        self._noted_digests = {head.entries: head.digest for head in noted}
         self._findings: list[str] = []
         self._sources: dict[str, Totals] = {}
         self._populations: set[str] = set()
-        self._standing: dict[str, TrailStanding] = {}
+        self._first_streams: dict[str, TrailStanding] = {}
         self._openings: dict[str, TrailOpening] = {}
         self._ends: dict[str, TrailEvent] = {}
-        self._lost: set[str] = set()
+        self._lost_streams: set[str] = set()
 
     def add_entry(self, value: bytes | None) -> TrailRecord:
         """Check the next entry's bytes; BrokenTrailError if it does not follow."""
-        self.head, entry = follow_chain(self.head, value)
-        if self._noted.get(self.head.entries, self.head.digest) != self.head.digest:
+        self.head, entry = check_next_entry(self.head, value)
+        if self._noted_digests.get(self.head.entries, self.head.digest) != self.head.digest:
             self._findings.append(f"entry {entry.number}: its digest differs from the noted head")
         match entry:
             case TrailRequest():
@@ -75,11 +75,11 @@ class TrailCheck:
             case TrailEvent() | TrailPoint():
                 self._add_event(entry)
             case TrailStanding():
-                self._standing[entry.source] = entry
+                self._first_streams[entry.source] = entry
                 self._sources[entry.source] = entry.totals
             case TrailRestored():
                 ended = {name for name, end in self._ends.items() if end.event == "closed"}
-                self._lost = self._openings.keys() - ended
+                self._lost_streams = self._openings.keys() - ended
             case _:
                 pass
         return entry
@@ -98,7 +98,7 @@ class TrailCheck:
         if entry.outcome != "opened" or entry.stream is None or entry.source is None or entry.granted is None:
             return
         opening = self._openings.get(entry.stream)
-        # After its receipt is deleted, a repeated extension has a second entry without effect.
+        # If its receipt was deleted, a repeated extension has a second entry, but no effect.
         if opening is None or entry.action == "open" or entry.digest not in opening.extensions:
             self._ends.pop(entry.stream, None)
         if entry.action == "open":
@@ -111,21 +111,21 @@ class TrailCheck:
             opening.extensions[entry.digest] = entry.granted
 
     def findings(self) -> list[str]:
-        """Return the faults of the trail alone, besides a broken chain."""
+        """Return the faults found in the trail itself; a broken chain has raised an error."""
         return list(self._findings)
 
-    def missing(self) -> list[str]:
-        """Return a finding for each noted head that the trail is too short to have."""
+    def missing_heads(self) -> list[str]:
+        """Return a finding for each noted head that lies after the trail's last entry."""
         return [
-            f"the trail has {self.head.entries} entries, but a head of entry {entries} was noted"
-            for entries in self._noted
+            f"the trail has {self.head.entries} entries, but a head of {entries} entries was noted"
+            for entries in self._noted_digests
             if entries > self.head.entries
         ]
 
     def compare_ledger(self, records: Iterable[LedgerRecord]) -> list[str]:
         """Compare a ledger with the trail, and return the differences.
 
-        The trail must end at the ledger's head. The records are the latest of each key.
+        The trail must end at the head in the ledger. ``records`` has the latest record of each key.
         """
         records = list(records)
         progress = next((one for one in records if isinstance(one, LedgerProgress)), None)
@@ -136,7 +136,7 @@ class TrailCheck:
         if head is None or (head.entries, head.digest) != (self.head.entries, self.head.digest):
             entries = 0 if head is None else head.entries
             findings.append(
-                f"the trail has {self.head.entries} entries, but the ledger's last write follows entry {entries}"
+                f"the trail has {self.head.entries} entries, but the ledger was last written with {entries} entries"
             )
         orphans = [one for one in grants.values() if one.spec.source not in sources]
         findings += [
@@ -144,92 +144,95 @@ class TrailCheck:
         ]
         ledger = Ledger()
         try:
-            restore(ledger, [one for one in records if one not in orphans])
+            restore_ledger(ledger, [one for one in records if one not in orphans])
         except RefusedError as refused:
             return [*findings, f"the ledger's records contradict each other: {refused.reason}"]
         for name, source in sources.items():
-            findings += self._source(name, source, ledger)
+            findings += self._compare_source(name, source, ledger)
         for one in records:
             if isinstance(one, PopulationRecord):
-                findings += self._population(one, ledger)
+                findings += self._compare_population(one, ledger)
         findings += [
-            f"source '{name}': the ledger does not have it" for name in self._sources.keys() - sources.keys()
+            f"source '{name}': the trail has its registration, but the ledger does not have the source"
+            for name in self._sources.keys() - sources.keys()
         ]
         findings += [
-            f"stream '{name}': the trail has its opening on '{one.source}', but the ledger does not have it"
+            f"stream '{name}': the trail has its opening on '{one.source}', but the ledger does not have the stream"
             for name, one in self._openings.items()
             if name not in grants
         ]
         for name, record in grants.items():
             if record.spec.source in sources:
-                findings += self._grant(name, record, ledger)
+                findings += self._compare_grant(name, record, ledger)
         return findings
 
-    def _population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
-        """Compare a population's totals with its grants, and its registration with the trail."""
+    def _compare_population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
+        """Compare a population's totals with its grants; find its registration in the trail."""
         name = record.population.population
-        summed = ledger.people(name).record()
-        found = [
+        summed = ledger.population_account(name).record()
+        findings = [
             f"population '{name}': {figure} is not the sum over its grants"
-            for figure in _FIGURES
+            for figure in _AMOUNTS
             if getattr(record, figure) != getattr(summed, figure)
         ]
         return (
-            found
+            findings
             if name in self._populations
-            else [*found, f"population '{name}': the trail has no entry of its registration"]
+            else [*findings, f"population '{name}': the trail has no entry of its registration"]
         )
 
-    def _source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
-        """Compare a source's totals and first streams with its grants and with the trail."""
+    def _compare_source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
+        """Compare a source's totals with its grants, and its totals and streams with the trail."""
         account = ledger.accounts[name]
         summed = account.record()
-        found = [
+        findings = [
             f"source '{name}': {figure} is not the sum over its grants"
-            for figure in _FIGURES
+            for figure in _AMOUNTS
             if getattr(record, figure) != getattr(summed, figure)
         ]
         totals = self._sources.get(name)
         if totals is None:
-            return [*found, f"source '{name}': the trail has no entry of its registration"]
-        settled = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
-        found += [
+            return [*findings, f"source '{name}': the trail has no entry of its registration"]
+        compared = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
+        findings += [
             f"source '{name}': {figure} differs from the trail's last entry"
-            for figure in settled
+            for figure in compared
             if getattr(totals, figure) != getattr(record, figure)
         ]
         before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
-        standing = self._standing.get(name)
+        standing = self._first_streams.get(name)
         digest = identities_digest((stream, one.identity.digest) for stream, one in before.items())
         if (len(before), digest) != (
             (standing.streams, standing.digest) if standing else (0, identities_digest(()))
         ):
-            found.append(f"source '{name}': the streams that were open before the trail began were changed")
-        return found
+            findings.append(f"source '{name}': the streams from before the trail's beginning were changed")
+        return findings
 
-    def _grant(self, name: str, record: GrantRecord, ledger: Ledger) -> list[str]:
-        """Compare a stream's cost with its plan; its opening, extensions and end with the trail."""
-        account, grant = ledger.find(record.spec.source, name)
+    def _compare_grant(self, name: str, record: GrantRecord, ledger: Ledger) -> list[str]:
+        """Compare a stream's cost with its plan, and its opening, extensions and end with the trail."""
+        account, grant = ledger.find_stream(record.spec.source, name)
         source = account.source
-        found = []
+        findings = []
         if record.cost != to_amount(grant.cost, source):
-            found.append(f"stream '{name}': its cost is not the cost of its plan")
+            findings.append(f"stream '{name}': its cost in the ledger is not the cost of its plan")
         if (opening := self._openings.get(name)) is None:
-            return found
+            return findings
         if (opening.source, opening.digest) != (record.spec.source, record.identity.digest):
-            found.append(f"stream '{name}': its source or definition in the trail differs from the ledger's")
+            findings.append(f"stream '{name}': its source or definition in the trail differs from the ledger's")
         if opening.granted != to_amount(grant_cost(record.calibration, source.accountant, ()), source):
-            found.append(f"stream '{name}': the amount granted at its opening is not the cost of its plan")
-        if opening.extensions != _extensions(grant, ledger, source.accountant):
-            found.append(f"stream '{name}': its extensions differ from those granted in the trail")
+            findings.append(f"stream '{name}': the amount granted at its opening is not the cost of its plan")
+        if opening.extensions != _extension_costs(grant, ledger, source.accountant):
+            findings.append(f"stream '{name}': its extensions differ from those granted in the trail")
         end = self._ends.get(name)
-        said = end.event if end is not None else "halted" if name in self._lost else "open"
-        if record.state != said:
-            found.append(f"stream '{name}': it is {record.state} in the ledger, but not in the trail")
-        return found
+        state_in_trail = end.event if end is not None else "halted" if name in self._lost_streams else "open"
+        if record.state != state_in_trail:
+            findings.append(
+                f"stream '{name}': it is {record.state} in the ledger, but {state_in_trail} in the trail"
+            )
+        return findings
 
 
-def _extensions(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, Amount]:
+def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, Amount]:
     source = ledger.account(grant.spec.source).source
     costs = {}
     for known, extension in enumerate(grant.extensions):

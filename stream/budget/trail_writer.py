@@ -1,7 +1,7 @@
 """Writes the audit trail: requests, decisions, automatic events and spending.
 
-An entry is written in the same transaction as the ledger's change, and the ledger's progress record
-has the trail's head: after a restart the trail continues where it was committed.
+One transaction writes an entry and the ledger's change. The ledger's progress record contains the
+trail's head, so after a restart the trail continues after its last committed entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from schemas import (
     TrailStanding,
 )
 from schemas.trail import Since
-from stream.budget.receipts import EMPTY, entry_digest, trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest, trail_codec
 from stream.privacy.composition.costs import spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount
 from stream.privacy.ledger.grants import Grant
@@ -38,47 +38,51 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
-POINT_MS: Final = 60_000
-"""Least ms between two points (entries with totals) of an account, by the ledger's clock."""
+POINT_INTERVAL_MS: Final = 60_000
+"""Least ms between two points of an account by the ledger's clock; a point is an entry with totals."""
 QUIET_SECONDS: Final = 60.0
-"""Seconds without input after which pending points are written."""
+"""Seconds without input after which all pending points are written."""
 
 
 class TrailWriter:
-    """Appends entries to the trail; knows which accounts have spent since their last entry."""
+    """Appends entries to the trail; remembers accounts with spending since their last entry."""
 
     def __init__(self, topics: Topics, ledger: Ledger) -> None:
         self.head: TrailHead | None = None
         self._topics = topics
         self._ledger = ledger
-        self._unnoted: dict[str, Account] = {}
-        self._due = 0
-        self._quiet: float | None = None
+        self._unrecorded_accounts: dict[str, Account] = {}
+        self._next_point_ms = 0
+        self._quiet_since: float | None = None
 
     def restore(self, head: TrailHead | None) -> None:
-        """Continue after a head, and set the ledger's clock to its time; None without a trail."""
+        """Continue after a trail's head (None without a trail); set the ledger's clock to its time."""
         self.head = head
-        self._ledger.tell_time(head.time if head is not None else 0)
-        self._unnoted = {name: account for name, account in self._ledger.accounts.items() if account.unnoted}
-        self._due = min(map(_due, self._unnoted.values()), default=0)
+        self._ledger.advance_clock(head.time if head is not None else 0)
+        self._unrecorded_accounts = {
+            name: account for name, account in self._ledger.accounts.items() if account.has_unrecorded_spending
+        }
+        self._next_point_ms = min(map(_point_due_ms, self._unrecorded_accounts.values()), default=0)
 
     def ensure_begun(self, outputs: Outputs) -> None:
-        """Begin a trail, if there is none, with the current accounts."""
+        """Begin a trail with the current accounts if there is no trail yet."""
         if self.head is not None:
             return
-        self.head = EMPTY
+        self.head = EMPTY_TRAIL_HEAD
         accounts = self._ledger.accounts.values()
         streams = sum(len(account.grants) for account in accounts)
-        self._write(outputs, TrailBeginning(**self._next(), sources=len(accounts), streams=streams))
+        self._write_entry(
+            outputs, TrailBeginning(**self._next_entry_fields(), sources=len(accounts), streams=streams)
+        )
         for account in accounts:
             standing = TrailStanding(
-                **self._next(),
+                **self._next_entry_fields(),
                 source=account.source.source,
                 streams=len(account.grants),
                 digest=identities_digest((name, grant.identity.digest) for name, grant in account.grants.items()),
                 totals=totals_of(account),
             )
-            self._write(outputs, standing)
+            self._write_entry(outputs, standing)
 
     def write_decision(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
         """Write a request and its decision, with the resulting totals and the stream's digest."""
@@ -89,14 +93,14 @@ class TrailWriter:
         source = None if is_of_population else receipt.source
         account = self._ledger.accounts.get(source or "")
         grant = None if account is None else account.grants.get(receipt.stream or "")
-        fields: dict[str, Any] = _asked_for(request)
+        fields: dict[str, Any] = _requested_amounts(request)
         if receipt.outcome == "opened" and grant is not None and account is not None:
             fields["granted"] = receipt.granted or to_amount(grant.cost, account.source)
             fields["stream_digest"] = grant.identity.digest
         if account is not None and receipt.outcome in {"registered", "opened"}:
-            fields["totals"] = self._note(account)
+            fields["totals"] = self._record_totals(account)
         entry = TrailRequest(
-            **self._next(),
+            **self._next_entry_fields(),
             request=receipt.request,
             digest=receipt.digest,
             action=request.kind,
@@ -112,20 +116,20 @@ class TrailWriter:
             answers=receipt.answers,
             **fields,
         )
-        self._write(outputs, entry)
+        self._write_entry(outputs, entry)
 
     def write_period(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
-        """Write the account and the streams of a new period, with the request that began it."""
+        """Write the registration of a period's account and the openings of its streams."""
         asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
         terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
-        totals = self._note(account)
+        totals = self._record_totals(account)
         registered = TrailRequest(
-            **self._next(), **asked, **terms, action="register", outcome="registered", totals=totals
+            **self._next_entry_fields(), **asked, **terms, action="register", outcome="registered", totals=totals
         )
-        self._write(outputs, registered)
+        self._write_entry(outputs, registered)
         for name, grant in account.grants.items():
             opened = TrailRequest(
-                **self._next(),
+                **self._next_entry_fields(),
                 **asked,
                 action="open",
                 outcome="opened",
@@ -138,84 +142,95 @@ class TrailWriter:
                 stream_digest=grant.identity.digest,
                 totals=totals,
             )
-            self._write(outputs, opened)
+            self._write_entry(outputs, opened)
 
     def write_end(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Write a stream's automatic end, or the last totals of a closed stream."""
+        """Write the end of a stream that a charge has exhausted, halted or closed, with its totals."""
         event = TrailEvent(
-            **self._next(),
+            **self._next_entry_fields(),
             event=grant.state,
             source=account.source.source,
             stream=grant.spec.stream,
             reason=grant.reason,
             spent=spent_amount(grant.spent, grant.cost, account.source),
             refunded=to_amount(grant.refunded, account.source),
-            totals=self._note(account),
+            totals=self._record_totals(account),
         )
-        self._write(outputs, event)
+        self._write_entry(outputs, event)
 
     def write_renewals(self, outputs: Outputs) -> None:
-        """Write the budgets that have begun a new period; no total changes."""
-        for owner in self._ledger.turned():
+        """Write an event for each budget that has begun a new period; totals do not change."""
+        for owner in self._ledger.drain_renewed_owners():
             event = TrailEvent(
-                **self._next(),
+                **self._next_entry_fields(),
                 event="renewed",
                 source=None if isinstance(owner, PopulationAccount) else owner.name,
                 population=owner.name if isinstance(owner, PopulationAccount) else None,
                 reason=f"period {owner.budget.number}",
             )
-            self._write(outputs, event)
+            self._write_entry(outputs, event)
 
     def write_restored(self, since: Since, lost: int, backup: str, outputs: Outputs) -> None:
-        """Write that the ledger was restored from a backup, and the totals of all accounts."""
-        self._write(outputs, TrailRestored(**self._next(), since=since, lost=lost, backup=backup))
-        self._points(list(self._ledger.accounts.values()), outputs)
+        """Write that the ledger was restored from a backup, then the totals of all accounts."""
+        self._write_entry(
+            outputs, TrailRestored(**self._next_entry_fields(), since=since, lost=lost, backup=backup)
+        )
+        self._write_points(list(self._ledger.accounts.values()), outputs)
 
     def schedule_point(self, account: Account) -> None:
-        """Schedule a point for an account, a minute after its last one."""
-        account.unnoted = True
-        self._due = min(self._due, _due(account)) if self._unnoted else _due(account)
-        self._unnoted[account.source.source] = account
+        """Schedule a point for an account, a minute after its last entry with totals."""
+        account.has_unrecorded_spending = True
+        self._next_point_ms = (
+            min(self._next_point_ms, _point_due_ms(account))
+            if self._unrecorded_accounts
+            else _point_due_ms(account)
+        )
+        self._unrecorded_accounts[account.source.source] = account
 
-    def note_due(self, outputs: Outputs) -> None:
+    def write_due_points(self, outputs: Outputs) -> None:
         """Write the points that are due by the ledger's clock."""
-        self._quiet = None
-        if self._unnoted and self._ledger.clock >= self._due:
-            self._points([one for one in self._unnoted.values() if _due(one) <= self._ledger.clock], outputs)
-            self._due = min(map(_due, self._unnoted.values()), default=0)
+        self._quiet_since = None
+        if self._unrecorded_accounts and self._ledger.clock >= self._next_point_ms:
+            self._write_points(
+                [one for one in self._unrecorded_accounts.values() if _point_due_ms(one) <= self._ledger.clock],
+                outputs,
+            )
+            self._next_point_ms = min(map(_point_due_ms, self._unrecorded_accounts.values()), default=0)
 
-    def note_quiet(self, now: float, outputs: Outputs) -> None:
-        """Write all pending points after a minute without input, by a monotonic clock."""
-        if not self._unnoted:
+    def write_points_when_quiet(self, now: float, outputs: Outputs) -> None:
+        """Write all pending points after a minute without input; ``now`` is in monotonic seconds."""
+        if not self._unrecorded_accounts:
             return
-        self._quiet = now if self._quiet is None else self._quiet
-        if now - self._quiet >= QUIET_SECONDS:
-            self._points(list(self._unnoted.values()), outputs)
+        self._quiet_since = now if self._quiet_since is None else self._quiet_since
+        if now - self._quiet_since >= QUIET_SECONDS:
+            self._write_points(list(self._unrecorded_accounts.values()), outputs)
 
-    def _points(self, accounts: Iterable[Account], outputs: Outputs) -> None:
+    def _write_points(self, accounts: Iterable[Account], outputs: Outputs) -> None:
         for account in accounts:
-            point = TrailPoint(**self._next(), source=account.source.source, totals=self._note(account))
-            self._write(outputs, point)
+            point = TrailPoint(
+                **self._next_entry_fields(), source=account.source.source, totals=self._record_totals(account)
+            )
+            self._write_entry(outputs, point)
 
-    def _note(self, account: Account) -> Totals:
-        account.noted, account.unnoted = self._ledger.clock, False
-        self._unnoted.pop(account.source.source, None)
-        self._ledger.note(account)
+    def _record_totals(self, account: Account) -> Totals:
+        account.totals_recorded_ms, account.has_unrecorded_spending = self._ledger.clock, False
+        self._unrecorded_accounts.pop(account.source.source, None)
+        self._ledger.mark_changed(account)
         return totals_of(account)
 
-    def _next(self) -> dict[str, Any]:
-        head = self.head or EMPTY
+    def _next_entry_fields(self) -> dict[str, Any]:
+        head = self.head or EMPTY_TRAIL_HEAD
         return {"number": head.entries, "previous": head.digest, "time": self._ledger.clock}
 
-    def _write(self, outputs: Outputs, entry: TrailRecord) -> None:
+    def _write_entry(self, outputs: Outputs, entry: TrailRecord) -> None:
         value = trail_codec.encode(entry)
         self.head = TrailHead(entries=entry.number + 1, digest=entry_digest(value), time=entry.time)
         source = (getattr(entry, "source", None) or "").encode()
         outputs.add(self._topics.trail, partition_of(source, LEDGER_PARTITIONS), (source, value, ()))
 
 
-def _due(account: Account) -> int:
-    return 0 if account.noted is None else account.noted + POINT_MS
+def _point_due_ms(account: Account) -> int:
+    return 0 if account.totals_recorded_ms is None else account.totals_recorded_ms + POINT_INTERVAL_MS
 
 
 def totals_of(account: Account) -> Totals:
@@ -224,12 +239,12 @@ def totals_of(account: Account) -> Totals:
 
 
 def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
-    """Return one digest over stream names and definition digests."""
+    """Return one digest over pairs of a stream's name and its definition's digest."""
     listed = "".join(f"{name} {digest}\n" for name, digest in sorted(identities))
     return blake3(listed.encode()).hexdigest()
 
 
-def _asked_for(request: Request) -> dict[str, Any]:
+def _requested_amounts(request: Request) -> dict[str, Any]:
     match request:
         case RegisterSource():
             return {"epsilon": request.source.epsilon, "delta": request.source.delta}

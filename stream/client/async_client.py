@@ -22,7 +22,7 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec
-from stream.budget.receipts import RECEIPT_PREFIX, request_digest
+from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.answer_reader import Listener, Pending, PendingResults, notices
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import Connection, translated
@@ -347,7 +347,7 @@ class AsyncClient(AsyncCalls):
             while missing:
                 fetched = await consumer.getmany(timeout_ms=200, max_records=batch)
                 for record in (record for records in fetched.values() for record in readable(records)):
-                    if record.key is None or not record.key.startswith(RECEIPT_PREFIX) or record.value is None:
+                    if record.key is None or not record.key.startswith(RECEIPT_KEY_PREFIX) or record.value is None:
                         continue
                     entry = _ledger.decode(record.value)
                     if isinstance(entry, Receipt) and (key := (entry.request, entry.digest)) in missing:

@@ -11,7 +11,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from schemas import MAX_RECORD_BYTES, LedgerRecord, Source, SourceRecord
 from schemas.wire import Codec
-from stream.budget.receipts import RECEIPT_PREFIX
+from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.client.kafka_connection import Connection, translated
 from stream.engine.restore import TopicWentBackError, read_to_end, reader, require_visible
 from stream.errors import Forbidden, SottoError
@@ -36,7 +36,9 @@ async def read_accounts(connection: Connection) -> list[LedgerRecord]:
     latest: dict[bytes, bytes | None] = {}
     async for records in read_topic(connection, connection.topics.ledger):
         latest.update(
-            (record.key, record.value) for record in records if not (record.key or b"").startswith(RECEIPT_PREFIX)
+            (record.key, record.value)
+            for record in records
+            if not (record.key or b"").startswith(RECEIPT_KEY_PREFIX)
         )
     return [_ledger.decode(value) for value in latest.values() if value is not None]
 

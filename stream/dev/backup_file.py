@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas import MAX_RECORD_BYTES, LedgerRecord, TrailHead
 from schemas.wire import UNREADABLE, Codec
-from stream.budget.receipts import RECEIPT_PREFIX, BrokenTrailError
+from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 
 FORMAT: Final = "sotto-backup"
@@ -190,7 +190,7 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
     latest: dict[bytes, bytes | None] = {}
     broken: BrokenTrailError | None = None
     for record in backup.records():
-        if record.topic == "ledger" and not record.key.startswith(RECEIPT_PREFIX):
+        if record.topic == "ledger" and not record.key.startswith(RECEIPT_KEY_PREFIX):
             latest[record.key] = record.value
         elif record.topic == "trail" and broken is None:
             try:
@@ -201,4 +201,4 @@ def check_backup(backup: BackupFile, noted: Iterable[TrailHead] = ()) -> Checked
         raise BackupError(f"{backup.path} is cut off; take another copy")
     accounts = [_ledger.decode(value) for value in latest.values() if value is not None]
     findings = [str(broken)] if broken is not None else [*check.findings(), *check.compare_ledger(accounts)]
-    return Checked(backup.ending, accounts, findings, check.missing())
+    return Checked(backup.ending, accounts, findings, check.missing_heads())

@@ -39,7 +39,7 @@ from stream.kafka.client.client_patches import RefusedTimeError, group_members
 from stream.kafka.client.security import admin_client
 from stream.kafka.topics.creation import find_topics, look_up
 from stream.kafka.topics.layouts import budget_group, layout, worker_group
-from stream.privacy.ledger.ledger_records import restore
+from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
@@ -287,7 +287,7 @@ class LedgerReturn:
         self._topics = topics
         self._workers = ControlPublisher(topics)
         self.ledger = Ledger()
-        restore(self.ledger, records)
+        restore_ledger(self.ledger, records)
         self._trail = TrailWriter(topics, self.ledger)
         for record in records:
             if isinstance(record, LedgerProgress):
@@ -309,7 +309,7 @@ class LedgerReturn:
         granted; or it is unknown, and sources and populations must ``halt`` or continue anyway
         (``accept_loss``). ``backup`` is the digest of the file.
         """
-        lost = sum([self.ledger.lose(source, stream, LOST) for source, stream in self.streams()])
+        lost = sum([self.ledger.halt_lost_stream(source, stream, LOST) for source, stream in self.streams()])
         if since == "halt":
             for name, account in self.ledger.accounts.items():
                 if account.state == "open":
@@ -321,7 +321,7 @@ class LedgerReturn:
         outputs = Outputs()
         self._trail.write_restored(since, lost, backup, outputs)
         yield outputs
-        for changes in _batches(self.ledger.changes()):
+        for changes in _batches(self.ledger.drain_changes()):
             outputs = Outputs()
             for change in changes:
                 self._write(outputs, *change)
@@ -329,7 +329,7 @@ class LedgerReturn:
         for streams in _batches(self.streams()):
             outputs = Outputs()
             for source, stream in streams:
-                self._workers.publish_control(*self.ledger.find(source, stream), outputs)
+                self._workers.publish_control(*self.ledger.find_stream(source, stream), outputs)
             yield outputs
         outputs = Outputs()
         # The topics of requests and charges are new: they are read from offset 0.

@@ -16,7 +16,7 @@ from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.intake import FirstWindows
 from stream.feeds.tally import NO_END, Counting, Shape, Tally
 from stream.feeds.window_forms import Counted, Form
-from stream.processing.control_order import asked_span
+from stream.processing.control_order import covered_ms
 from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
 
@@ -276,7 +276,7 @@ class StandingStreams:
         period, reach = 0, 0
         if horizon is not None and self._source.has_periods:
             period = self._source.period_ms
-            reach = asked_span(self._source, told.spec.mechanism, standing.window)
+            reach = covered_ms(self._source, told.spec.mechanism, standing.window)
         shape = Shape(
             predicate,
             standing.window.size_ms,

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from schemas import MAX_RECORD_BYTES, Calibration, Control, EventsSource
 from schemas.streams import StandingQuery, StreamSpec
 from schemas.wire import Codec, MalformedEventError
-from stream.processing.control_order import control_digest, is_stale
+from stream.processing.control_order import control_summary, is_stale
 from stream.processing.protocol import RecordLike
 
 _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
@@ -211,7 +211,7 @@ class FeedDefinitions:
                 continue
             # Added here before it is removed below: other threads always find it.
             self._over.update(
-                (name, control_digest(told.value)) for name, told in streams.items() if name not in left
+                (name, control_summary(told.value)) for name, told in streams.items() if name not in left
             )
             for name in streams.keys() - left.keys():
                 del self._latest[name]

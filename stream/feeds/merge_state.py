@@ -26,7 +26,7 @@ from schemas.wire import Codec, struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.counting_trees import CountingTree, following, window_number
 from stream.privacy.planning.release_plans import tree_of
-from stream.processing.control_order import OVER, asked_span
+from stream.processing.control_order import PERIOD_OVER_REASON, covered_ms
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
@@ -272,7 +272,9 @@ class MergePeriods:
         over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
         for name in sorted(over.keys() - self._ending.get(model, set())):
             source = over[name].source.source
-            self._write(outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=OVER))
+            self._write(
+                outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=PERIOD_OVER_REASON)
+            )
         self._ending[model] = set(over)
 
     def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
@@ -283,7 +285,7 @@ class MergePeriods:
 
 def is_asked(told: StandingDefinition, start: int) -> bool:
     """Return whether a window is asked: it lies in one period, and within its horizon."""
-    reach = asked_span(told.source, told.spec.mechanism, told.standing.window)
+    reach = covered_ms(told.source, told.spec.mechanism, told.standing.window)
     return lies_in_one(told, start) and start - period_of(told, start) < reach
 
 

@@ -55,7 +55,7 @@ def budget(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHea
             partition,
             key_id=key.key_id,
             tables=tables,
-            mint=lambda _: secrets.token_bytes(16),
+            new_incarnation=lambda _: secrets.token_bytes(16),
         ),
     )
     return Engine(

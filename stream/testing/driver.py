@@ -22,7 +22,7 @@ from schemas import (
     subject_of,
 )
 from schemas.wire import Codec
-from stream.budget.receipts import RECEIPT_PREFIX, request_digest
+from stream.budget.receipts import RECEIPT_KEY_PREFIX, request_digest
 from stream.client.client_calls import AsyncCalls, SyncCalls, require_accepted
 from stream.errors import Invalid, SottoError
 from stream.privacy.noise import NoiseKey
@@ -416,7 +416,7 @@ class Driver(MemoryInstallation, SyncCalls):
         self._settle()
         receipts: dict[tuple[str, str], Receipt] = {}
         for record in self.log(ledger)[begin:]:
-            if record.value is not None and (record.key or b"").startswith(RECEIPT_PREFIX):
+            if record.value is not None and (record.key or b"").startswith(RECEIPT_KEY_PREFIX):
                 receipt = _ledger.decode(record.value)
                 if isinstance(receipt, Receipt):
                     receipts[receipt.request, receipt.digest] = receipt
@@ -461,5 +461,5 @@ class Driver(MemoryInstallation, SyncCalls):
 
     def _source_of(self, query: Query) -> Source | None:
         ledger = self._budget.ledger
-        owner = ledger.owner_of.get(query.stream) if is_about_table(query) else None
+        owner = ledger.source_of_stream.get(query.stream) if is_about_table(query) else None
         return None if owner is None else ledger.accounts[owner].source

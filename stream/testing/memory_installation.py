@@ -226,9 +226,9 @@ class MemoryInstallation:
             0,
             key_id=self._key.key_id,
             tables=self._tables,
-            mint=lambda record: blake3(f"{record.topic} {record.offset}".encode(), key=self._key.secret).digest(
-                16
-            ),
+            new_incarnation=lambda record: blake3(
+                f"{record.topic} {record.offset}".encode(), key=self._key.secret
+            ).digest(16),
         )
         self._budget.restore(self.compacted((topics.ledger, 0)))
         self._budget.restored()

@@ -11,7 +11,12 @@ import numpy.typing as npt
 
 from schemas import FIRST_VERSION, Checkpoint, EventsSource, Progress, TableSource
 from schemas.wire import struct
-from stream.processing.control_order import IN_PERIODS, OVER, is_stale, questions_in_period
+from stream.processing.control_order import (
+    MODEL_NOT_ASKED_REASON,
+    PERIOD_OVER_REASON,
+    is_stale,
+    questions_in_period,
+)
 from stream.processing.protocol import PROGRESS_KEY, RecordLike, TableMissedError, decode_kept, topic_ids_of
 from stream.tables import PrivateTable, TableStore
 from stream.worker.families import Families
@@ -115,7 +120,7 @@ class Control:
             source = terms.source
             if isinstance(source, EventsSource) and source.has_periods:
                 for slot in slots[terms_of == index].tolist():
-                    streams.life.refuse(slot, IN_PERIODS)
+                    streams.life.refuse(slot, MODEL_NOT_ASKED_REASON)
             if not isinstance(source, TableSource):
                 continue
             try:
@@ -159,7 +164,7 @@ class Control:
 
     def _is_still_asked(self, slot: int, definition: Definition) -> bool:
         columns, terms = self._streams.columns, self._streams.terms_at(slot)
-        if definition.reason != OVER or columns.state[slot] != OPEN or columns.refused[slot]:
+        if definition.reason != PERIOD_OVER_REASON or columns.state[slot] != OPEN or columns.refused[slot]:
             return False
         asked = questions_in_period(terms.source, terms.mechanism, terms.standing)
         return bool(columns.answered[slot] < asked)

@@ -19,7 +19,7 @@ from stream.kernel import SlotNames, Spans
 from stream.privacy.composition.costs import PARTS, charged_answers, whole_left
 from stream.privacy.ledger.state_machine import may_become
 from stream.privacy.noise import DrawRole, NoiseKey
-from stream.processing.control_order import IN_PERIODS
+from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.processing.dead_letters import exhausted_reason
 from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys
 from stream.worker.stream_definitions import Definition
@@ -285,7 +285,7 @@ class HostedStreams:
         columns, hosted = self.columns, slice(len(self))
         refused = np.flatnonzero(columns.refused[hosted] & (columns.state[hosted] == OPEN)).tolist()
         reasons = Counter(self.reason(slot) for slot in refused)
-        del reasons[IN_PERIODS]
+        del reasons[MODEL_NOT_ASKED_REASON]
         return reasons
 
     def left(self, slot: int) -> int:

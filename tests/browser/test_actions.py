@@ -31,7 +31,7 @@ class Refusing(Scene):
     """The budget service refuses whatever it is asked."""
 
     async def request(self, request: Request) -> Receipt:
-        raise Refused(f"request: this id was used for another request ({request.kind})")
+        raise Refused(f"request: this id belongs to an earlier request with other content ({request.kind})")
 
 
 def with_ward(scene: Scene) -> Scene:
@@ -260,7 +260,7 @@ async def test_a_refusal_of_the_ledger_is_shown_and_cannot_be_sent_again(open_pa
         page = await open_page(address, WARD, OPERATOR)
         shown = await dialog(page, "Halt")
         await shown.get_by_role("button", name="Halt stream").click()
-        await expect(shown.get_by_role("alert")).to_contain_text("request: this id was used for another request")
+        await expect(shown.get_by_role("alert")).to_contain_text("request: this id belongs to an earlier request")
         await expect(shown.get_by_role("button")).to_have_count(1)
     assert scene.tables.streams["ward/7"].state == "open"
 

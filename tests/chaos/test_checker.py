@@ -291,15 +291,15 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
     "a halt did not reach the worker": (_reopen, "can still answer"),
     "an entry of the trail is gone": (
         lambda logs: _remove(logs, ".trail", lambda one: one["number"] == 3),
-        "entry 4 stands in its place",
+        "the record here is entry 4",
     ),
     "an entry of the trail was changed": (
         lambda logs: _change(logs, ".trail", lambda one: one["number"] == 3, epsilon=0.5),
-        "does not follow entry 3",
+        "its digest of entry 3 differs",
     ),
     "the trail was cut off": (
         lambda logs: _remove(logs, ".trail", _any),
-        "but the ledger's last write follows entry",
+        "but the ledger was last written with",
     ),
     "a request is not in the trail": (
         lambda logs: _repeat(logs, ".requests", _any, request="unseen"),
@@ -311,7 +311,7 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "a grant is in the ledger that nobody asked for": (
         _granted_unasked,
-        "the streams that were open before the trail began were changed",
+        "the streams from before the trail's beginning were changed",
     ),
     "a population was not charged": (
         lambda logs: _change(logs, ".ledger", lambda one: one["kind"] == "population", granted=_amount(0.5)),
@@ -333,7 +333,7 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
     ),
     "a period began twice": (_begin_again, "source survey began a period more than once"),
     "a period came back": (_go_back, "source survey went back to an earlier period"),
-    "a grant is gone from the ledger": (_forget_a_grant, "the ledger does not have it"),
+    "a grant is gone from the ledger": (_forget_a_grant, "the ledger does not have the stream"),
 }
 
 

@@ -286,8 +286,8 @@ def requests_granted_again() -> Iterator[None]:
 
     def forgetful(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
-        self.desk.receipts = Receipts()
-        self.ledger.owner_of.clear()
+        self.request_handler.receipts = Receipts()
+        self.ledger.source_of_stream.clear()
         return found
 
     with patch.object(BudgetProcessor, "restored", forgetful):
@@ -301,8 +301,8 @@ def periods_begun_by_a_restart() -> Iterator[None]:
 
     def renewed(self: BudgetProcessor) -> Mapping[str, int]:
         found = restored(self)
-        for owner in self.ledger.renewing:
-            owner.budget.starts = self.ledger.clock
+        for owner in self.ledger.renewing_owners:
+            owner.budget.start_ms = self.ledger.clock
         return found
 
     with patch.object(BudgetProcessor, "restored", renewed):

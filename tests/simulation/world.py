@@ -132,7 +132,7 @@ class World:
                 processor.failures = self.failures
                 return processor
             return BudgetProcessor(
-                topics, number, key_id=KEY.key_id, tables=tables(), mint=lambda _: minting.randbytes(16)
+                topics, number, key_id=KEY.key_id, tables=tables(), new_incarnation=lambda _: minting.randbytes(16)
             )
 
         inputs = [topics.queries, topics.control] if role == "worker" else [topics.requests, topics.charges]

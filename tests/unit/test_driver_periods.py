@@ -10,7 +10,7 @@ from schemas import BeginPeriod, CloseStream, Query
 from schemas.windows import moment_ms, span_ms, written_moment
 from sotto import Driver, Refused
 from stream.dev.backup_transfer import LedgerReturn
-from stream.processing.control_order import OVER, questions_in_period
+from stream.processing.control_order import PERIOD_OVER_REASON, questions_in_period
 from tests.builders import KEY, installation
 from tests.unit.periods import (
     AIRPORTS,
@@ -141,7 +141,7 @@ def test_questions_of_a_period_are_as_many_as_its_worker_awaits(mechanism: dict[
 def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_asked() -> None:
     driver = ready()
     driver.request(BeginPeriod(request="begin", source="flights", start=DAYS[0]))
-    driver.close(f"flights@{DAYS[0]}", f"late@{DAYS[0]}", OVER)
+    driver.close(f"flights@{DAYS[0]}", f"late@{DAYS[0]}", PERIOD_OVER_REASON)
     quarter = span_ms("6h")
     for place in range(21):
         start = moment_ms(DAYS[0]) + place * quarter
@@ -215,7 +215,9 @@ def test_what_is_begun_a_second_time_stays_as_it_is() -> None:
 def test_streams_that_open_later_are_asked_from_the_first_period_on_that_has_not_begun() -> None:
     driver = played(ready(), days=2)
     more = {**LATE, "stream": "more", "epsilon": 4.0}
-    with pytest.raises(Refused, match=r"standing\.begins: periods up to 2013-01-03T00:00:00Z have begun"):
+    with pytest.raises(
+        Refused, match=r"standing\.begins: the periods up to 2013-01-03T00:00:00Z have already begun"
+    ):
         driver.open(more)
     driver.open({**more, "standing": {**LATE["standing"], "begins": DAYS[2]}})
     with pytest.raises(Refused, match="cannot pay"):
@@ -237,7 +239,7 @@ def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another()
     driver = ready()
     assert grants(driver)["late"].identity == grants(ahead)["late"].identity
     driver.close("flights", "late")
-    with pytest.raises(Refused, match="has no open stream that asks of this period"):
+    with pytest.raises(Refused, match="has no open stream with questions about this period"):
         driver.request(begin)
     driver.open({**LATE, "stream": "more"})
     played(driver, days=2)
@@ -279,7 +281,7 @@ def test_a_stream_begins_within_a_period_where_it_says_so() -> None:
 def test_by_the_brokers_clock_no_period_begins_ahead_of_it() -> None:
     driver = ready(clock="broker")
     driver.advance("flights", DAYS[1])
-    with pytest.raises(Refused, match="start: the period lies ahead"):
+    with pytest.raises(Refused, match="start: the period has not begun yet"):
         driver.request(BeginPeriod(request="early", source="flights", start="2013-06-01T00:00:00Z"))
     driver.wait(3 * 86_400)
     assert {f"late@{day}" for day in DAYS[:3]} <= grants(driver).keys()
@@ -301,21 +303,21 @@ def test_the_model_itself_answers_nobody() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "size": (
         {"standing": {"window": {"size": "2d"}}},
-        "standing.window: windows must lie in one period",
+        "standing.window: each period",
     ),
     "every": (
         {"standing": {"window": {"size": "7h"}}},
-        "standing.window: windows must lie in one period",
+        "standing.window: each period",
     ),
     "running count": (
         {"mechanism": {"kind": "running_count", "steps": 5}, "standing": {"window": {"size": "6h"}}},
         "mechanism.steps: 5 windows do not fit in one period of 1d, which has 4",
     ),
-    "long name": ({"stream": "x" * 97}, "stream: must not be longer than 96"),
-    "a period's name": ({"stream": f"other@{DAYS[0]}"}, "stream: ends as the name of one of a period does"),
+    "long name": ({"stream": "x" * 97}, "stream: must have at most 96"),
+    "a period's name": ({"stream": f"other@{DAYS[0]}"}, "stream: the name ends like that of a period's stream"),
     "a period": (
         {"stream": "other", "source": f"flights@{DAYS[0]}"},
-        "source: is a period, whose streams open by themselves",
+        "source: this is one period of",
     ),
 }
 
@@ -334,10 +336,10 @@ def test_sources_that_cannot_have_periods_are_refused() -> None:
     driver = played(ready(), days=1)
     period = {"period_of": "flights", "starts": DAYS[2], "source": f"flights@{DAYS[2]}"}
     for changed, message in (
-        ({"source": "y" * 97}, "source: must not be longer than 96"),
+        ({"source": "y" * 97}, "source: must have at most 96"),
         ({"source": "other", "population": "people"}, "population: "),
-        ({"source": f"flights@{DAYS[2]}"}, "source: ends as the name of a period does"),
-        (period, "source: ends as the name of a period does"),
+        ({"source": f"flights@{DAYS[2]}"}, "source: the name ends like that of a period"),
+        (period, "source: the name ends like that of a period"),
     ):
         with pytest.raises(Refused, match=message):
             driver.register(FLIGHTS | changed)
@@ -352,8 +354,8 @@ def test_sources_that_cannot_have_periods_are_refused() -> None:
     ("source", "start", "message"),
     [
         ("nobody", DAYS[0], "is not registered"),
-        ("flights", "2013-01-01T06:00:00Z", "start: periods of 1d begin at whole ones"),
-        ("flights", "2012-12-31T00:00:00Z", "has no open stream that asks of this period"),
+        ("flights", "2013-01-01T06:00:00Z", "start: periods of 1d begin at multiples"),
+        ("flights", "2012-12-31T00:00:00Z", "has no open stream with questions about this period"),
         (f"flights@{DAYS[0]}", DAYS[0], "has no periods"),
     ],
 )

@@ -90,11 +90,11 @@ def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries
     write_trail(cut, [entries[:-1]])
     missing = run_sotto("ledger", "verify", str(cut), "--head", head)
     assert missing.returncode == 1
-    assert f"but a head of entry {len(entries)} was noted" in missing.stdout.replace("\n", " ")
+    assert f"but a head of {len(entries)} entries was noted" in missing.stdout.replace("\n", " ")
     trail.write_bytes(trail.read_bytes().replace(b'"granted":{"epsilon":1.0', b'"granted":{"epsilon":0.5', 1))
     changed = run_sotto("ledger", "verify", str(trail))
     assert changed.returncode == 1
-    assert "does not follow" in changed.stdout.replace("\n", " ")
+    assert "its digest of entry" in changed.stdout.replace("\n", " ")
     backed_up(installation(), backup)
     both = run_sotto("ledger", "verify", str(backup))
     assert (both.returncode, "the ledger follows from it" in both.stdout.replace("\n", " ")) == (0, True), (

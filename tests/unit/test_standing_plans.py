@@ -92,7 +92,10 @@ def test_what_has_no_other_way_says_why(tmp_path: Path) -> None:
     mechanism, fields = KINDS["histogram"]
     hopping = {**fields, "window": {"size": "1h", "every": "15m"}}
     result = planned(tmp_path, standing("s", mechanism, **hopping))
-    assert "a running count for the same ε: none (standing.window.every: windows that overlap" in result.stdout
+    assert (
+        "a running count for the same ε: none (standing.window.every: a running count must not have overlapping windows"
+        in result.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_budget_service_does_not_take_over_from_a_later_version(prefix: bytes)
     recording = recordings()[ONE]
     records, last = changed(recording, "ledger", lambda key: key.startswith(prefix))
     budget = BudgetProcessor(
-        recording.topics, 0, key_id="0" * 16, tables=recording.tables(), mint=lambda _: bytes(16)
+        recording.topics, 0, key_id="0" * 16, tables=recording.tables(), new_incarnation=lambda _: bytes(16)
     )
     budget.restore(records)
     with pytest.raises(LaterVersionError, match=rf"^sim\.ledger, partition 0: .* at offset {last.offset}: "):

@@ -66,7 +66,7 @@ def _as_far_as(known: Any, now: Any) -> Any:
 def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
     topics, kept = recording.topics, recording.latest("ledger")
     budget = BudgetProcessor(
-        topics, 0, key_id=recording.key.key_id, tables=recording.tables(), mint=lambda _: bytes(16)
+        topics, 0, key_id=recording.key.key_id, tables=recording.tables(), new_incarnation=lambda _: bytes(16)
     )
     budget.restore(recording.records("ledger"))
     reached = budget.restored()

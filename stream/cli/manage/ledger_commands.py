@@ -15,7 +15,7 @@ import typer
 from schemas import LedgerProgress, TrailHead, TrailRecord
 from schemas.trail import Since
 from schemas.wire import MalformedEventError
-from stream.budget.receipts import EMPTY, BrokenTrailError, trail_codec
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, trail_codec
 from stream.cli.manage.record_rows import call_client, new_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.client.kafka_connection import Connection, translated
@@ -204,7 +204,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
 
     with asyncio.Runner() as runner, _connected(runner) as connection:
         ledger = runner.run(read_accounts(connection))
-    head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY
+    head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY_TRAIL_HEAD
     check, compared = TrailCheck(noted), None
     try:
         for batch in _batches():
@@ -215,7 +215,7 @@ def _verified(noted: Iterable[TrailHead]) -> Verified:
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _WITH_THE_LEDGER
     compared = check.compare_ledger(ledger) if compared is None else compared
-    return check.head, [*check.findings(), *compared, *check.missing()], _WITH_THE_LEDGER
+    return check.head, [*check.findings(), *compared, *check.missing_heads()], _WITH_THE_LEDGER
 
 
 def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
@@ -233,7 +233,7 @@ def _verified_file(file: Path, noted: Iterable[TrailHead]) -> Verified:
             check.add_entry(value)
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _TRAIL_ALONE
-    return check.head, [*check.findings(), *check.missing()], _TRAIL_ALONE
+    return check.head, [*check.findings(), *check.missing_heads()], _TRAIL_ALONE
 
 
 def _require_trail(file: Path) -> None:

@@ -34,7 +34,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden
 from stream.optional_packages import needed
 from stream.privacy.composition.costs import charged_answers, shown_state, whole_left
-from stream.processing.control_order import IN_PERIODS
+from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 from stream.questions.result_text import cell
 
 _Result = TypeVar("_Result")
@@ -84,7 +84,7 @@ class ShownGrant:
             return _ENDINGS[grant.ending]
         if newer is None:
             return "open"
-        if newer.refused not in {None, IN_PERIODS}:
+        if newer.refused not in {None, MODEL_NOT_ASKED_REASON}:
             return "not answering"
         # A worker may report "exhausted" before it has read an extension.
         left = whole_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
@@ -96,7 +96,9 @@ class ShownGrant:
         """Return the reason of the state, without the state as its prefix."""
         newer = self._newer
         reason = (
-            newer.refused if newer is not None and newer.refused not in {None, IN_PERIODS} else self.grant.reason
+            newer.refused
+            if newer is not None and newer.refused not in {None, MODEL_NOT_ASKED_REASON}
+            else self.grant.reason
         )
         return None if reason is None else reason.removeprefix(f"{self.state}: ")
 

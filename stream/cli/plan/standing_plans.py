@@ -22,8 +22,8 @@ from schemas import (
     StreamSpec,
     span_ms,
 )
-from stream.budget.openings import setting_of
-from stream.budget.standing_streams import complete_spec, groups_of, promised_windows
+from stream.budget.openings import facts_for_plan
+from stream.budget.standing_streams import complete_spec, groups_per_window, promised_windows
 from stream.cli.output import CommandError, amount, read_as, say, show_json, show_table
 from stream.cli.plan.plan_facts import noise_in_words
 from stream.formatting import bound
@@ -98,9 +98,9 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         PlanError: no calibration fits.
     """
     asked, spec = spec.standing, complete_spec(spec, source, clock=0)
-    setting: SourceFacts = setting_of(spec, source)
+    setting: SourceFacts = facts_for_plan(spec, source)
     chosen = choose(spec, setting)
-    groups, windows = groups_of(spec, source), promised_windows(spec, source)
+    groups, windows = groups_per_window(spec, source), promised_windows(spec, source)
     if spec.standing is None or groups is None or windows is None:
         raise TypeError("a completed stream of a live topic is standing")
     cost = to_amount(stream_cost(chosen, source.accountant), source)

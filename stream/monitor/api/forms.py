@@ -31,8 +31,8 @@ from schemas import (
 from schemas.base import EventId
 from schemas.mechanisms import MAX_UNIVERSE
 from schemas.queries import MaxPrice
-from stream.budget.openings import plan_for, require_reach, setting_of
-from stream.budget.standing_streams import complete_spec, promised_windows, require_declared
+from stream.budget.openings import facts_for_plan, plan_stream, require_reach
+from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import rows_counted
 from stream.monitor.api.models import Plan, PromiseParts, SourceRow, View
@@ -153,7 +153,7 @@ class StatementAnswered(View):
 def declaration(source: Source) -> Declaration:
     """Return a source's declaration; RefusedError if the ledger would refuse the definition."""
     require_reach(source)
-    require_declared(source)
+    require_valid_periods(source)
     attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
     return Declaration(
         source=source,
@@ -266,7 +266,7 @@ CURVE_SECONDS: Final = 10.0
 
 async def plan(spec: StreamSpec, source: Source, entry: SourceEntry) -> Plan:
     """Plan the opening of a stream: its error bound and its cost."""
-    calibration = await _planned(lambda: plan_for(spec, source))
+    calibration = await _planned(lambda: plan_stream(spec, source))
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left
     return Plan(
@@ -288,7 +288,7 @@ async def plan_curve(spec: StreamSpec, source: Source, against: Against, gone: C
 
 
 def _curve(spec: StreamSpec, source: Source, against: Against, gone: Callable[[], bool]) -> Curve:
-    setting = setting_of(spec, source)
+    setting = facts_for_plan(spec, source)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
     complete = True
@@ -318,7 +318,7 @@ def _chosen_place(spec: StreamSpec, against: Against) -> float | None:
 
 def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
     try:
-        return name_of(plan_for(spec, source))
+        return name_of(plan_stream(spec, source))
     except (Refused, PlanError, ValueError, ArithmeticError):
         return None
 

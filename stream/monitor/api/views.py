@@ -42,8 +42,8 @@ from stream.monitor.state.budget_history import History, PeriodEnd, amount_of
 from stream.monitor.state.digests import SourceRecordShape
 from stream.monitor.state.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
 from stream.monitor.state.monitor_tables import Tables
-from stream.privacy.ledger.grants import meaning_in_periods
-from stream.privacy.ledger.ledger_records import KEPT_OF_A_VERSION
+from stream.privacy.ledger.grants import describe_promise_per_period
+from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of, standing_words
 
@@ -104,7 +104,7 @@ def _meaning(record: SourceRecordShape) -> str:
     source = record.source
     if source.period is None:
         return meaning_of(record.period)
-    return f"privacy is by period: {meaning_in_periods(source.epsilon, source.delta, source.period)}"
+    return f"privacy is by period: {describe_promise_per_period(source.epsilon, source.delta, source.period)}"
 
 
 def source_line(tables: Tables, entry: SourceEntry) -> SourceRow:
@@ -246,7 +246,7 @@ def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
     """Return the effect of a refresh on an open or exhausted stream, which may be extended."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
-    return "closes" if entry.grant.spec.mechanism.kind in KEPT_OF_A_VERSION else "continues"
+    return "closes" if entry.grant.spec.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"
 
 
 def contribution_text(tables: Tables, entry: StreamEntry) -> str:

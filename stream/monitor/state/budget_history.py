@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from schemas import Amount, Totals
-from stream.budget.receipts import EMPTY, entry_digest
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.monitor.api.budget_models import HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
 from stream.monitor.state.digests import TrailShape, read
 from stream.monitor.state.entries import Series
@@ -192,7 +192,7 @@ class TrailState:
         self.broken: str | None = None
         """A description of the first break of the chain; None if the chain is intact."""
         self._latest: deque[HeldEntry] = deque(maxlen=HELD_ENTRIES)
-        self._digest = EMPTY.digest
+        self._digest = EMPTY_TRAIL_HEAD.digest
         self._histories: defaultdict[tuple[AccountKind, str], History] = defaultdict(History)
 
     def __len__(self) -> int:

@@ -27,7 +27,7 @@ from stream.monitor.state.digests import GrantRecordShape, SourceRecordShape, re
 from stream.privacy.composition.costs import to_amount, total_budget, whole_left
 from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import meaning
-from stream.processing.control_order import IN_PERIODS
+from stream.processing.control_order import MODEL_NOT_ASKED_REASON
 
 
 class Series:
@@ -181,7 +181,7 @@ class StreamEntry:
     @property
     def lack(self) -> str | None:
         """The reason why the worker cannot answer for an open stream; None if it can, and for a model."""
-        return self.refused if self.state == "open" and self.refused != IN_PERIODS else None
+        return self.refused if self.state == "open" and self.refused != MODEL_NOT_ASKED_REASON else None
 
     @property
     def nearly_dry(self) -> bool:

@@ -1,7 +1,7 @@
 """Accounts of sources and populations: their budgets, allotments and ledger records.
 
-A budget that renews has periods of equal length from its start. All sums are sums of the grants'
-amounts, so that a restore can compute them from the grants.
+A budget that renews has periods of equal length from its start. All sums are over the grants'
+amounts, so a restore computes them again from the grants.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from stream.privacy.composition.refusals import RefusedError, cannot_pay, show
 from stream.privacy.ledger.grants import Claim, Grant, length_ms, meaning
 
 
-class Sums(TypedDict):
-    """The amounts of a budget in ledger records."""
+class BudgetAmounts(TypedDict):
+    """The sums of a budget or allotment, as ledger records have them."""
 
     granted: Amount
     spent: Amount
@@ -49,10 +49,10 @@ class Sums(TypedDict):
 class Ceiling:
     """A limit (``total``) and the sums of the grants that count against it.
 
-    ``called`` is its name in error texts, and ``remedy`` further advice in them.
+    Error texts contain ``label`` as its name, and ``remedy`` as further advice.
     """
 
-    called: str
+    label: str
     terms: BudgetTerms
     total: Cost
     granted: Cost = NOTHING
@@ -66,26 +66,26 @@ class Ceiling:
     def left(self) -> Cost:
         """The amount that may still be granted.
 
-        Under ``zcdp`` either ε or ρ may be overdrawn, because the other one holds. ``unbounded``
-        is negative while streams with Gaussian noise count: then only ρ decides.
+        Under ``zcdp`` a budget holds in ε or in ρ, so one of the two may be negative here.
+        ``unbounded`` is negative while streams with Gaussian noise count; then only ρ decides.
         """
         return self.total - self.counted
 
-    def pays(self, cost: Cost) -> bool:
-        """Return True if what is left pays for a cost."""
+    def can_pay(self, cost: Cost) -> bool:
+        """Return True if the remaining amount is enough for a cost."""
         return fits(cost, self.left, self.terms.accountant)
 
-    def change(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
-        """Replace a grant's amounts ``before`` by its amounts ``after``."""
+    def replace_amounts(self, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0) -> None:
+        """Replace a grant's amounts ``before`` by ``after`` in all sums; add ``streams`` streams."""
         self.granted += after[0] - before[0]
         self.spent += after[1] - before[1]
         self.refunded += after[2] - before[2]
         self.counted += after[3] - before[3]
         self.streams += streams
 
-    def amounts(self) -> Sums:
-        """Convert the sums for ledger records."""
-        return Sums(
+    def amounts(self) -> BudgetAmounts:
+        """The sums, converted for ledger records."""
+        return BudgetAmounts(
             granted=to_amount(self.granted, self.terms),
             spent=to_amount(self.spent, self.terms),
             refunded=to_amount(self.refunded, self.terms),
@@ -114,83 +114,87 @@ class Allotment(Ceiling):
 
 @dataclass(slots=True)
 class Budget(Ceiling):
-    """The budget of a source or population; ``number`` is its period, 0 if it never renews."""
+    """The budget of a source or population.
+
+    ``number`` counts its periods from 1, and is 0 if the budget never renews. ``start_ms`` is the
+    start of the current period, in milliseconds since 1970.
+    """
 
     number: int = 0
-    starts: int = 0
+    start_ms: int = 0
     allotments: dict[str, Allotment] = field(default_factory=dict)
 
     @classmethod
-    def create(cls, called: str, terms: BudgetTerms, starts: int) -> Budget:
-        """Create an unused budget; its first period, if any, begins at ``starts``."""
-        budget = cls(called, terms, total_budget(terms))
+    def create(cls, label: str, terms: BudgetTerms, starts: int) -> Budget:
+        """Create an unused budget; if it renews, its first period begins at ``starts`` ms."""
+        budget = cls(label, terms, total_budget(terms))
         if terms.renews is not None:
-            budget.number, budget.starts = 1, starts
+            budget.number, budget.start_ms = 1, starts
         return budget
 
     @property
-    def ends(self) -> int | None:
-        """End of the current period, or None."""
-        return self.starts + length_ms(self.terms.renews) if self.number else None
+    def end_ms(self) -> int | None:
+        """End of the current period, in milliseconds since 1970; None if the budget never renews."""
+        return self.start_ms + length_ms(self.terms.renews) if self.number else None
 
-    def period(self, of: Ceiling) -> Period | None:
-        """Build the record of the period for ``of``, the budget or one of its allotments."""
-        ends = self.ends
+    def period_record(self, ceiling: Ceiling) -> Period | None:
+        """Build the record of the current period for the budget or one of its allotments."""
+        ends = self.end_ms
         if ends is None:
             return None
         return Period(
             number=self.number,
-            starts=self.starts,
+            starts=self.start_ms,
             ends=ends,
-            counted=to_amount(of.counted, of.terms),
-            meaning=meaning(of.terms, self.number),
+            counted=to_amount(ceiling.counted, ceiling.terms),
+            meaning=meaning(ceiling.terms, self.number),
         )
 
-    def claim(self) -> Claim:
+    def new_claim(self) -> Claim:
         """Create a new grant's claim."""
         return Claim(self.terms.accountant, period=self.number)
 
-    def allotted(self, analyst: str | None) -> list[Allotment]:
+    def allotments_of(self, analyst: str | None) -> list[Allotment]:
         """Return the allotments of an analyst and of the analyst's teams."""
         return [one for one in self.allotments.values() if analyst is not None and analyst in one.analysts]
 
     def ceilings(self, analyst: str | None) -> Iterator[Ceiling]:
         """Yield the budget and the allotments that an analyst's grants count against."""
         yield self
-        yield from self.allotted(analyst)
+        yield from self.allotments_of(analyst)
 
-    def charged(self, analyst: str | None, cost: Cost) -> list[tuple[Ceiling, Cost]]:
-        """Pair each ceiling of an analyst's grant with its cost.
+    def ceilings_to_charge(self, analyst: str | None, cost: Cost) -> list[tuple[Ceiling, Cost]]:
+        """Return the ceilings that an analyst's grant counts against, each with the grant's cost.
 
-        If a budget has allotments, an analyst without one is refused.
+        RefusedError if the budget has allotments and the analyst has none.
         """
-        if analyst is not None and self.allotments and not self.allotted(analyst):
+        if analyst is not None and self.allotments and not self.allotments_of(analyst):
             raise RefusedError(
-                f"analyst '{analyst}' has no allotment on {self.called}, where others have; have one allotted"
+                f"analyst '{analyst}' has no allotment on {self.label}, and others have; ask for an allotment"
             )
         return [(ceiling, cost) for ceiling in self.ceilings(analyst)]
 
-    def change_for(
+    def replace_amounts_of(
         self, analyst: str | None, before: tuple[Cost, ...], after: tuple[Cost, ...], streams: int = 0
     ) -> None:
         """Replace the amounts of an analyst's grant in all its ceilings."""
         for ceiling in self.ceilings(analyst):
-            ceiling.change(before, after, streams)
+            ceiling.replace_amounts(before, after, streams)
 
     def is_over(self, clock: int) -> bool:
         """Return True if the period has ended at ``clock``."""
-        return (ends := self.ends) is not None and clock >= ends
+        return (ends := self.end_ms) is not None and clock >= ends
 
-    def turn(self, clock: int, claims: Iterable[tuple[Grant, Claim]]) -> None:
-        """Begin the period that contains ``clock``; each claim records its stream's totals."""
+    def begin_period(self, clock: int, claims: Iterable[tuple[Grant, Claim]]) -> None:
+        """Begin the period that contains ``clock``, and record each stream's totals in its claim."""
         length = length_ms(self.terms.renews)
-        periods = (clock - self.starts) // length
-        self.number, self.starts = self.number + periods, self.starts + periods * length
+        periods = (clock - self.start_ms) // length
+        self.number, self.start_ms = self.number + periods, self.start_ms + periods * length
         for ceiling in (self, *self.allotments.values()):
             ceiling.counted = NOTHING
         for grant, claim in claims:
-            claim.period, claim.edge = self.number, grant.totals
-            claim.counted = grant.counts(claim)
+            claim.period, claim.start_totals = self.number, grant.totals
+            claim.counted = grant.counted_amount(claim)
             if claim.counted != NOTHING:
                 for ceiling in self.ceilings(grant.analyst):
                     ceiling.counted += claim.counted
@@ -202,38 +206,43 @@ class Budget(Ceiling):
         amount: tuple[float, float | None],
         claims: Iterable[tuple[Grant, Claim]],
     ) -> Allotment:
-        """Create or change an allotment; refuse less than already counts against it."""
+        """Create or change an allotment; refuse an amount below what counts against it already."""
         epsilon, delta = amount
         terms = AllottedTerms(
             epsilon, self.terms.delta if delta is None else delta, self.terms.accountant, self.terms.renews
         )
         if terms.accountant == "zcdp" and terms.delta <= 0.0:
-            raise RefusedError(f"delta: must be above 0 on {self.called}, which counts by zcdp; give one, or none")
-        called = f"allotment '{name}' on {self.called}"
+            raise RefusedError(
+                f"delta: must be above 0 on {self.label}, whose accountant is zcdp; give a larger delta, or leave it out"
+            )
+        label = f"allotment '{name}' on {self.label}"
         members = tuple(sorted(set(analysts))) or (name,)
-        allotment = Allotment(called, terms, total_budget(terms), name=name, analysts=members)
+        allotment = Allotment(label, terms, total_budget(terms), name=name, analysts=members)
         for grant, claim in claims:
             if grant.analyst in members:
-                allotment.change((NOTHING,) * 4, claim.figures, 1)
+                allotment.replace_amounts((NOTHING,) * 4, claim.figures, 1)
         if not fits(allotment.counted, allotment.total, terms.accountant):
-            raise _below(allotment)
+            raise _too_small_error(allotment)
         self.allotments[name] = allotment
         return allotment
 
 
-def require_paid(charged: Iterable[tuple[Ceiling, Cost]]) -> None:
-    """Raise RefusedError if a ceiling cannot pay its cost, naming the one with the least ε left."""
-    unpaid = [(ceiling, cost) for ceiling, cost in charged if not ceiling.pays(cost)]
+def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
+    """Raise RefusedError if a ceiling cannot pay its cost.
+
+    If several cannot, the error names the one with the least ε left.
+    """
+    unpaid = [(ceiling, cost) for ceiling, cost in ceilings_to_charge if not ceiling.can_pay(cost)]
     if unpaid:
         ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
-        raise cannot_pay(ceiling.called, cost, ceiling.left, ceiling.terms, ceiling.remedy)
+        raise cannot_pay(ceiling.label, cost, ceiling.left, ceiling.terms, ceiling.remedy)
 
 
-def _below(allotment: Allotment) -> RefusedError:
+def _too_small_error(allotment: Allotment) -> RefusedError:
     asked, counted = to_amount(allotment.total, allotment.terms), to_amount(allotment.counted, allotment.terms)
     return RefusedError(
-        f"{allotment.called} would be less than what its analysts were granted already, {show(counted)}; give at "
-        "least that, or close streams that did not use theirs up",
+        f"{allotment.label} would be smaller than its analysts' present grants, {show(counted)}; give at least that, or "
+        "close streams that have not used up their grants",
         asked,
         counted,
     )
@@ -255,7 +264,7 @@ class PopulationAccount:
         return self.population.population
 
     def claims(self) -> Iterator[tuple[Grant, Claim]]:
-        """Yield the grants of all its sources, each with its claim on the population's budget."""
+        """Yield the grants of the population's sources, each with its claim on the shared budget."""
         for account in self.members.values():
             for grant in account.grants.values():
                 if grant.shared is not None:
@@ -270,24 +279,25 @@ class PopulationAccount:
             **self.budget.amounts(),
             sources=len(self.members),
             streams=self.budget.streams,
-            period=self.budget.period(self.budget),
+            period=self.budget.period_record(self.budget),
         )
 
 
 @dataclass(slots=True)
 class Account:
-    """A source with its budget and its grants."""
+    """A source, or one period of a source, with its budget and its grants."""
 
     source: Source
     fingerprint: str | None
     budget: Budget
     state: Literal["open", "halted"] = "open"
     reason: str | None = None
-    people: PopulationAccount | None = None
+    population: PopulationAccount | None = None
     grants: dict[str, Grant] = field(default_factory=dict)
-    noted: int | None = None
-    """Time at which the audit trail last recorded these totals."""
-    unnoted: bool = False  # spent since ``noted``
+    totals_recorded_ms: int | None = None
+    """Time at which the audit trail last recorded the budget's totals; None if it never did."""
+    has_unrecorded_spending: bool = False
+    """True if streams have spent since ``totals_recorded_ms``."""
     version: int = FIRST_VERSION
 
     @property
@@ -303,8 +313,8 @@ class Account:
     def budgets(self, grant: Grant) -> Iterator[tuple[Budget, Claim]]:
         """Yield the budgets of a grant, each with the grant's claim on it."""
         yield self.budget, grant.claim
-        if self.people is not None and grant.shared is not None:
-            yield self.people.budget, grant.shared
+        if self.population is not None and grant.shared is not None:
+            yield self.population.budget, grant.shared
 
     def record(self) -> SourceRecord:
         """Build the source's ledger record."""
@@ -315,10 +325,10 @@ class Account:
             reason=self.reason,
             **self.budget.amounts(),
             streams=len(self.grants),
-            noted=self.noted,
-            unnoted=self.unnoted,
-            population=None if self.people is None else self.people.name,
-            period=self.budget.period(self.budget),
+            noted=self.totals_recorded_ms,
+            unnoted=self.has_unrecorded_spending,
+            population=None if self.population is None else self.population.name,
+            period=self.budget.period_record(self.budget),
             version=self.version,
         )
 
@@ -357,38 +367,38 @@ def _allotment_record(owner: Account | PopulationAccount, allotment: Allotment) 
         delta=allotment.terms.delta,
         **allotment.amounts(),
         streams=allotment.streams,
-        period=owner.budget.period(allotment),
+        period=owner.budget.period_record(allotment),
     )
 
 
 Change = tuple[str, bytes, LedgerRecord]
-"""One ledger entry: name of the source or population, key, record. A key's last record counts."""
+"""One ledger write: name of the source or population, key, and record; a key's last record counts."""
 
 
 class Changes:
-    """Collects changed sources, populations, allotments and grants, each once, in this order."""
+    """Collects what has changed: sources, populations, allotments and grants, each once."""
 
     def __init__(self) -> None:
-        self._noted: dict[str, tuple[int, str, Callable[[], LedgerRecord]]] = {}
+        self._changed_records: dict[str, tuple[int, str, Callable[[], LedgerRecord]]] = {}
 
-    def note_grant(self, account: Account, grant: Grant) -> None:
+    def mark_grant_changed(self, account: Account, grant: Grant) -> None:
         """Mark a grant, its account, its population and its allotments as changed."""
         record = partial(account.grant_record, grant)
-        self._noted[f"grant|{account.name}|{grant.spec.stream}"] = (3, account.name, record)
-        for owner in (account, account.people):
+        self._changed_records[f"grant|{account.name}|{grant.spec.stream}"] = (3, account.name, record)
+        for owner in (account, account.population):
             if owner is not None:
-                self.note(owner, owner.budget.allotted(grant.analyst))
+                self.mark_changed(owner, owner.budget.allotments_of(grant.analyst))
 
-    def note(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
-        """Mark a source or population as changed, with the given allotments (default: all)."""
-        place, kind = (0, "source") if isinstance(owner, Account) else (1, "population")
-        self._noted[f"{kind}|{owner.name}"] = (place, owner.name, owner.record)
+    def mark_changed(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
+        """Mark a source or population as changed, and the given allotments, or all of them."""
+        rank, kind = (0, "source") if isinstance(owner, Account) else (1, "population")
+        self._changed_records[f"{kind}|{owner.name}"] = (rank, owner.name, owner.record)
         for allotment in owner.budget.allotments.values() if allotments is None else allotments:
             record = partial(_allotment_record, owner, allotment)
-            self._noted[f"allotment|{kind}|{owner.name}|{allotment.name}"] = (2, owner.name, record)
+            self._changed_records[f"allotment|{kind}|{owner.name}|{allotment.name}"] = (2, owner.name, record)
 
-    def drain(self) -> Iterator[Change]:
-        """Yield the records of all changes and forget them."""
-        noted, self._noted = self._noted, {}
+    def drain_records(self) -> Iterator[Change]:
+        """Yield the records of all changes, grants last, and forget the changes."""
+        noted, self._changed_records = self._changed_records, {}
         for key, (_, name, record) in sorted(noted.items(), key=lambda change: change[1][0]):
             yield name, key.encode(), record()

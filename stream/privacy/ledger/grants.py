@@ -1,4 +1,4 @@
-"""Grants: what a stream reserves, extends and spends, and how much counts against each budget."""
+"""Grants of streams: their cost, extensions and spending, and how much counts in each budget."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def length_ms(renews: str | None) -> int:
 
 
 def meaning(terms: BudgetTerms, number: int) -> str:
-    """Describe the promise of a budget in the period ``number`` in plain words."""
+    """Describe what a budget promises in the period ``number``, in plain words."""
     if terms.renews is None:
         return "privacy is for ever: the budget never renews"
     count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
@@ -69,8 +69,8 @@ def meaning(terms: BudgetTerms, number: int) -> str:
     )
 
 
-def meaning_of_joining(source: str, population: str, number: int) -> str:
-    """Describe the loss in earlier periods, which a population joined later does not bound."""
+def describe_joining(source: str, population: str, number: int) -> str:
+    """Describe the loss in earlier periods of a population that a source joins in a later one."""
     return (
         f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
         "counted, so that each of them may have cost a person that much more than the population's budget"
@@ -78,27 +78,29 @@ def meaning_of_joining(source: str, population: str, number: int) -> str:
 
 
 def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
-    """Return the cost, rounded down, that belongs to the periods before an edge (a period's start).
+    """Return the part of a stream's cost, rounded down, that belongs to earlier periods alone.
 
-    ``totals`` are the stream's totals at that edge. A charge belongs to an earlier period only if
-    no later answer uses its noise, and only if charges add up. All other noise counts again in
-    each period in which the stream may answer.
+    ``totals`` are the stream's totals at the start of the current period. A charge belongs to an
+    earlier period only if no later answer uses its noise, and if the losses of charges add up. All
+    other noise counts again in each period in which the stream may answer.
     """
     if accountant != "pure" or totals.answered == 0 or any(extension.delta for extension in extensions):
         return NOTHING
-    return _added_up(calibration, totals.tops * PARTS + totals.surplus)
+    return _cost_of_parts(calibration, totals.tops * PARTS + totals.surplus)
 
 
 @lru_cache(maxsize=4096)
-def _added_up(calibration: Calibration, parts: int) -> Cost:
-    own = isinstance(calibration, AnswersCalibration | SparseVectorCalibration) and calibration.cutoff > 0
-    if not (own and are_independent(calibration) and is_pure(calibration)):
+def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
+    is_charged_per_answer = (
+        isinstance(calibration, AnswersCalibration | SparseVectorCalibration) and calibration.cutoff > 0
+    )
+    if not (is_charged_per_answer and are_independent(calibration) and is_pure(calibration)):
         return NOTHING
-    return Cost(math.floor(summed_loss(calibration, Fraction(parts, PARTS)) * EPSILON_UNITS))
+    return Cost(math.floor(summed_loss(calibration, Fraction(charged_parts, PARTS)) * EPSILON_UNITS))
 
 
-def meaning_in_periods(epsilon: float, delta: float, period: str) -> str:
-    """Describe the promise of a live topic's budget per period in plain words."""
+def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
+    """Describe what a live topic's budget promises for each period, in plain words."""
     return (
         f"{_amount(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
         "much"
@@ -111,15 +113,15 @@ def _amount(epsilon: float, delta: float) -> str:
 
 @dataclass(slots=True)
 class Claim:
-    """A grant's amounts in one budget, in the terms of that budget's accountant.
+    """A grant's amounts in one budget, computed by that budget's accountant.
 
-    ``counted`` counts against the budget in the current ``period``. ``edge`` holds the stream's
-    totals at the start of the period; None if the stream was opened later.
+    ``counted`` is the amount that counts against the budget in the current ``period``.
+    ``start_totals`` are the stream's totals at the start of the period; None if it was opened later.
     """
 
     accountant: str
     period: int = 0
-    edge: EdgeTotals | None = None
+    start_totals: EdgeTotals | None = None
     cost: Cost = NOTHING
     spent: Cost = NOTHING
     refunded: Cost = NOTHING
@@ -132,8 +134,8 @@ class Claim:
 
     @property
     def standing(self) -> Standing | None:
-        """Period and edge as ledger records have them; None if the budget does not renew."""
-        return Standing(period=self.period, totals=self.edge) if self.period else None
+        """Period and totals at its start, for ledger records; None if the budget does not renew."""
+        return Standing(period=self.period, totals=self.start_totals) if self.period else None
 
 
 @dataclass(slots=True)
@@ -141,8 +143,9 @@ class Grant:
     """One stream's reservation and spending.
 
     ``claim`` has its amounts in the source's budget, ``shared`` those in the population's.
-    ``uneven`` is True if answers may be priced by their ε alone
-    (`stream.privacy.planning.prices.are_uneven`).
+    ``has_uneven_prices`` is True if answers may be priced by their ε alone
+    (`stream.privacy.planning.prices.are_uneven`). ``settled`` is True once
+    the stream has ended and its last totals are recorded; an extension makes it False.
     """
 
     spec: StreamSpec
@@ -150,7 +153,7 @@ class Grant:
     identity: StreamIdentity
     claim: Claim
     shared: Claim | None = None
-    uneven: bool = False
+    has_uneven_prices: bool = False
     analyst: str | None = None
     state: StreamState = "open"
     ending: Literal["halted", "closed"] | None = None
@@ -179,27 +182,26 @@ class Grant:
         return self.claim.refunded
 
     @property
-    def parts(self) -> int:
-        """Cost of the charged answers so far, in parts of an ordinary charge."""
+    def charged_parts(self) -> int:
+        """Cost of the charged answers so far, in units of 1/``PARTS`` of an ordinary charge."""
         return self.tops * PARTS + self.surplus
 
     @property
     def cutoff(self) -> int:
-        """Ordinary charged answers paid for in total; 0 if one charge pays for all."""
+        """Number of ordinary charged answers that the grant pays for; 0 if one charge pays for all."""
         return charged_answers(self.calibration, self.extensions)
 
     @property
     def totals(self) -> EdgeTotals:
-        """The totals, as a period that starts now records them.
+        """The totals for claims of a period that starts now.
 
-        A lost stream may have answered after an unknown edge, so it is settled only once it is
-        closed.
+        A stream with ``lost`` may have answered in any period, so it is settled only when closed.
         """
         settled = self.settled and (not self.lost or self.state == "closed")
-        return _edge(self.answered, self.tops, self.surplus, len(self.extensions), settled)
+        return _shared_totals(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
-    def extended_by(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """Return the extension that the request with this digest made, and its cost; else None."""
+    def extension_of_request(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
+        """Return the extension by the request with this digest and its cost; None without one."""
         for known, extension in enumerate(self.extensions):
             if extension.request == request:
                 start = charged_answers(self.calibration, self.extensions[:known])
@@ -208,46 +210,46 @@ class Grant:
 
     def cost_of(self, extension: Extension, accountant: str, start: int) -> Cost:
         """Return the cost of an extension after ``start`` charged answers."""
-        return extension_cost(self.calibration, accountant, extension, start, uneven=self.uneven)
+        return extension_cost(self.calibration, accountant, extension, start, uneven=self.has_uneven_prices)
 
-    def price(self, claim: Claim) -> None:
+    def price_claim(self, claim: Claim) -> None:
         """Recompute the cost and all other amounts of a claim, after an opening or an extension."""
-        claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions, uneven=self.uneven)
-        self.measure(claim)
+        claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions, uneven=self.has_uneven_prices)
+        self.update_claim(claim)
 
-    def measure(self, claim: Claim) -> None:
+    def update_claim(self, claim: Claim) -> None:
         """Recompute the spent, refunded and counted amounts from the current totals."""
         figures = (self.answered, self.tops, self.surplus, self.extensions)
-        realised = realised_cost(self.calibration, claim.accountant, *figures, uneven=self.uneven)
+        realised = realised_cost(self.calibration, claim.accountant, *figures, uneven=self.has_uneven_prices)
         if self.lost:
             claim.spent = claim.cost
         else:
             claim.spent = NOTHING if realised is NOTHING else realised.least(claim.cost)
         claim.refunded = claim.cost - claim.spent if self.state == "closed" else NOTHING
-        claim.counted = self.counts(claim)
+        claim.counted = self.counted_amount(claim)
 
-    def counts(self, claim: Claim, more: Cost = NOTHING) -> Cost:
+    def counted_amount(self, claim: Claim, more: Cost = NOTHING) -> Cost:
         """Return the amount that counts in this period; ``more`` is the cost of an extension.
 
-        A stream counts in full, without the charges completed before the period. A stream that
-        ended before the period and was not extended since counts nothing.
+        It is the whole cost, less the charges that earlier periods have completed. It is nothing if
+        the stream ended before the period and was not extended since.
         """
-        edge, held = claim.edge, claim.cost + more - claim.refunded
-        if edge is None:
+        start_totals, held = claim.start_totals, claim.cost + more - claim.refunded
+        if start_totals is None:
             return held
-        known = self.extensions[: edge.extensions]
-        if edge.settled and known == self.extensions and more == NOTHING:
+        known = self.extensions[: start_totals.extensions]
+        if start_totals.settled and known == self.extensions and more == NOTHING:
             return NOTHING
-        return (held - completed_cost(self.calibration, claim.accountant, edge, known)).at_least_nothing()
+        return (held - completed_cost(self.calibration, claim.accountant, start_totals, known)).at_least_nothing()
 
 
 @lru_cache(maxsize=65536)
-def _edge(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
-    """Return totals; equal totals share one object: a period may start with 100,000 streams."""
+def _shared_totals(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
+    """Return totals; equal totals share one object, because 100,000 streams may have the same."""
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
-MOST_EXTENSIONS = 100
+MAX_EXTENSIONS = 100
 """Most extensions of a stream: its definition lists them all."""
 
 
@@ -256,7 +258,8 @@ def plan_extension(
 ) -> Extension:
     """Return the largest extension that ε pays for.
 
-    With δ, equal and independent charges are composed optimally, without earlier charges.
+    With δ, its charges are composed optimally if they are equal and independent; earlier charges
+    are not part of this composition.
 
     Raises:
         PlanError: the stream cannot be extended, or ε pays for no answer.
@@ -268,7 +271,7 @@ def plan_extension(
     # If answers may have separate prices, charges are not equal rounds.
     if delta > 0.0 and are_independent(calibration) and not takes_alpha(calibration):
         one, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
-        longest = _longest(one, most, most_delta, answers)
+        longest = _most_answers(one, most, most_delta, answers)
         if longest > answers:
             answers, failing = longest, most_delta
             granted = min(most, optimal_epsilon(one, longest, failing))
@@ -276,7 +279,7 @@ def plan_extension(
     if answers == 0:
         raise PlanError(
             f"epsilon: {epsilon!r} pays for no further charged answer of this stream, each of which costs "
-            f"{_written_up(each)!r}; give at least as much"
+            f"{_rounded_up_decimal(each)!r}; give at least as much"
         )
     if before + answers > MAX_ANSWERS:
         raise PlanError(
@@ -286,7 +289,7 @@ def plan_extension(
     return Extension(request=request, answers=answers, epsilon=granted, delta=failing)
 
 
-def _written_up(value: Fraction) -> float:
+def _rounded_up_decimal(value: Fraction) -> float:
     found = rounded_up(value)
     return found if exact_decimal(found) >= value else math.nextafter(found, math.inf)
 
@@ -294,13 +297,13 @@ def _written_up(value: Fraction) -> float:
 def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:
     if calibration.cutoff == 0:
         raise PlanError(
-            f"stream: {spec.mechanism.kind} is charged once, for all answers there may be; nothing can be added to it, "
-            "open another stream"
+            f"stream: {spec.mechanism.kind} is charged once for all of its answers, so it cannot be extended; open another "
+            "stream"
         )
     if isinstance(calibration, RunningCountCalibration):
         raise PlanError(
-            f"stream: its noise was planned for a horizon of {calibration.steps:,} windows, all of them charged once; none can be "
-            "added, open another stream"
+            f"stream: its noise was planned for exactly {calibration.steps:,} windows, which are charged once, so it cannot be "
+            "extended; open another stream"
         )
     if isinstance(calibration, UnknownGroupsCalibration):
         raise PlanError(
@@ -309,14 +312,14 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
         )
     if losses(calibration).gaussian:
         raise PlanError(
-            "stream: its noise is Gaussian, planned for all of its charged answers together; none can be added, open another "
-            "stream"
+            "stream: its Gaussian noise was planned for a fixed number of charged answers, so it cannot be extended; open "
+            "another stream"
         )
-    if len(extensions) >= MOST_EXTENSIONS:
-        raise PlanError(f"stream: it was extended {MOST_EXTENSIONS} times already; open another stream")
+    if len(extensions) >= MAX_EXTENSIONS:
+        raise PlanError(f"stream: it was extended {MAX_EXTENSIONS} times already; open another stream")
 
 
-def _longest(one: float, epsilon: float, delta: float, least: int) -> int:
+def _most_answers(one: float, epsilon: float, delta: float, least: int) -> int:
 
     def holds(rounds: int) -> bool:
         return optimal_delta(one, rounds, epsilon) <= delta
@@ -331,26 +334,31 @@ def _longest(one: float, epsilon: float, delta: float, least: int) -> int:
 
 
 def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
-    """Refuse reported totals that contradict the grant or the stream's state in the ledger."""
-    paid, parts = grant.cutoff * PARTS, tops * PARTS + surplus
+    """Refuse a worker's report whose totals or state contradict the ledger's grant."""
+    paid, charged_parts = grant.cutoff * PARTS, tops * PARTS + surplus
     if tops > answered:
-        raise RefusedError("tops: more charged answers than answers")
+        raise RefusedError("tops: the report has more charged answers than answers")
     if surplus and not takes_alpha(grant.calibration):
-        raise RefusedError("surplus: every charged answer of this stream costs the same")
+        raise RefusedError("surplus: must be 0, because all charged answers of this stream cost the same")
     # A charged answer costs at least one part.
-    if parts - grant.parts < tops - grant.tops or (tops == grant.tops and parts != grant.parts):
-        raise RefusedError("surplus: does not match the cost of the new charged answers")
-    if paid and parts > paid:
-        raise RefusedError("tops: more charged answers than the grant pays for")
-    if state == "exhausted" and (parts == 0 or parts not in _cutoffs(grant)):
-        raise RefusedError("state: exhausted, with charged answers left")
+    if charged_parts - grant.charged_parts < tops - grant.tops or (
+        tops == grant.tops and charged_parts != grant.charged_parts
+    ):
+        raise RefusedError("surplus: contradicts the number of new charged answers")
+    if paid and charged_parts > paid:
+        raise RefusedError("tops: the report has more charged answers than the grant pays for")
+    if state == "exhausted" and (charged_parts == 0 or charged_parts not in _cutoffs(grant)):
+        raise RefusedError("state: the report says exhausted, but the grant pays for further charged answers")
     if state == "closed" and grant.ending != "closed":
-        raise RefusedError("state: closed, and the ledger has not closed the stream")
+        raise RefusedError("state: the report says closed, but the ledger has no request to close the stream")
     if grant.state == "closed" and (answered > grant.answered or tops > grant.tops):
-        raise RefusedError("answered: more than the last totals of a stream that is closed")
+        raise RefusedError("answered: the stream is closed, and the report has more answers than its last totals")
 
 
 def _cutoffs(grant: Grant) -> set[int]:
-    """Return the totals, in parts, at which a worker that missed some extensions is exhausted."""
+    """Return the totals, in parts of a charge, at which a worker may report exhausted.
+
+    A worker that does not know the last extensions yet is exhausted at a lower total.
+    """
     extensions = grant.extensions
     return {PARTS * charged_answers(grant.calibration, extensions[:known]) for known in range(len(extensions) + 1)}

@@ -1,4 +1,4 @@
-"""Restores the ledger from its compacted records, and refreshes sources with new tables."""
+"""Restores the ledger from its compacted records, and refreshes the tables of sources."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.prices import are_uneven
 
 
-def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
-    """Fill an empty ledger from the last record of each key; budgets are summed from the grants."""
+def restore_ledger(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
+    """Fill an empty ledger from the last record of each key, and sum the budgets over the grants."""
     latest: dict[tuple[str | None, ...], LedgerRecord] = {}
-    of_a_period: dict[str, EventsSource] = {}
+    source_by_parent: dict[str, EventsSource] = {}
     for record in records:
-        latest[_key(record)] = _sharing(record, of_a_period)
+        latest[_record_key(record)] = _share_attributes(record, source_by_parent)
     for one in latest.values():
         if isinstance(one, PopulationRecord):
-            called = f"population '{one.population.population}'"
-            budget = _budget(called, one.population, one.period)
-            ledger.add(PopulationAccount(one.population, budget, one.state, one.reason))
+            label = f"population '{one.population.population}'"
+            budget = _restore_budget(label, one.population, one.period)
+            ledger.add_owner(PopulationAccount(one.population, budget, one.state, one.reason))
     for one in latest.values():
         if isinstance(one, SourceRecord):
             _restore_source(ledger, one)
     for one in latest.values():
         if isinstance(one, AllotmentRecord):
-            owner = ledger.people(one.population) if one.population else ledger.account(one.source or "")
+            owner = (
+                ledger.population_account(one.population) if one.population else ledger.account(one.source or "")
+            )
             owner.budget.allot(one.allotment, one.analysts, (one.epsilon, one.delta), ())
     # Most streams have equal plans: share one object.
     plans: dict[Calibration, Calibration] = {}
@@ -49,7 +51,7 @@ def restore(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
             _restore_grant(ledger, one, plans.setdefault(one.calibration, one.calibration))
 
 
-def _key(record: LedgerRecord) -> tuple[str | None, ...]:
+def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:
     match record:
         case SourceRecord():
             return "source", record.source.source
@@ -62,30 +64,34 @@ def _key(record: LedgerRecord) -> tuple[str | None, ...]:
     return (None,)
 
 
-def _budget(called: str, terms: BudgetTerms, period: Period | None) -> Budget:
-    budget = Budget.create(called, terms, 0)
+def _restore_budget(label: str, terms: BudgetTerms, period: Period | None) -> Budget:
+    budget = Budget.create(label, terms, 0)
     if period is not None:
-        budget.number, budget.starts = period.number, period.starts
+        budget.number, budget.start_ms = period.number, period.starts
     return budget
 
 
-def _sharing(record: LedgerRecord, of_a_period: dict[str, EventsSource]) -> LedgerRecord:
-    """Let the accounts of a source's periods share one object of attributes, to save memory."""
+def _share_attributes(record: LedgerRecord, source_by_parent: dict[str, EventsSource]) -> LedgerRecord:
+    """Let all accounts of a source's periods share one object with the attributes, to save memory."""
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record
-    shared = source.sharing(of_a_period.setdefault(source.period_of, source))
+    shared = source.sharing(source_by_parent.setdefault(source.period_of, source))
     return record if shared is source else record.model_copy(update={"source": shared})
 
 
 def _restore_source(ledger: Ledger, record: SourceRecord) -> None:
-    budget = _budget(f"source '{record.source.source}'", record.source, record.period)
+    budget = _restore_budget(f"source '{record.source.source}'", record.source, record.period)
     account = Account(record.source, record.fingerprint, budget, record.state, record.reason)
-    account.noted, account.unnoted, account.version = record.noted, record.unnoted, record.version
-    ledger.add(account)
+    account.totals_recorded_ms, account.has_unrecorded_spending, account.version = (
+        record.noted,
+        record.unnoted,
+        record.version,
+    )
+    ledger.add_owner(account)
     if record.population is not None:
-        account.people = ledger.people(record.population)
-        account.people.members[account.name] = account
+        account.population = ledger.population_account(record.population)
+        account.population.members[account.name] = account
 
 
 def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration) -> None:
@@ -94,9 +100,9 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
         spec=record.spec,
         calibration=calibration,
         identity=record.identity,
-        claim=account.budget.claim(),
-        shared=None if account.people is None else account.people.budget.claim(),
-        uneven=are_uneven(account.source, record.spec.mechanism, calibration),
+        claim=account.budget.new_claim(),
+        shared=None if account.population is None else account.population.budget.new_claim(),
+        has_uneven_prices=are_uneven(account.source, record.spec.mechanism, calibration),
         analyst=record.analyst,
         state=record.state,
         ending=record.ending,
@@ -112,33 +118,33 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
     if grant.shared is not None:
         _restore_claim(grant, grant.shared, record.population_standing)
     account.grants[record.spec.stream] = grant
-    ledger.owner_of[record.spec.stream] = record.spec.source
-    ledger.count(account, grant)
+    ledger.source_of_stream[record.spec.stream] = record.spec.source
+    ledger.add_to_budgets(account, grant)
 
 
 def _restore_claim(grant: Grant, claim: Claim, standing: Standing | None) -> None:
-    """Restore the stream's totals at the start of the current period, and its amounts.
+    """Restore the stream's totals at the start of the current period, and the claim's amounts.
 
-    If the record is older than the period, the stream has not changed since: its totals are those.
+    If the record is from an earlier period, the stream has not changed since.
     """
     if standing is not None:
-        claim.edge = standing.totals if standing.period == claim.period else grant.totals
-    grant.price(claim)
+        claim.start_totals = standing.totals if standing.period == claim.period else grant.totals
+    grant.price_claim(claim)
 
 
-_MEASURED: Final = "its measurements and its promise are"
-_RELEASED: Final = "its release is"
-KEPT_OF_A_VERSION: Final = {
-    "pmw": _MEASURED,
-    "sparse_pmw": _MEASURED,
-    "histogram": _RELEASED,
-    "lazy_histogram": _RELEASED,
-    "sparse_project": _RELEASED,
+_KEPT_MEASUREMENTS: Final = "its measurements and its promise are"
+_KEPT_RELEASE: Final = "its release is"
+RESULTS_KEPT_BY_MECHANISM: Final = {
+    "pmw": _KEPT_MEASUREMENTS,
+    "sparse_pmw": _KEPT_MEASUREMENTS,
+    "histogram": _KEPT_RELEASE,
+    "lazy_histogram": _KEPT_RELEASE,
+    "sparse_project": _KEPT_RELEASE,
 }
-"""The mechanisms that keep results of the data; their noise must never be added to other data.
+"""By mechanism: which results of the data it keeps, as the start of a text with a verb.
 
-All others draw new noise for each question and answer from the current version (docs/tables.md,
-"New versions").
+The noise of these mechanisms must never be added to other data. All others draw new noise for each
+question and answer from the current version (docs/tables.md, "New versions").
 """
 
 
@@ -146,32 +152,32 @@ def require_refreshable(account: Account) -> None:
     """Raise RefusedError if the source cannot get a new table."""
     if account.source.kind == "events":
         raise RefusedError(
-            f"source: '{account.name}' is a live topic, which feeds read continuously; there is nothing to refresh"
+            f"source: '{account.name}' is a live topic, which feeds read continuously; only tables can be refreshed"
         )
     if account.source.kind != "table":
         raise RefusedError(
-            f"source: '{account.name}' has no table, its questions carry the values; there is nothing to refresh"
+            f"source: '{account.name}' has no table, because producers send its values; only tables can be refreshed"
         )
     if account.state == "halted":
         raise RefusedError(f"source '{account.name}' is halted: {account.reason}")
 
 
-def refresh(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
+def refresh_source(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
     """Start the source's next version; return the grants whose workers must be notified.
 
-    Streams whose mechanism keeps results of the old version are closed, even if exhausted, because
-    they could be extended; with ``close`` all streams are. A stream that is ending is skipped.
+    Streams whose mechanism keeps results of the old version are closed, also exhausted ones, which
+    could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
     """
     account.version, account.fingerprint = account.version + 1, fingerprint
-    ledger.note(account)
+    ledger.mark_changed(account)
     notified = []
     for name, grant in account.grants.items():
         if grant.ending is not None:
             continue
-        kept = KEPT_OF_A_VERSION.get(grant.spec.mechanism.kind)
-        if kept is not None or close:
-            why = ", as asked" if kept is None else f"; {kept} of version {account.version - 1}"
-            ended = ledger.end(
+        kept_results = RESULTS_KEPT_BY_MECHANISM.get(grant.spec.mechanism.kind)
+        if kept_results is not None or close:
+            why = ", as asked" if kept_results is None else f"; {kept_results} of version {account.version - 1}"
+            ended = ledger.end_stream(
                 account.name, name, "closed", f"closed by the refresh to version {account.version}{why}"
             )
             notified += [grant] if ended else []

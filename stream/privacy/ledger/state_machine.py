@@ -1,9 +1,9 @@
 """The ledger as a pure state machine: it refuses each grant that a budget cannot pay.
 
 A grant is taken from all its budgets (source, population, allotments) or from none. Each request
-takes constant time, except the first one in a new period. All amounts are exact integers
-(``costs``), and the last record of each source, population, allotment and grant restores the state
-(``ledger_records``).
+takes constant time, except the first one in a new period. All amounts are exact integers (module
+``costs``). The module ``ledger_records`` restores the state from the last record of each source,
+population, allotment and grant.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from stream.privacy.ledger.grants import Claim, Grant, check_report, plan_extens
 from stream.privacy.planning.prices import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
-    # Extended; grant used up; halted by a request or because offsets were repeated; closed.
+    # Open: by an extension. Exhausted: its grant is used up. Halted: by a request or its worker.
     "open": frozenset({"open", "exhausted", "halted", "closed"}),
-    # Open again by an extension, or closed by a request. A halt only prevents extensions.
+    # An extension opens it again, and a request closes it. Halting it only prevents extensions.
     "exhausted": frozenset({"open", "closed"}),
     "halted": frozenset({"closed"}),
     "closed": frozenset(),
 }
-"""The states that may follow each state of a stream: closed is final."""
+"""The states that may follow each state of a stream; a closed stream stays closed."""
 
 
 def may_become(state: StreamState, following: StreamState) -> bool:
@@ -51,49 +51,50 @@ def may_become(state: StreamState, following: StreamState) -> bool:
     return following in TRANSITIONS[state]
 
 
-_NONE = (NOTHING,) * 4
+_NO_AMOUNTS = (NOTHING,) * 4
 
 
 class Ledger:
     """All accounts, with the operations of the budget service.
 
-    ``clock`` is in milliseconds since 1970, never goes back, and decides the period of each
-    budget. ``renewing`` lists the owners of renewing budgets; ``periods`` maps each live topic to
-    the accounts of its periods.
+    ``clock`` is in milliseconds since 1970, never goes back, and decides the period of each budget.
+    ``source_of_stream`` maps each stream that was ever opened to its source. ``renewing_owners``
+    lists the sources and populations whose budgets renew. ``periods`` maps each source with periods
+    to the accounts of its periods.
     """
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
         self.populations: dict[str, PopulationAccount] = {}
-        self.owner_of: dict[str, str] = {}
+        self.source_of_stream: dict[str, str] = {}
         self.clock = 0
-        self.renewing: list[Account | PopulationAccount] = []
+        self.renewing_owners: list[Account | PopulationAccount] = []
         self.periods: dict[str, list[Account]] = {}
         self._changes = Changes()
-        self._turned: list[Account | PopulationAccount] = []
+        self._renewed_owners: list[Account | PopulationAccount] = []
 
-    def note(self, account: Account) -> None:
+    def mark_changed(self, account: Account) -> None:
         """Mark an account as changed, without its allotments."""
-        self._changes.note(account, [])
+        self._changes.mark_changed(account, [])
 
-    def changes(self) -> Iterator[Change]:
-        """Yield the changes since the last call, as ledger records."""
-        return self._changes.drain()
+    def drain_changes(self) -> Iterator[Change]:
+        """Yield the ledger records that have changed since the last call."""
+        return self._changes.drain_records()
 
-    def tell_time(self, clock: int) -> None:
+    def advance_clock(self, clock: int) -> None:
         """Advance the clock; ignore times in the past."""
         self.clock = max(self.clock, clock)
 
-    def turn(self, owner: Account | PopulationAccount) -> None:
-        """Begin a new period if one is due; call it before any decision on that budget."""
+    def begin_due_period(self, owner: Account | PopulationAccount) -> None:
+        """Begin a new period if it is due; must be called before any decision about the budget."""
         if owner.budget.is_over(self.clock):
-            owner.budget.turn(self.clock, owner.claims())
-            self._changes.note(owner)
-            self._turned.append(owner)
+            owner.budget.begin_period(self.clock, owner.claims())
+            self._changes.mark_changed(owner)
+            self._renewed_owners.append(owner)
 
-    def turned(self) -> list[Account | PopulationAccount]:
+    def drain_renewed_owners(self) -> list[Account | PopulationAccount]:
         """Return the owners whose budget began a new period since the last call."""
-        turned, self._turned = self._turned, []
+        turned, self._renewed_owners = self._renewed_owners, []
         return turned
 
     def account(self, source: str) -> Account:
@@ -102,13 +103,13 @@ class Ledger:
             raise RefusedError(f"source '{source}' is not registered; register it first")
         return self.accounts[source]
 
-    def people(self, population: str) -> PopulationAccount:
+    def population_account(self, population: str) -> PopulationAccount:
         """Return a population; raise RefusedError if there is none."""
         if population not in self.populations:
             raise RefusedError(f"population '{population}' is not registered; register it first")
         return self.populations[population]
 
-    def find(self, source: str, stream: str) -> tuple[Account, Grant]:
+    def find_stream(self, source: str, stream: str) -> tuple[Account, Grant]:
         """Return a stream's account and grant; raise RefusedError if there is none."""
         account = self.account(source)
         if stream not in account.grants:
@@ -116,37 +117,39 @@ class Ledger:
         return account, account.grants[stream]
 
     def register(self, source: Source, fingerprint: str | None) -> Account:
-        """Register a source; an equal definition changes nothing, a different one is refused."""
+        """Register a source; repeating its definition changes nothing, and another is refused."""
         known = self.accounts.get(source.source)
         if known is not None:
             if known.source != source:
-                raise RefusedError(f"source '{source.source}' is registered otherwise; choose another name")
-            self._changes.note(known, [])
+                raise RefusedError(
+                    f"source '{source.source}' is registered with another definition; choose another name"
+                )
+            self._changes.mark_changed(known, [])
             return known
         account = Account(source, fingerprint, Budget.create(f"source '{source.source}'", source, self.clock))
         if source.population is not None:
-            people = self.people(source.population)
-            _require_neighbors(account, people)
-            self._enter(account, people)
-        self.add(account)
-        self._changes.note(account)
+            population = self.population_account(source.population)
+            _require_neighbors(account, population)
+            self._add_to_population(account, population)
+        self.add_owner(account)
+        self._changes.mark_changed(account)
         return account
 
     def register_population(self, population: Population) -> PopulationAccount:
-        """Register a population; an equal definition changes nothing."""
+        """Register a population; repeating its definition changes nothing, and another is refused."""
         known = self.populations.get(population.population)
         if known is None:
             name = population.population
             known = PopulationAccount(population, Budget.create(f"population '{name}'", population, self.clock))
-            self.add(known)
+            self.add_owner(known)
         elif known.population != population:
             raise RefusedError(
-                f"population '{population.population}' is registered otherwise; choose another name"
+                f"population '{population.population}' is registered with another definition; choose another name"
             )
-        self._changes.note(known, [])
+        self._changes.mark_changed(known, [])
         return known
 
-    def add(self, owner: Account | PopulationAccount) -> None:
+    def add_owner(self, owner: Account | PopulationAccount) -> None:
         """Add a new source or population."""
         if isinstance(owner, Account):
             self.accounts[owner.name] = owner
@@ -154,45 +157,47 @@ class Ledger:
                 self.periods.setdefault(owner.source.period_of, []).append(owner)
         else:
             self.populations[owner.name] = owner
-        if owner.budget.ends is not None:
-            self.renewing.append(owner)
+        if owner.budget.end_ms is not None:
+            self.renewing_owners.append(owner)
 
     def join(self, source: str, population: str) -> Account:
-        """Add a source permanently to a population whose budget can pay for the source's grants."""
-        account, people = self.account(source), self.people(population)
-        if account.people is people:
+        """Add a source permanently to a population; refused if its budget cannot pay the grants."""
+        account, owner = self.account(source), self.population_account(population)
+        if account.population is owner:
             return account
-        if account.people is not None:
+        if account.population is not None:
             raise RefusedError(
-                f"source '{source}' belongs to population '{account.people.name}' permanently: its spending counts there"
+                f"source '{source}' belongs to population '{account.population.name}' permanently and cannot join another"
             )
-        _require_neighbors(account, people)
-        self.turn(account)
-        self.turn(people)
-        self._enter(account, people)
+        _require_neighbors(account, owner)
+        self.begin_due_period(account)
+        self.begin_due_period(owner)
+        self._add_to_population(account, owner)
         return account
 
-    def _enter(self, account: Account, people: PopulationAccount) -> None:
-        _require_open(people)
+    def _add_to_population(self, account: Account, population: PopulationAccount) -> None:
+        _require_open(population)
         claims = []
         for grant in account.grants.values():
-            claim = people.budget.claim()
-            grant.price(claim)
+            claim = population.budget.new_claim()
+            grant.price_claim(claim)
             claims.append((grant, claim))
         charged = []
-        for ceiling in (people.budget, *people.budget.allotments.values()):
-            mine = [claim.counted for grant, claim in claims if ceiling in people.budget.ceilings(grant.analyst)]
-            if mine:
-                charged.append((ceiling, sum(mine, NOTHING)))
+        for ceiling in (population.budget, *population.budget.allotments.values()):
+            counted = [
+                claim.counted for grant, claim in claims if ceiling in population.budget.ceilings(grant.analyst)
+            ]
+            if counted:
+                charged.append((ceiling, sum(counted, NOTHING)))
         require_paid(charged)
-        account.people = people
-        people.members[account.name] = account
-        self._changes.note(account, [])
-        self._changes.note(people, [])
+        account.population = population
+        population.members[account.name] = account
+        self._changes.mark_changed(account, [])
+        self._changes.mark_changed(population, [])
         for grant, claim in claims:
             grant.shared = claim
-            people.budget.change_for(grant.analyst, _NONE, claim.figures, 1)
-            self._changes.note_grant(account, grant)
+            population.budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.figures, 1)
+            self._changes.mark_grant_changed(account, grant)
 
     def allot(
         self,
@@ -202,33 +207,33 @@ class Ledger:
         epsilon: float,
         delta: float | None,
     ) -> Allotment:
-        """Create or change an allotment; refuse less than already counts against it."""
-        self.turn(owner)
+        """Create or change an allotment; refuse an amount below what counts against it already."""
+        self.begin_due_period(owner)
         allotment = owner.budget.allot(name, analysts, (epsilon, delta), owner.claims())
-        self._changes.note(owner, [allotment])
+        self._changes.mark_changed(owner, [allotment])
         return allotment
 
     def reserve(
         self, spec: StreamSpec, calibration: Calibration, identity: StreamIdentity, analyst: str | None = None
     ) -> Grant:
-        """Take a stream's cost from all its budgets, or from none."""
+        """Grant a stream its cost from all its budgets; RefusedError if one of them cannot pay."""
         account = self.account(spec.source)
-        _require_granting(account)
-        if (owner := self.owner_of.get(spec.stream)) is not None:
+        _require_open_account(account)
+        if (owner := self.source_of_stream.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
-        self._turn_all(account)
-        shared = None if account.people is None else account.people.budget.claim()
-        uneven = are_uneven(account.source, spec.mechanism, calibration)
-        grant = Grant(spec, calibration, identity, account.budget.claim(), shared, uneven, analyst)
+        self._begin_due_periods(account)
+        shared = None if account.population is None else account.population.budget.new_claim()
+        has_uneven_prices = are_uneven(account.source, spec.mechanism, calibration)
+        grant = Grant(spec, calibration, identity, account.budget.new_claim(), shared, has_uneven_prices, analyst)
         charged = []
         for budget, claim in account.budgets(grant):
-            grant.price(claim)
-            charged += budget.charged(analyst, claim.counted)
+            grant.price_claim(claim)
+            charged += budget.ceilings_to_charge(analyst, claim.counted)
         require_paid(charged)
         account.grants[spec.stream] = grant
-        self.owner_of[spec.stream] = spec.source
-        self.count(account, grant)
-        self._changes.note_grant(account, grant)
+        self.source_of_stream[spec.stream] = spec.source
+        self.add_to_budgets(account, grant)
+        self._changes.mark_grant_changed(account, grant)
         return grant
 
     def extend(
@@ -236,17 +241,19 @@ class Ledger:
     ) -> Extension:
         """Grant a stream the further charged answers that ε pays for, from all budgets or none.
 
-        An exhausted stream resumes; an ending stream is refused. ``request`` is the digest of the
-        request. The analyst who opened the stream is charged.
+        An exhausted stream answers again; a stream that is ending is refused. ``request`` is the
+        digest of the request. The cost counts for the analyst who opened the stream.
 
         Raises:
-            RefusedError, PlanError: nothing has changed, except that periods that were due began.
+            RefusedError, PlanError: the ledger is unchanged, except that due periods have begun.
         """
-        account, grant = self.find(source, stream)
-        _require_granting(account)
+        account, grant = self.find_stream(source, stream)
+        _require_open_account(account)
         if analyst is not None and analyst != grant.analyst:
-            owner = f"by '{grant.analyst}', who" if grant.analyst else "by no analyst: an operator"
-            raise RefusedError(f"stream '{stream}' was opened {owner} may extend it; open another stream")
+            owner = f"by analyst '{grant.analyst}'" if grant.analyst else "without an analyst"
+            raise RefusedError(
+                f"stream '{stream}' was opened {owner}, and other analysts cannot extend it; open another stream"
+            )
         if grant.ending is not None or not may_become(grant.state, "open"):
             raise RefusedError(
                 f"stream '{stream}' is {grant.ending or grant.state} and cannot be extended; open another stream"
@@ -254,19 +261,19 @@ class Ledger:
         extension = plan_extension(grant.spec, grant.calibration, grant.extensions, request, epsilon, delta)
         if grant.spec.standing is not None and grant.state == "exhausted":
             extension = extension.model_copy(update={"resumes": True})
-        self._turn_all(account)
+        self._begin_due_periods(account)
         charged = []
         for budget, claim in account.budgets(grant):
             cost = grant.cost_of(extension, claim.accountant, grant.cutoff)
-            charged += budget.charged(grant.analyst, grant.counts(claim, cost) - claim.counted)
+            charged += budget.ceilings_to_charge(grant.analyst, grant.counted_amount(claim, cost) - claim.counted)
         require_paid(charged)
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None
-        _update_claims(account, grant, grant.price)
-        self._changes.note_grant(account, grant)
+        _update_claims(account, grant, grant.price_claim)
+        self._changes.mark_grant_changed(account, grant)
         return extension
 
-    def charge(
+    def record_charge(
         self,
         source: str,
         stream: str,
@@ -278,15 +285,15 @@ class Ledger:
         surplus: int = 0,
         reason: str | None = None,
     ) -> bool:
-        """Record a stream's totals; return True if anything changed.
+        """Record a stream's totals, as its worker reports them; return True if anything changed.
 
-        A state other than open settles the grant; if it is closed, the rest is refunded. If a
-        worker reports exhausted without knowing an extension, the stream stays open.
+        A state other than open settles the grant; closed also refunds the unspent part. If a worker
+        reports exhausted because it does not know an extension yet, the stream stays open.
 
         Raises:
-            RefusedError: the totals are impossible; nothing has changed.
+            RefusedError: the totals are impossible; the ledger is unchanged.
         """
-        account, grant = self.find(source, stream)
+        account, grant = self.find_stream(source, stream)
         stale = answered < grant.answered or tops < grant.tops
         if stale or grant.identity.incarnation != incarnation:
             return False
@@ -296,88 +303,91 @@ class Ledger:
         news = answered > grant.answered or tops > grant.tops or (state != "open" and not grant.settled)
         if not may_become(grant.state, "closed") or not (news or state == "closed"):
             return False
-        self._turn_all(account)
+        self._begin_due_periods(account)
         grant.answered, grant.tops, grant.surplus = answered, tops, surplus
         if state != "open":
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
-        _update_claims(account, grant, grant.measure)
-        self._changes.note_grant(account, grant)
+        _update_claims(account, grant, grant.update_claim)
+        self._changes.mark_grant_changed(account, grant)
         return True
 
-    def end(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
+    def end_stream(self, source: str, stream: str, ending: Literal["halted", "closed"], reason: str) -> bool:
         """Record that a stream must end; return True if its worker must be notified."""
-        account, grant = self.find(source, stream)
+        account, grant = self.find_stream(source, stream)
         if grant.ending in {"closed", ending}:
             return False
         grant.ending, grant.reason = ending, reason
-        self._changes.note_grant(account, grant)
+        self._changes.mark_grant_changed(account, grant)
         return True
 
-    def lose(self, source: str, stream: str, reason: str) -> bool:
-        """Halt a stream with unknown totals and count it as fully spent; False if it was closed."""
-        account, grant = self.find(source, stream)
+    def halt_lost_stream(self, source: str, stream: str, reason: str) -> bool:
+        """Halt a stream with unknown totals, and count its grant as fully spent.
+
+        Return False if it was closed already; then nothing changes.
+        """
+        account, grant = self.find_stream(source, stream)
         if not may_become(grant.state, "closed"):
             return False
         grant.lost, grant.settled, grant.ending, grant.reason = True, True, "halted", reason
         if may_become(grant.state, "halted"):
             grant.state = "halted"
-        _update_claims(account, grant, grant.measure)
-        self._changes.note_grant(account, grant)
+        _update_claims(account, grant, grant.update_claim)
+        self._changes.mark_grant_changed(account, grant)
         return True
 
     def halt_source(self, source: str, reason: str) -> list[Grant]:
         """Refuse new streams permanently and return the grants that must be halted."""
         account = self.account(source)
         account.state, account.reason = "halted", reason
-        self._changes.note(account, [])
-        return [grant for name, grant in account.grants.items() if self.end(source, name, "halted", reason)]
+        self._changes.mark_changed(account, [])
+        return [grant for name, grant in account.grants.items() if self.end_stream(source, name, "halted", reason)]
 
     def halt_population(self, population: str, reason: str) -> None:
         """Refuse new sources and streams permanently; open streams continue."""
-        people = self.people(population)
-        people.state, people.reason = "halted", reason
-        self._changes.note(people, [])
+        account = self.population_account(population)
+        account.state, account.reason = "halted", reason
+        self._changes.mark_changed(account, [])
 
-    def count(self, account: Account, grant: Grant) -> None:
+    def add_to_budgets(self, account: Account, grant: Grant) -> None:
         """Add a new grant to all its budgets."""
         for budget, claim in account.budgets(grant):
-            budget.change_for(grant.analyst, _NONE, claim.figures, 1)
+            budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.figures, 1)
 
-    def _turn_all(self, account: Account) -> None:
-        self.turn(account)
-        if account.people is not None:
-            self.turn(account.people)
+    def _begin_due_periods(self, account: Account) -> None:
+        self.begin_due_period(account)
+        if account.population is not None:
+            self.begin_due_period(account.population)
 
 
 def _update_claims(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
-    """Apply ``change`` to a grant's claims and update the sums of their budgets."""
+    """Apply ``change`` to each claim of a grant, and update the sums of the claim's budget."""
     for budget, claim in account.budgets(grant):
         before = claim.figures
         change(claim)
-        budget.change_for(grant.analyst, before, claim.figures)
+        budget.replace_amounts_of(grant.analyst, before, claim.figures)
 
 
-def _require_granting(account: Account) -> None:
+def _require_open_account(account: Account) -> None:
     if account.state == "halted":
         raise RefusedError(f"source '{account.name}' is halted: {account.reason}")
-    if account.people is not None:
-        _require_open(account.people)
+    if account.population is not None:
+        _require_open(account.population)
 
 
-def _require_open(people: PopulationAccount) -> None:
-    if people.state == "halted":
-        raise RefusedError(f"population '{people.name}' is halted: {people.reason}")
+def _require_open(population: PopulationAccount) -> None:
+    if population.state == "halted":
+        raise RefusedError(f"population '{population.name}' is halted: {population.reason}")
 
 
-def _require_neighbors(account: Account, people: PopulationAccount) -> None:
+def _require_neighbors(account: Account, population: PopulationAccount) -> None:
     """Refuse a source whose neighbor relation differs from the population's."""
     other = next(
-        (one for one in people.members.values() if one.source.neighbors != account.source.neighbors), None
+        (one for one in population.members.values() if one.source.neighbors != account.source.neighbors), None
     )
     if other is not None:
         raise RefusedError(
-            f"neighbors: source '{other.name}' of population '{people.name}' has '{other.source.neighbors}' and source "
-            f"'{account.name}' has '{account.source.neighbors}': losses do not add up across different neighbor relations; "
-            "put it into another population"
+            f"neighbors: source '{account.name}' has '{account.source.neighbors}', but source '{other.name}' of population "
+            f"'{population.name}' has '{other.source.neighbors}', and losses of different neighbor relations do not add up; "
+            "choose another population"
         )

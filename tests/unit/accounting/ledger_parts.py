@@ -15,7 +15,7 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.privacy.ledger.grants import Grant
-from stream.privacy.ledger.ledger_records import restore
+from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
 from tests import builders
 
@@ -60,5 +60,5 @@ def records_of(ledger: Ledger) -> list[bytes]:
 def restored(records: Iterable[bytes]) -> Ledger:
     """Return the ledger that these changelog records restore; later records replace earlier ones."""
     ledger = Ledger()
-    restore(ledger, [codec.decode(record) for record in records])
+    restore_ledger(ledger, [codec.decode(record) for record in records])
     return ledger

@@ -120,7 +120,7 @@ class BudgetsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger()
-        self.ledger.tell_time(7 * HOUR)
+        self.ledger.advance_clock(7 * HOUR)
         self.grants: dict[str, Known] = {}
         self.members: dict[str, str | None] = {}
         self.allotted: dict[tuple[str, str], tuple[tuple[str, ...], Cost]] = {}
@@ -255,7 +255,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         number = int(stream.removeprefix("stream-")) if mine else 0
         answered, charged = max(one.answered + more + max(tops, 0), 0), max(one.tops + tops, 0)
         try:
-            changed = self.ledger.charge(
+            changed = self.ledger.record_charge(
                 one.spec.source,
                 stream,
                 identity(number).incarnation,
@@ -276,7 +276,7 @@ class BudgetsMachine(RuleBasedStateMachine):
 
     @rule(stream=streams, ending=st.sampled_from(["halted", "closed", "closed"]))
     def end(self, stream: str, ending: Any) -> None:
-        if (one := self.grants.get(stream)) is not None and self.ledger.end(
+        if (one := self.grants.get(stream)) is not None and self.ledger.end_stream(
             one.spec.source, stream, ending, "asked"
         ):
             one.ending = ending
@@ -350,18 +350,18 @@ class BudgetsMachine(RuleBasedStateMachine):
     @rule(minutes=st.integers(-90, 100))
     def pass_time(self, minutes: int) -> None:
         before = self.ledger.clock
-        self.ledger.tell_time(before + minutes * 60_000)
+        self.ledger.advance_clock(before + minutes * 60_000)
         assert self.ledger.clock == max(before, before + minutes * 60_000)
 
     @rule()
     def begin_what_is_due(self) -> None:
         for owner in self.owners():
             self.begin_periods([owner])
-            self.ledger.turn(owner)
+            self.ledger.begin_due_period(owner)
 
     def write_down(self) -> None:
         """As the budget service does after each step: only what has changed."""
-        self.written.update({key: codec.encode(record) for _, key, record in self.ledger.changes()})
+        self.written.update({key: codec.encode(record) for _, key, record in self.ledger.drain_changes()})
 
     @precondition(lambda self: self.grants)
     @rule(order=st.integers(0, 2**32))
@@ -370,7 +370,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         records = list(self.written.values())
         Random(order).shuffle(records)
         again = restored(records)
-        again.tell_time(self.ledger.clock)
+        again.advance_clock(self.ledger.clock)
         assert again.accounts == self.ledger.accounts
         assert again.populations == self.ledger.populations
         self.ledger = again

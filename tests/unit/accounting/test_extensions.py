@@ -30,7 +30,7 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
-from stream.privacy.ledger.grants import MOST_EXTENSIONS, plan_extension
+from stream.privacy.ledger.grants import MAX_EXTENSIONS, plan_extension
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import candidates, choose
 from tests.builders import parse_spec
@@ -99,8 +99,8 @@ def test_what_is_charged_once_cannot_be_extended(kind: str) -> None:
 def test_a_stream_is_extended_a_hundred_times_at_most_and_to_a_million_answers() -> None:
     spec, planned = plan(LAPLACE)
     one = plan_extension(spec, planned, (), ASKED, 0.1, 0.0)
-    with pytest.raises(PlanError, match=f"{MOST_EXTENSIONS} times already"):
-        plan_extension(spec, planned, (one,) * MOST_EXTENSIONS, ASKED, 0.1, 0.0)
+    with pytest.raises(PlanError, match=f"{MAX_EXTENSIONS} times already"):
+        plan_extension(spec, planned, (one,) * MAX_EXTENSIONS, ASKED, 0.1, 0.0)
     small = planned.model_copy(update={"epsilon_answer": 1e-4})
     with pytest.raises(PlanError, match="may give 1,000,000 in all"):
         plan_extension(spec, small, (), ASKED, 1000.0, 0.0)
@@ -234,5 +234,5 @@ def test_gaussian_noise_was_planned_for_all_answers_together() -> None:
     gaussian = [one for one in candidates(spec, wide) if losses(one).gaussian]
     assert gaussian
     for one in gaussian:
-        with pytest.raises(PlanError, match="Gaussian, planned for all of its charged answers together"):
+        with pytest.raises(PlanError, match="Gaussian noise was planned for a fixed number of charged answers"):
             plan_extension(spec, one, (), ASKED, 5.0, 1e-6)

@@ -128,9 +128,11 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
             continue
         if fate != "keep":
             # A sparse vector that answered and gave no ⊤ has lost its threshold's part alone, by adding up.
-            ledger.end("feed", name, "closed", "done")
+            ledger.end_stream("feed", name, "closed", "done")
             answered = int(fate == "busy")
-            ledger.charge("feed", name, identity(number).incarnation, answered=answered, tops=0, state="closed")
+            ledger.record_charge(
+                "feed", name, identity(number).incarnation, answered=answered, tops=0, state="closed"
+            )
             assert grant.refunded.rho == (0 if answered else grant.cost.rho)
     account = ledger.account("feed")
     net = account.budget.granted - account.budget.refunded
@@ -265,8 +267,8 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     with pytest.raises(RefusedError, match=r"ρ = 0\.0"):
         reserve(ledger, spec("pure", epsilon=0.6), 1)
     reserve(ledger, spec("small", epsilon=0.1), 1)
-    ledger.end("feed", "gaussian", "closed", "")
-    ledger.charge("feed", "gaussian", grant.identity.incarnation, answered=0, tops=0, state="closed")
+    ledger.end_stream("feed", "gaussian", "closed", "")
+    ledger.record_charge("feed", "gaussian", grant.identity.incarnation, answered=0, tops=0, state="closed")
     assert account.budget.left.unbounded == 0
     assert account.record().left.delta == 0.0
     reserve(ledger, spec("pure", epsilon=0.6), 2)
@@ -276,8 +278,8 @@ def test_a_stream_that_was_closed_after_gaussian_noise_is_counted_by_rho_for_goo
     ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
     asked, calibration = with_gaussian_noise("gaussian", 0.3)
     grant = ledger.reserve(asked, calibration, identity(0))
-    ledger.end("feed", "gaussian", "closed", "")
-    ledger.charge("feed", "gaussian", grant.identity.incarnation, answered=1, tops=0, state="closed")
+    ledger.end_stream("feed", "gaussian", "closed", "")
+    ledger.record_charge("feed", "gaussian", grant.identity.incarnation, answered=1, tops=0, state="closed")
     account = ledger.account("feed")
     assert (account.budget.left.unbounded, account.budget.spent.rho, account.budget.refunded.rho) == (
         -1,

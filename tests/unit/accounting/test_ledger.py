@@ -31,8 +31,8 @@ TENTH = 10**11
 
 def closed(ledger: Ledger, stream: str, number: int, *, answered: int = 0, tops: int = 0) -> None:
     """Close a stream as an operator does, and have its worker report its last totals."""
-    ledger.end("feed", stream, "closed", "done")
-    assert ledger.charge(
+    ledger.end_stream("feed", stream, "closed", "done")
+    assert ledger.record_charge(
         "feed", stream, identity(number).incarnation, answered=answered, tops=tops, state="closed"
     )
 
@@ -102,14 +102,14 @@ def test_what_is_not_registered_is_refused_with_the_remedy() -> None:
     with pytest.raises(RefusedError, match="source 'other' is not registered; register it first"):
         reserve(ledger, spec("alarms", "other"))
     with pytest.raises(RefusedError, match="stream 'alarms' is not open on source 'feed'"):
-        ledger.end("feed", "alarms", "closed", "done")
+        ledger.end_stream("feed", "alarms", "closed", "done")
 
 
 def test_a_source_registered_again_is_the_same_and_otherwise_refused() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"))
     assert ledger.register(source(), None) is ledger.account("feed")
-    with pytest.raises(RefusedError, match="registered otherwise; choose another name"):
+    with pytest.raises(RefusedError, match="registered with another definition; choose another name"):
         ledger.register(source(epsilon=2.0), None)
     assert ledger.account("feed").budget.granted == Cost(TENTH)
 
@@ -166,7 +166,9 @@ def test_under_zcdp_only_a_stream_that_answered_nothing_gets_its_rho_back() -> N
 def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"), 1)
-    ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit")
+    ledger.record_charge(
+        "feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit"
+    )
     assert ledger.account("feed").budget.refunded == NOTHING
     closed(ledger, "alarms", 1)
     assert ledger.account("feed").budget.refunded == Cost(TENTH)
@@ -175,7 +177,7 @@ def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
 def test_the_charge_of_another_incarnation_is_not_this_streams() -> None:
     ledger = ledger_with(source())
     grant = reserve(ledger, spec("alarms"), 1)
-    assert not ledger.charge("feed", "alarms", identity(2).incarnation, answered=9, tops=1, state="closed")
+    assert not ledger.record_charge("feed", "alarms", identity(2).incarnation, answered=9, tops=1, state="closed")
     assert (grant.answered, grant.state, grant.spent) == (0, "open", NOTHING)
 
 
@@ -183,9 +185,9 @@ def test_only_the_first_of_equal_charges_is_news() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"), 1)
     incarnation = identity(1).incarnation
-    assert ledger.charge("feed", "alarms", incarnation, answered=4, tops=1, state="exhausted")
-    assert not ledger.charge("feed", "alarms", incarnation, answered=4, tops=1, state="exhausted")
-    assert not ledger.charge("feed", "alarms", incarnation, answered=3, tops=0, state="open")
+    assert ledger.record_charge("feed", "alarms", incarnation, answered=4, tops=1, state="exhausted")
+    assert not ledger.record_charge("feed", "alarms", incarnation, answered=4, tops=1, state="exhausted")
+    assert not ledger.record_charge("feed", "alarms", incarnation, answered=3, tops=0, state="open")
 
 
 @pytest.mark.parametrize(("answered", "tops"), [(3, 3), (9, 1), (3, 1), (0, 0)])
@@ -196,9 +198,9 @@ def test_totals_that_go_back_change_nothing_whatever_the_state(
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     incarnation = identity(1).incarnation
-    ledger.charge("feed", "alarms", incarnation, answered=5, tops=2, state="open")
+    ledger.record_charge("feed", "alarms", incarnation, answered=5, tops=2, state="open")
     before = copy.deepcopy(ledger.accounts)
-    assert not ledger.charge("feed", "alarms", incarnation, answered=answered, tops=tops, state=state)
+    assert not ledger.record_charge("feed", "alarms", incarnation, answered=answered, tops=tops, state=state)
     assert ledger.accounts == before
 
 
@@ -206,7 +208,7 @@ def test_a_stream_is_told_of_each_ending_once_and_of_none_after_its_closing() ->
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"))
     told = [
-        ledger.end("feed", "alarms", ending, "why")
+        ledger.end_stream("feed", "alarms", ending, "why")
         for ending in ("halted", "halted", "closed", "closed", "halted")
     ]
     assert told == [True, False, True, False, False]
@@ -220,7 +222,7 @@ def test_a_charge_after_the_closing_changes_nothing(state: StreamState) -> None:
     closed(ledger, "alarms", 1, answered=1)
     before = copy.deepcopy(ledger.accounts)
     with pytest.raises(RefusedError):
-        ledger.charge("feed", "alarms", incarnation, answered=9, tops=3, state=state)
+        ledger.record_charge("feed", "alarms", incarnation, answered=9, tops=3, state=state)
     assert ledger.accounts == before == restored(records_of(ledger)).accounts
 
 
@@ -232,10 +234,12 @@ def test_no_final_charge_refunds_a_stream_that_the_ledger_has_not_closed(
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", epsilon=1.0, cutoff=5), 1)
     if ending is not None:
-        ledger.end("feed", "alarms", ending, "audit")
+        ledger.end_stream("feed", "alarms", ending, "audit")
     before = copy.deepcopy(ledger.accounts)
-    with pytest.raises(RefusedError, match="the ledger has not closed the stream"):
-        ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="closed")
+    with pytest.raises(RefusedError, match="the ledger has no request to close the stream"):
+        ledger.record_charge(
+            "feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="closed"
+        )
     assert ledger.accounts == before
     with pytest.raises(RefusedError, match="cannot pay"):
         reserve(ledger, spec("more", epsilon=1.0), 2)
@@ -249,7 +253,7 @@ def test_totals_that_no_worker_reports_are_refused(answered: int, tops: int, sta
     reserve(ledger, spec("alarms", cutoff=5), 1)
     before = copy.deepcopy(ledger.accounts)
     with pytest.raises(RefusedError):
-        ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state=state)
+        ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state=state)
     assert ledger.accounts == before
 
 
@@ -267,7 +271,9 @@ def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[in
         ledger = ledger_with(source())
         grant = reserve(ledger, asked, 1)
         for answered, tops in order:
-            ledger.charge("feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="open")
+            ledger.record_charge(
+                "feed", "alarms", identity(1).incarnation, answered=answered, tops=tops, state="open"
+            )
         spent.append((grant.answered, grant.tops, grant.spent))
     assert spent[0] == spent[1]
     last = growing[-1] if growing else (0, 0)
@@ -277,9 +283,9 @@ def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[in
 def test_a_later_record_of_a_source_or_a_grant_replaces_the_earlier_one() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
-    ledger.charge("feed", "alarms", identity(1).incarnation, answered=3, tops=1, state="open")
+    ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=3, tops=1, state="open")
     early = records_of(ledger)
-    ledger.charge("feed", "alarms", identity(1).incarnation, answered=5, tops=3, state="open")
+    ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=5, tops=3, state="open")
     ledger.halt_source("feed", "audit")
     late = records_of(ledger)
     again = restored(early + late)

@@ -83,7 +83,7 @@ class LedgerMachine(RuleBasedStateMachine):
         grant, earlier = account.grants[stream[1]], old.grants[stream[1]]
         self.extended += 1
         cost = grant.cost - earlier.cost
-        assert grant.extended_by(extension.request, account.source.accountant) == (extension, cost)
+        assert grant.extension_of_request(extension.request, account.source.accountant) == (extension, cost)
         assert (old.state, earlier.ending) == ("open", None)
         assert earlier.state in {"open", "exhausted"}
         assert fits(cost, old.budget.left, account.source.accountant)
@@ -132,8 +132,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(stream=streams, ending=st.sampled_from(["halted", "closed"]))
     def end(self, stream: tuple[str, str, int], ending: Literal["halted", "closed"]) -> None:
         if stream[1] in self.ledger.account(stream[0]).grants:
-            self.ledger.end(stream[0], stream[1], ending, "asked for")
-            assert not self.ledger.end(stream[0], stream[1], ending, "asked for")
+            self.ledger.end_stream(stream[0], stream[1], ending, "asked for")
+            assert not self.ledger.end_stream(stream[0], stream[1], ending, "asked for")
 
     @rule(stream=consumes(streams), odds=st.integers(0, 9))
     def halt_its_source(self, stream: tuple[str, str, int], odds: int) -> None:
@@ -155,7 +155,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return False
         before = copy.deepcopy(account)
         try:
-            return self.ledger.charge(where, stream, incarnation, answered=answered, tops=tops, state=state)
+            return self.ledger.record_charge(where, stream, incarnation, answered=answered, tops=tops, state=state)
         except RefusedError:
             assert account == before
             return False

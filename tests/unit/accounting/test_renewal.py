@@ -16,9 +16,9 @@ HOUR = 3_600_000
 
 
 def turned(ledger: Ledger, hours: int = 1) -> Ledger:
-    ledger.tell_time(ledger.clock + hours * HOUR)
-    for owner in ledger.renewing:
-        ledger.turn(owner)
+    ledger.advance_clock(ledger.clock + hours * HOUR)
+    for owner in ledger.renewing_owners:
+        ledger.begin_due_period(owner)
     return ledger
 
 
@@ -43,11 +43,11 @@ def test_the_meaning_is_told_in_plain_words(renews: str | None, number: int, wor
 def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
-    ledger.lose("feed", "alarms", "lost")
+    ledger.halt_lost_stream("feed", "alarms", "lost")
     account = turned(ledger).account("feed")
     assert account.budget.counted == account.grants["alarms"].cost
-    ledger.end("feed", "alarms", "closed", "done")
-    ledger.charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
+    ledger.end_stream("feed", "alarms", "closed", "done")
+    ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
     assert turned(ledger).account("feed").budget.counted == NOTHING
 
 
@@ -63,16 +63,16 @@ def test_many_periods_that_pass_at_once_renew_once() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
     account = turned(ledger, 1000).account("feed")
-    assert (account.budget.number, account.budget.starts) == (1001, 1000 * HOUR)
+    assert (account.budget.number, account.budget.start_ms) == (1001, 1000 * HOUR)
     assert account.budget.left.loss == 9 * 10**11
 
 
 def test_an_extension_that_is_refused_for_the_streams_own_sake_begins_no_period() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
-    ledger.end("feed", "alarms", "halted", "asked")
-    ledger.tell_time(ledger.clock + HOUR)
+    ledger.end_stream("feed", "alarms", "halted", "asked")
+    ledger.advance_clock(ledger.clock + HOUR)
     with pytest.raises(RefusedError, match="cannot be extended"):
         ledger.extend("feed", "alarms", "0" * 64, 0.1, 0.0)
-    assert ledger.turned() == []
+    assert ledger.drain_renewed_owners() == []
     assert ledger.account("feed").budget.number == 1

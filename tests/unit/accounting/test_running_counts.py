@@ -99,7 +99,7 @@ def test_it_promises_all_windows_and_groups_together() -> None:
 
 def test_no_window_is_added_to_a_horizon() -> None:
     plan = plans(spec(steps=365))["basic"]
-    with pytest.raises(PlanError, match="horizon of 365 windows, all of them charged once; none can be added"):
+    with pytest.raises(PlanError, match="exactly 365 windows, which are charged once, so it cannot be extended"):
         plan_extension(spec(steps=365), plan, (), "ab" * 32, 1.0, 0.0)
 
 

@@ -220,13 +220,16 @@ def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None])
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one, "does not have it"),
-        (lambda one: None if one[0] == "trail" and '"number":4,' in one[3] else one, "stands in its place"),
+        (
+            lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one,
+            "does not have the stream",
+        ),
+        (lambda one: None if one[0] == "trail" and '"number":4,' in one[3] else one, "the record here is entry"),
         (
             lambda one: (
                 [*one[:3], one[3].replace('"epsilon":10.0', '"epsilon":11.0')] if one[0] == "trail" else one
             ),
-            "does not follow",
+            "its digest of entry",
         ),
         (
             lambda one: [*one[:3], one[3].replace('"tops":1', '"tops":0')] if one[2] == "grant|feed|open" else one,

@@ -33,7 +33,7 @@ LIVE = EventsSource.model_validate(flights(), strict=False)
 MAKERS: dict[str, Callable[[], Processor]] = {
     "worker": lambda: QueryProcessor(TOPICS, 0, KEY, table_store()),
     "budget": lambda: BudgetProcessor(
-        TOPICS, 0, key_id=KEY.key_id, tables=table_store(), mint=lambda _: bytes(16)
+        TOPICS, 0, key_id=KEY.key_id, tables=table_store(), new_incarnation=lambda _: bytes(16)
     ),
     "merging": lambda: MergeProcessor(TOPICS, 0, FeedDefinitions()),
     "feed": lambda: FeedProcessor(TOPICS, LIVE, 0, 4, FeedDefinitions()),

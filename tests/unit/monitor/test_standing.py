@@ -20,7 +20,7 @@ async def test_a_live_topic_is_declared_in_words() -> None:
         refused = await post(
             client, "/api/declarations", flights(source="flights@2013-01-01T00:00:00Z"), VIEWER, status=409
         )
-    assert refused["message"].startswith("source: ends as the name of a period does")
+    assert refused["message"].startswith("source: the name ends like that of a period")
 
 
 async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_query() -> None:

@@ -109,13 +109,13 @@ async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_no
     made: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def plan_for(wanted: StreamSpec, _: object) -> None:
+    def plan_stream(wanted: StreamSpec, _: object) -> None:
         made.append(wanted.stream)
         begun.set()
         go_on.wait(WAIT)
         raise Refused("as planned")
 
-    monkeypatch.setattr(forms, "plan_for", plan_for)
+    monkeypatch.setattr(forms, "plan_stream", plan_stream)
     installation = surveyed()
     async with asyncio.timeout(WAIT), installation.web() as client:
 

@@ -30,10 +30,10 @@ class Service:
         self.processor = self._new()
 
     def _new(self) -> BudgetProcessor:
-        def mint(record: Any) -> bytes:
+        def new_incarnation(record: Any) -> bytes:
             return blake3(str(record.offset).encode()).digest(16)
 
-        return BudgetProcessor(TOPICS, 0, key_id=KEY.key_id, tables=table_store(), mint=mint)
+        return BudgetProcessor(TOPICS, 0, key_id=KEY.key_id, tables=table_store(), new_incarnation=new_incarnation)
 
     def send(self, *values: bytes | None, topic: str = TOPICS.requests) -> Outputs:
         start, self.offset = self.offset, self.offset + len(values)

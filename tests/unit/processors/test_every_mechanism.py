@@ -148,7 +148,7 @@ def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
         (
             "people",
             {"kind": "histogram", "attributes": ["age", "age"]},
-            "mechanism.attributes: an attribute stands",
+            "mechanism.attributes: the list contains an attribute",
         ),
         (
             "people",

@@ -123,7 +123,7 @@ def test_closing_gives_back_exactly_what_was_not_spent_of_opening_and_extensions
 @pytest.mark.parametrize("kind", ONCE, ids=lambda kind: kind.name)
 def test_what_is_charged_once_is_refused_with_the_remedy(kind: Kind) -> None:
     driver = driver_with(kind)
-    with pytest.raises(Refused, match=r"is charged once, .*; nothing can be added to it, open another stream"):
+    with pytest.raises(Refused, match=r"is charged once .*, so it cannot be extended; open another stream"):
         driver.extend(kind.source, "s", 1.0)
     assert driver.grant(kind.source, "s").extensions == ()
 
@@ -179,7 +179,7 @@ def test_the_same_request_extends_once_and_another_one_under_its_id_is_refused()
     driver.crash()
     assert driver.request(request) == first
     assert driver.budget("feed").left == left
-    with pytest.raises(Refused, match="the id was used for another request"):
+    with pytest.raises(Refused, match="this id belongs to an earlier request with other content"):
         driver.request(request.model_copy(update={"epsilon": 2.0}))
     assert len(driver.grant("feed", "s").extensions) == 1
 

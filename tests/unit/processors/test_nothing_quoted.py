@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from schemas.rejected import HEADER_PREFIX
 from sotto import Driver
-from stream.budget.openings import UNPLANNED
+from stream.budget.openings import PLAN_FAILED_MESSAGE
 from stream.monitor.api.listing import RejectedQuery, list_rejected
 from stream.monitor.state.monitor_tables import Tables
 from tests.builders import installation, source
@@ -157,7 +157,7 @@ def test_planner_errors_refuse_without_their_message(
     with capture_logs() as lines:
         outputs = ready().send(opening("1", "alarms"))
     [receipt] = receipts_in(outputs)
-    assert (receipt.outcome, receipt.reason) == ("refused", UNPLANNED)
+    assert (receipt.outcome, receipt.reason) == ("refused", PLAN_FAILED_MESSAGE)
     assert not [value for _, value, _ in written(outputs, TOPICS.ledger) if b"Alice" in (value or b"")]
     [line] = [one for one in lines if one["event"] == "stream not planned"]
     assert line["error"] == error.__name__

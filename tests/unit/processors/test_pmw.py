@@ -342,7 +342,7 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
         ({"gap": 0.1}, "mechanism.rows: a gap is a share of them"),
         ({"worst_case": True}, "mechanism.rows: give a public number"),
         ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
-        ({"attributes": ["age", "age"]}, "mechanism.attributes: an attribute stands there twice"),
+        ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:

@@ -301,7 +301,7 @@ def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
     [
         ({"rows": None}, "mechanism.rows: give a public number"),
         ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
-        ({"attributes": ["age", "age"]}, "mechanism.attributes: an attribute stands there twice"),
+        ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.budget.budget_processor import PLANS_AT_ONCE, REQUESTS_AT_ONCE, requests_at_once
+from stream.budget.budget_processor import MAX_PLANS_PER_STEP, MAX_REQUESTS_PER_STEP, count_requests_of_step
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import TOO_LARGE, Unread, UnreadBatch
 from stream.processing.protocol import Record
@@ -14,7 +14,7 @@ from tests.builders import installation, parse_source, source
 from tests.unit.processors.budget_service import TOPICS, Service, ending, opening, receipts_in, register
 from tests.unit.processors.installation import written
 
-MANY = range(2 * REQUESTS_AT_ONCE)
+MANY = range(2 * MAX_REQUESTS_PER_STEP)
 
 
 def known() -> Ledger:
@@ -28,7 +28,7 @@ def known() -> Ledger:
 
 def at_once(values: list[Any]) -> int:
     records = [Record(TOPICS.requests, 0, at, 0, b"", value) for at, value in enumerate(values)]
-    return requests_at_once(records, LEDGER)
+    return count_requests_of_step(records, LEDGER)
 
 
 def table(number: int) -> bytes:
@@ -51,7 +51,7 @@ LEDGER = known()
 )
 def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> None:
     service = Service()
-    assert requests_at_once([Record(TOPICS.requests, 0, 0, 0, b"", value)], LEDGER) == 1
+    assert count_requests_of_step([Record(TOPICS.requests, 0, 0, 0, b"", value)], LEDGER) == 1
     outputs = service.send(value, register())
     assert [receipt.outcome for receipt in receipts_in(outputs)] == ["registered"]
     assert [rejected for _, rejected, _ in written(outputs, TOPICS.rejected)] == [value]
@@ -71,7 +71,7 @@ def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> N
     ids=["one plan", "one plan on many feeds", "endings", "feeds", "malformed", "empty", "unread"],
 )
 def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
-    assert at_once(values) == REQUESTS_AT_ONCE
+    assert at_once(values) == MAX_REQUESTS_PER_STEP
     assert at_once(values[:3]) == 3
 
 
@@ -88,14 +88,14 @@ def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
     ids=["plans", "on tables", "on what is not known", "extensions", "sources halted", "tables"],
 )
 def test_what_may_take_long_is_handled_a_few_at_once(values: list[bytes]) -> None:
-    assert at_once(values) == PLANS_AT_ONCE
+    assert at_once(values) == MAX_PLANS_PER_STEP
     assert at_once(values[:1]) == 1
 
 
 def test_how_requests_are_cut_into_steps_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     def written(most: int) -> list[list[Any]]:
         monkeypatch.setattr(
-            "stream.budget.budget_processor.requests_at_once", lambda records, _: min(most, len(records))
+            "stream.budget.budget_processor.count_requests_of_step", lambda records, _: min(most, len(records))
         )
         driver = installation(sources=[source(epsilon=4.0)], partitions=2)
         requests = [opening(f"r-{number % 9}", f"s-{number}", threshold=float(number)) for number in range(20)]

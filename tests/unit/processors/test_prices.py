@@ -535,6 +535,6 @@ def test_forged_totals_are_refused_by_the_ledger() -> None:
     grant = made.grant("people", "s")
     for tops, surplus in ((grant.tops, grant.surplus - 1), (grant.tops + 1, grant.surplus - PARTS), (9, 0)):
         with pytest.raises(RefusedError):
-            ledger.charge(
+            ledger.record_charge(
                 "people", "s", grant.identity.incarnation, answered=20, tops=tops, surplus=surplus, state="open"
             )

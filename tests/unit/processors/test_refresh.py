@@ -109,7 +109,7 @@ def test_registration_again_answers_from_the_definition_alone(table: str, tmp_pa
         path.unlink()
     receipt = driver.register(source)
     assert (receipt.outcome, receipt.reason, driver.budget("people")) == ("registered", None, before)
-    with pytest.raises(Refused, match="source 'people' is registered otherwise"):
+    with pytest.raises(Refused, match="source 'people' is registered with another definition"):
         driver.register({**source, "epsilon": 7.5})
 
 
@@ -228,7 +228,7 @@ def test_a_request_sent_again_makes_no_other_version_and_refusals_change_nothing
     assert [one.version for one in driver.requests([request, request])] == [2, 2]
     assert driver.budget("people").version == 2
     driver.register(source(epsilon=1.0))
-    with pytest.raises(Refused, match="nothing to refresh"):
+    with pytest.raises(Refused, match="only tables can be refreshed"):
         driver.refresh("feed")
     with pytest.raises(Refused, match="not registered"):
         driver.refresh("nobody")

@@ -176,7 +176,7 @@ def test_a_malformed_request_is_a_dead_letter_and_the_others_are_done(value: byt
         (ending("close", "1", "nobody"), "stream 'nobody' is not open on source 'feed'"),
         (ending("halt", "1", "nobody"), "stream 'nobody' is not open on source 'feed'"),
         (b'{"kind":"halt_source","request":"1","source":"nobody"}', "source 'nobody' is not registered"),
-        (register("1", epsilon=9.0), "source 'feed' is registered otherwise"),
+        (register("1", epsilon=9.0), "source 'feed' is registered with another definition"),
         (register("1", source="wide", sensitivity=1e12, grid=1e-12, minimum=-1e3, maximum=1e3), "exceeds"),
     ],
 )

@@ -215,7 +215,7 @@ def test_the_receipt_says_when_it_begins_and_over_how_many_windows_it_counts() -
         (
             {},
             {"standing": {"window": {"size": "1h", "every": "15m"}}},
-            "standing.window.every: windows that overlap",
+            "standing.window.every: a running count must not have overlapping windows",
         ),
     ],
 )
@@ -251,5 +251,5 @@ def test_the_ledger_takes_all_of_it_with_the_first_answer_and_gives_nothing_back
 def test_a_horizon_is_not_extended() -> None:
     driver = rides()
     opened(driver)
-    with pytest.raises(Refused, match="planned for a horizon of 24 windows"):
+    with pytest.raises(Refused, match="planned for exactly 24 windows"):
         driver.extend("rides", "so-far", 1.0)

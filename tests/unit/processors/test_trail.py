@@ -17,8 +17,8 @@ from schemas import (
     TrailRequest,
     TrailStanding,
 )
-from stream.budget.receipts import EMPTY, BrokenTrailError, follow_chain
-from stream.budget.trail_writer import POINT_MS, QUIET_SECONDS
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry
+from stream.budget.trail_writer import POINT_INTERVAL_MS, QUIET_SECONDS
 from stream.cli.manage.record_rows import summary_row
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from tests.processing import process_records
@@ -76,9 +76,9 @@ class Watched(Service):
 
 
 def checked(trail: Iterable[bytes]) -> tuple[TrailHead, list[TrailRecord]]:
-    head, entries = EMPTY, []
+    head, entries = EMPTY_TRAIL_HEAD, []
     for value in trail:
-        head, entry = follow_chain(head, value)
+        head, entry = check_next_entry(head, value)
         entries.append(entry)
     return head, entries
 
@@ -156,7 +156,7 @@ def test_the_chain_goes_on_across_restarts_as_if_there_had_been_none(every: int)
     for number in range(1, 12):
         value = charge("s", incarnation, answered=number, tops=number > 4)
         for service in (calm, stormy):
-            service.now += POINT_MS // 3
+            service.now += POINT_INTERVAL_MS // 3
             service.send(value, topic=TOPICS.charges)
         if number % every == 0:
             stormy.restart()
@@ -184,7 +184,7 @@ def test_what_is_spent_is_noted_once_a_minute_at_most() -> None:
         service.now += 10_000
         service.send(charge("s", incarnation, answered=number, tops=1), topic=TOPICS.charges)
     points = [one for one in service.entries() if isinstance(one, TrailPoint)]
-    assert [one.time - begun for one in points] == [POINT_MS * number for number in range(1, 6)]
+    assert [one.time - begun for one in points] == [POINT_INTERVAL_MS * number for number in range(1, 6)]
     assert all(one.totals.spent.epsilon > 0 for one in points)
 
 
