@@ -18,6 +18,7 @@ from stream.tables.checks import check_table
 from stream.tables.comparisons import Attribute
 from stream.tables.encoding import encode
 from stream.tables.rows import read_cells
+from tests.unit.data.guarded import reader
 from tests.unit.data.small import source
 
 BERLIN = "Europe/Berlin"
@@ -210,3 +211,16 @@ def test_parts_of_one_column_are_attributes(tmp_path: Path) -> None:
         assert table.private_codes["day"].tolist() == [60, 61]
         assert table.private_codes["month"].tolist() == [50, 50]
         assert table.private_codes["weekday"].tolist() == [4, 5]
+
+
+def test_reading_process_knows_the_zones_of_a_confined_table(tmp_path: Path) -> None:
+    """Landlock hides the system's time zone data, which must be read before."""
+    path = tmp_path / "visits.csv"
+    path.write_text("at\n2024-03-31T02:30:00+01:00\n2024-07-01 12:00\n2024-03-31 02:30\n")
+    declared = source({"at": HOURS}, path=str(path))
+    table = reader(tmp_path)(declared)
+    assert (
+        table.private_codes["at"].tolist()
+        == encode("at", HOURS, pl.Series(path.read_text().split("\n")[1:3]))[0].tolist()
+    )
+    assert (table.private_row_count, table.file_row_count) == (2, 3)

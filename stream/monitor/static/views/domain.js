@@ -1,9 +1,11 @@
-// The declared attributes of a table, one row each: categories, integers, decimals, bins or private text.
+// The declared attributes of a table, one row each: categories, integers, decimals, dates, bins or private text.
 
 import { make } from "../dom.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "../forms.js";
 
-const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["categories", "categories"], ["bins", "bins"], ["text", "text, private"]];
+const KINDS = [["integers", "integers"], ["decimal", "decimals"], ["date", "dates"], ["timestamp", "timestamps"], ["categories", "categories"], ["bins", "bins"], ["text", "text, private"]];
+const GRANULARITIES = ["day", "week", "month", "quarter", "year", "weekday", "month-of-year"].map((one) => [one, one]);
+const OF_TIMES = [...GRANULARITIES, ["hour", "hour"], ["hour-of-day", "hour-of-day"]];
 const OUTSIDE = [["clamp", "moved to the nearer end"], ["reject", "row left out"]];
 
 /** The editor; `onChange()` is called after a row is added or removed. */
@@ -46,6 +48,10 @@ function attributeRow(onRemove) {
   const lowest = numberInput({ placeholder: "0" });
   const highest = numberInput({ placeholder: "10000" });
   const step = numberInput({ placeholder: "0.01" });
+  const dates = { granularity: select(GRANULARITIES), first: textInput({ placeholder: "2024-01-01" }), last: textInput({ placeholder: "2024-12-31" }) };
+  const times = { granularity: select(OF_TIMES), first: textInput({ placeholder: "2024-01-01" }), last: textInput({ placeholder: "2024-12-31" }), zone: textInput({ placeholder: "UTC" }) };
+  const text = (control) => control.value.trim() || undefined;
+  const range = ({ granularity, first, last }) => [labelled("Cells", granularity), labelled("First day", first, "not for a part of a date, such as weekday"), labelled("Last day", last)];
   const values = make("textarea", { rows: "2", spellcheck: "false", placeholder: "F, M" });
   const other = textInput({ placeholder: "none" });
   const ordered = select([["", "no"], ["yes", "yes, from the least to the greatest"]]);
@@ -55,6 +61,8 @@ function attributeRow(onRemove) {
   const parts = {
     integers: [labelled("Minimum", minimum), labelled("Maximum", maximum)],
     decimal: [labelled("Minimum", lowest), labelled("Maximum", highest), labelled("Step", step, "values between are rounded to it")],
+    date: range(dates),
+    timestamp: [...range(times), labelled("Time zone", times.zone, "where days begin, as Europe/Berlin")],
     categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out"), labelled("Ordered", ordered)],
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
     text: [labelled("Longest text in bytes", longest, "longer texts are in no group; unknown groups alone may group by it")],
@@ -82,6 +90,11 @@ function attributeRow(onRemove) {
           return given({ kind: "integers", minimum: typed(minimum), maximum: typed(maximum), outside: outside.value });
         case "decimal":
           return given({ kind: "decimal", minimum: typed(lowest), maximum: typed(highest), step: typed(step), outside: outside.value });
+        case "date":
+        case "timestamp": {
+          const { granularity, first, last, zone } = kind.value === "date" ? dates : times;
+          return given({ kind: kind.value, granularity: granularity.value, minimum: text(first), maximum: text(last), zone: zone && text(zone), outside: outside.value });
+        }
         case "categories":
           return given({ kind: "categories", values: listed(values), other: other.value.trim() || undefined, ordered: ordered.value ? true : undefined });
         case "text":

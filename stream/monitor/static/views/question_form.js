@@ -1,8 +1,9 @@
 // The form of a question to a stream on a table: its kind, its rows and its requested error.
 
 import { make } from "../dom.js";
-import { given, labelled, numberInput, select, ticks, typed } from "../forms.js";
+import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
 import { FORMS, RANKS, SPECS } from "../mechanisms.js";
+import { cellsOf, isDate } from "../calendar.js";
 import { isNumeric, literal, quoted, whereBuilder } from "./where.js";
 
 const MOST_CANDIDATES = 256;
@@ -119,7 +120,7 @@ export function questionForm(spec, source, onChange) {
       case "choice":
         return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
       case "cell":
-        return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" ? control.value : (typed(control) ?? "")])) }] };
+        return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" || isDate(domain) ? cellValue(control, domain) : (typed(control) ?? "")])) }] };
       case "quantile":
       case "iqr":
       case "variance":
@@ -168,9 +169,17 @@ export function questionForm(spec, source, onChange) {
   };
 }
 
+/** The value of a cell's control: a number for a part of a date, else a text. */
+function cellValue(control, domain) {
+  return typeof named(domain)[0] === "number" ? typed(control) : control.value;
+}
+
 /** The number of values or bins of a domain. */
 function size(domain) {
   switch (domain.kind) {
+    case "date":
+    case "timestamp":
+      return cellsOf(domain).length;
     case "categories":
       return domain.values.length;
     case "integers":
@@ -185,6 +194,9 @@ function size(domain) {
 /** All values of a domain; for bins, their lower edges. */
 function named(domain) {
   switch (domain.kind) {
+    case "date":
+    case "timestamp":
+      return cellsOf(domain);
     case "categories":
       return domain.values;
     case "integers":
@@ -200,6 +212,9 @@ function named(domain) {
 function valueOf(name, domain) {
   if (isNumeric(domain) && size(domain) > MOST_CANDIDATES) {
     return numberInput({ value: String(domain.minimum), "aria-label": name, title: `${domain.minimum} to ${domain.maximum}` });
+  }
+  if (isDate(domain) && !size(domain)) {
+    return textInput({ placeholder: `${domain.minimum}T00Z`, "aria-label": name });
   }
   return select(named(domain).map((one) => [String(one), String(one)]), "", { "aria-label": name });
 }

@@ -1,7 +1,8 @@
 // A predicate of conditions on declared attributes, combined with AND or OR.
 
 import { make, setText } from "../dom.js";
-import { labelled, numberInput, select } from "../forms.js";
+import { cellsOf, isDate, partOf } from "../calendar.js";
+import { labelled, numberInput, select, textInput } from "../forms.js";
 
 const MOST_LISTED = 200; // categories or edges in a list
 const SIGNS = [["=", "is"], ["<>", "is not"], ["<", "below"], ["<=", "at most"], [">", "above"], [">=", "at least"], ["BETWEEN", "from … to"]];
@@ -113,10 +114,21 @@ function conditionRow(attributes, onRemove) {
       read = () => `${name} ${sign} ${control.value}`;
       return;
     }
-    const range = `${domain.minimum} to ${domain.maximum}`;
-    const first = numberInput({ value: String(domain.minimum) });
-    const second = numberInput({ value: String(domain.maximum) });
     const between = sign === "BETWEEN";
+    const part = partOf(domain);
+    if (isDate(domain) && !part) {
+      const [first, second] = [domain.minimum, domain.maximum].map((day) => textInput({ value: day }));
+      const range = cellsOf(domain).length ? `a ${domain.granularity} or a longer period from ${domain.minimum} to ${domain.maximum}, as 2024-03` : "an hour or a longer period, as 2024-03-31T14Z";
+      wrong = () => ((between ? [first, second] : [first]).every((control) => control.value.trim()) ? "" : `Condition on '${attribute.value}': a date is missing.`);
+      holder.replaceChildren(labelled(between ? "From" : "Value", first, range), ...(between ? [labelled("To", second)] : []));
+      const texts = () => [first, second].map((control) => literal(control.value.trim()));
+      read = () => (between ? `${name} BETWEEN ${texts().join(" AND ")}` : `${name} ${sign} ${texts()[0]}`);
+      return;
+    }
+    const [least, most] = part ?? [domain.minimum, domain.maximum];
+    const range = `${least} to ${most}`;
+    const first = numberInput({ value: String(least) });
+    const second = numberInput({ value: String(most) });
     wrong = () =>
       (between ? [first, second] : [first])
         .map((control) => control.value.trim())
