@@ -127,6 +127,11 @@ class EstimateCalibration(_Calibration):
     attributes each, for ``epsilon_start`` apiece. An error above ``threshold`` steps requests a ⊤.
     One person moves the cells of a marginal by ``marginal_sensitivity`` together.
 
+    With the warm start ``workload`` these are single attributes. Then up to ``rounds`` sets of the
+    workload are chosen, for ``epsilon_choices`` together, and measured, for ``epsilon_chosen``
+    together or with the precision of one marginal of ``deviation_chosen``. Their number is the root
+    of the number of rows divided by ``rounds_rows``, but at least ``least_rounds``.
+
     ``gaussian`` noise has no ε per measurement. A cell's noise has ``deviation_start`` at the start
     and ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has
     W·``deviation_number``, and the marginal beside it loses that much precision. ``estimate`` is
@@ -134,7 +139,17 @@ class EstimateCalibration(_Calibration):
     here belongs to one row, and one person has that many rows.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
+    wire_omits: ClassVar[frozenset[str]] = frozenset(
+        {
+            "contribution",
+            "rounds",
+            "least_rounds",
+            "rounds_rows",
+            "epsilon_choices",
+            "epsilon_chosen",
+            "deviation_chosen",
+        }
+    )
 
     kind: Literal["estimate"] = "estimate"
     method: Literal["maximum_entropy"] = "maximum_entropy"
@@ -142,9 +157,15 @@ class EstimateCalibration(_Calibration):
     sparse_vector: SparseVectorCalibration
     threshold: Count
     epsilon_rows: float = 0.0
-    warm_start: Literal[0, 1, 2] = 0
+    warm_start: Literal[0, 1, 2, "workload"] = 0
     starts: Count = 0
     epsilon_start: float = 0.0
+    rounds: Count = 0
+    least_rounds: Count = 0
+    rounds_rows: float = 0.0
+    epsilon_choices: float = 0.0
+    epsilon_chosen: float = 0.0
+    deviation_chosen: float = 0.0
     epsilon_number: float
     marginal_sensitivity: Steps = 1
     noise: Literal["laplace", "gaussian"] = "laplace"

@@ -32,6 +32,13 @@ MAX_KEY_BYTES = 128 * 1024
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]
 Attributes = Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=64, strict=False)]
+Workload = (
+    Literal["pairs"]
+    | Annotated[
+        tuple[Annotated[tuple[AttributeName, ...], Field(min_length=1, max_length=8, strict=False)], ...],
+        Field(min_length=1, max_length=256, strict=False),
+    ]
+)
 Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
@@ -150,7 +157,7 @@ class Exponential(_Compared):
     people: bool = False
 
 
-class Pmw(Event):
+class Pmw(SparingEvent):
     """Answers from an estimate of the table that fits all measurements so far.
 
     If the estimate is too inaccurate, a ⊤ measures a marginal: the noisy counts of all cells of the
@@ -158,7 +165,9 @@ class Pmw(Event):
     at most 2²⁰ cells.
 
     * ``warm_start``: measurements with the first answer: the marginals of all single attributes (1), of all
-      pairs (2), none (0), or the planner's choice (``auto``).
+      pairs (2), none (0), of single attributes and of those sets of the ``workload`` that the estimate tells
+      worst (``workload``), or the planner's choice (``auto``).
+    * ``workload``: the expected questions: all ``pairs`` of attributes, or a list of sets of attributes.
     * ``updates``: number of ⊤s paid for, by default a small number that may run out.
     * ``beyond``: after the last update the stream answers from the estimate at no cost, without an error
       bound (``unpromised``), or ends (``end``).
@@ -169,9 +178,12 @@ class Pmw(Event):
     or ``updates`` may then be given.
     """
 
+    wire_omits: ClassVar[frozenset[str]] = frozenset({"workload"})
+
     kind: Literal["pmw"]
     attributes: Attributes
-    warm_start: Literal[0, 1, 2, "auto"] = "auto"
+    warm_start: Literal[0, 1, 2, "workload", "auto"] = "auto"
+    workload: Workload = "pairs"
     updates: Cutoff | None = None
     beyond: Literal["end", "unpromised"] = "unpromised"
     worst_case: bool = False
@@ -182,6 +194,26 @@ class Pmw(Event):
     def _lasting(self) -> Pmw:
         if self.worst_case and self.gap is not None and self.updates is not None:
             raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _expected(self) -> Pmw:
+        selects = self.warm_start == "workload" or self.workload != "pairs"
+        if selects and self.worst_case:
+            raise ValueError(
+                "workload: with worst_case nothing is measured first; leave out warm_start and workload"
+            )
+        if isinstance(self.workload, str):
+            return self
+        if self.warm_start not in {"workload", "auto"}:
+            raise ValueError("workload: is for warm_start 'workload' alone; leave warm_start out, or workload")
+        for names in self.workload:
+            if len(set(names)) < len(names) or not set(names) <= set(self.attributes):
+                raise ValueError(
+                    "workload: each set names different attributes of mechanism.attributes; correct the names"
+                )
+        if len({frozenset(names) for names in self.workload}) < len(self.workload):
+            raise ValueError("workload: a set of attributes is given twice; give it once")
         return self
 
 

@@ -23,7 +23,7 @@ from stream.privacy.mechanisms.estimate_questions import Linear
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import Gaussian, Symmetric, TwoSidedGeometric
+from stream.privacy.noise import Gaussian, Sampler, Symmetric, TwoSidedGeometric
 from tests.privacy.pmw_transcripts import (
     CELLS,
     FLOATS,
@@ -85,6 +85,9 @@ class Forced:
 
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         raise AssertionError((tops, key, share, count, law))
+
+    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+        raise AssertionError((number, count, law))
 
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None

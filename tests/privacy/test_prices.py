@@ -27,7 +27,7 @@ from stream.privacy.mechanisms.estimate_questions import Linear
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes, OwnMeasurement, own_measurement
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import DrawRole, Symmetric, block_words, sampler, stream_subkey
+from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, sampler, stream_subkey
 from stream.privacy.noise.samplers import TwoSidedGeometric
 from stream.tables import adult
 from tests.builders import installation, source, stream
@@ -104,6 +104,9 @@ class Forced:
     def numbers(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         assert (count, share > 0) == (1, True)
         return np.array([self.number(tops, key, law)])
+
+    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+        raise AssertionError((number, count, law))
 
     def marginal(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None

@@ -123,8 +123,10 @@ def plan(
         typer.Option(help="pmw: number of values of each attribute, such as 85,2,16; replaces --universe."),
     ] = None,
     warm_start: Annotated[
-        Literal["auto", "0", "1", "2"],
-        typer.Option(help="pmw: attributes of each marginal that is measured first."),
+        Literal["auto", "0", "1", "2", "workload"],
+        typer.Option(
+            help="pmw: attributes of each marginal that is measured first; workload chooses pairs by their dependence."
+        ),
     ] = "auto",
     worst_case: Annotated[
         bool, typer.Option(help="pmw: plan enough measurements for every table and every analyst.")
@@ -172,7 +174,7 @@ def plan(
         "projections": projections,
         "rows": rows,
         "gap": gap,
-        "warm_start": "auto" if warm_start == "auto" else int(warm_start),
+        "warm_start": int(warm_start) if warm_start.isdecimal() else warm_start,
         "worst_case": worst_case or None,
         "steps": queries,
     }

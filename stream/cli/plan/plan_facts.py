@@ -252,6 +252,15 @@ def _estimate_in_words(calibration: EstimateCalibration) -> str:
     if calibration.starts:
         each = f"σ {calibration.deviation_start:.4g}" if gaussian else f"ε {calibration.epsilon_start:.4g}"
         parts.append(f"{calibration.starts} marginals first, {each} each")
+    if calibration.rounds:
+        chosen = (
+            f"σ {calibration.deviation_chosen:.4g}·√k"
+            if gaussian
+            else f"ε {calibration.epsilon_chosen:.4g} for all"
+        )
+        parts.append(
+            f"then up to {calibration.rounds} of the workload's sets, chosen for ε {calibration.epsilon_choices:.4g}, {chosen}"
+        )
     if gaussian:
         parts.append(
             f"Gaussian noise on measurements, σ {calibration.deviation_answer:.4g} in cells and {calibration.deviation_number:.4g} "

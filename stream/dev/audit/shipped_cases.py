@@ -141,6 +141,21 @@ def _misjudged(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tupl
     return Side(queries, {"group": before}), Side(queries, {"group": after})
 
 
+_THREE: Final = {
+    "kind": "table",
+    "path": "audit.parquet",
+    "attributes": {name: ["0", "1"] for name in "abc"},
+    "neighbors": "replace",
+}
+
+
+def _paired(query: Mapping[str, Any]) -> tuple[Side, Side]:
+    """One of eight rows changes both attributes of the pair that is most worth a measurement."""
+    same = {"a": list("00001111"), "b": list("00001111"), "c": list("01010101")}
+    other = {**same, "a": list("00001110"), "b": list("00001110")}
+    return Side([query], same), Side([query], other)
+
+
 _ESTIMATED: Final = {"kind": "pmw", "attributes": ["group"], "updates": 1}
 
 
@@ -261,6 +276,13 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             {**_ESTIMATED, "warm_start": 1},
             _GROUPED,
             _misjudged([{"group_by": ["group"]}], about=4),
+            _PLAN,
+        ),
+        Case(
+            "one row changed; chosen pair",
+            {"kind": "pmw", "attributes": list("abc"), "warm_start": "workload", "updates": 1},
+            _THREE,
+            _paired({"group_by": ["a", "b"]}),
             _PLAN,
         ),
         Case(

@@ -36,7 +36,7 @@ export const FIELDS = {
   numbers: { text: "Numbers from", type: "choice", options: [["fresh", "fresh noise"], ["gap", "the gap, free"]] },
   attributes: { text: "Attributes", type: "attributes" },
   categories: { text: "Categories", type: "list", value: "yes, no" },
-  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "chosen by the planner"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"]], whole: true },
+  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "chosen by the planner"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"], ["workload", "every attribute, and pairs that depend on each other"]], whole: true },
   beyond: { text: "When charged answers are used up", type: "choice", options: [["unpromised", "continues without an error bound"], ["end", "it ends"]] },
   worst_case: { text: "Updates must last for every table and asker", type: "flag" },
   gap: { text: "Error that calls for a measurement", type: "number", hint: "a share of the rows; empty: planned" },

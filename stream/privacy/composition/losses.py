@@ -148,10 +148,11 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)
-            opening = tuple(
-                (count, part) for count, part in ((1, rows), (calibration.starts, start)) if count and part
-            )
-            first = rows + calibration.starts * start + inner.first
+            # The rounds of a workload divide these two; Σ ε² of the parts is at most that of the whole.
+            choices, chosen = Fraction(calibration.epsilon_choices), Fraction(calibration.epsilon_chosen)
+            pure = ((1, rows), (calibration.starts, start), (1, choices), (1, chosen))
+            opening = tuple((count, part) for count, part in pure if count and part)
+            first = rows + calibration.starts * start + choices + chosen + inner.first
             return Losses(
                 (*opening, *inner.parts),
                 first,
@@ -184,13 +185,21 @@ def _estimate_noise(
     if calibration.noise == "laplace":
         return (), ()
     cells = calibration.marginal_sensitivity
-    first = GaussianNumbers(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2)
+    first: list[GaussianNumbers] = []
+    if calibration.starts:
+        first.append(GaussianNumbers(calibration.starts * cells, 1, Fraction(calibration.deviation_start) ** 2))
+    if calibration.rounds:
+        # All rounds of a workload have the precision of one marginal. Of fewer rounds each has less
+        # noise, which the bound likes least.
+        together = Fraction(calibration.deviation_chosen) ** 2
+        first.append(GaussianNumbers(cells, 1, together))
+        first.append(GaussianNumbers((calibration.rounds - 1) * cells, 0, together))
     on_tops = Fraction(calibration.deviation_answer) ** 2
     charged = (
         GaussianNumbers(calibration.cutoff * cells, 1, on_tops),
         GaussianNumbers(calibration.cutoff, 0, on_tops),
     )
-    return (first,) if calibration.starts else (), charged
+    return tuple(first), charged
 
 
 def _sparse_vector_losses(calibration: SparseVectorCalibration) -> Losses:

@@ -38,6 +38,7 @@ from stream.privacy.mechanisms.estimate_questions import (
 from stream.privacy.mechanisms.maximum_entropy import combined, fit
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, own_price
 from stream.privacy.mechanisms.tensor_sums import TensorCells, values
+from stream.privacy.mechanisms.workload_selection import add_workload
 from stream.privacy.noise import NoiseScaleError
 from stream.privacy.planning.estimate_plans import Bounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
@@ -51,6 +52,7 @@ WHOLE_CELLS: Final = 1 << 15
 _THRESHOLD_BYTES: Final = 16
 _FIRST_BLOCK: Final = 32
 _MOST_LOOKS: Final = 1 << 15
+_REFUSALS: Final = ("refused", "limited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ class Estimator:
     """The measurements of one stream, and the estimates that follow from them.
 
     ``sizes`` has the number of values of each attribute, ``rows`` is the (noisy) row count, and
-    ``private`` returns true counts. ``tops`` counts all charged answers; ``left`` is the rest of
-    the grant, in parts of a ⊤'s charge.
+    ``private`` returns true counts. ``workload`` has the sets of attributes of which the warm start
+    chooses. ``tops`` counts all charged answers; ``left`` is the rest of the grant, in parts of a
+    ⊤'s charge.
     """
 
     sizes: tuple[int, ...]
@@ -103,6 +106,7 @@ class Estimator:
     private: Callable[[Axes], TensorCells]
     draws: Draws
     memory: Memory
+    workload: Sequence[Axes] = ()
 
     def __post_init__(self) -> None:
         self.tops = 0
@@ -111,7 +115,10 @@ class Estimator:
         self._bounds = Bounds(self.calibration)
         self._promise = self.calibration.sparse_vector.alpha
         self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
-        self._everything = math.prod(self.sizes) <= WHOLE_CELLS
+        self._connects = self.calibration.warm_start == "workload"
+        # Many measured pairs that depend strongly on each other fit slowly together.
+        self._everything = math.prod(self.sizes) <= WHOLE_CELLS and not self._connects
+        self._opened = self._begun = not self._connects
         self._looks: dict[bytes, _FreeAnswer] = {}
         self._on_tops: dict[tuple[int, int, bool], float] = {}
         self._reaches: dict[tuple[Axes, int, bool], tuple[float, int | None]] = {}
@@ -122,10 +129,17 @@ class Estimator:
         ``question`` is given if its numbers were measured too. With ``share`` it was measured
         alone for this many parts; then empty ``axes`` mean that no marginal was measured.
         """
+        self._open()
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
         self.left -= PARTS if share is None else share
         self._looks, self._reaches = {}, {}
+
+    def _open(self) -> None:
+        """List the marginals that the opening chooses; private, and charged with the first answer."""
+        if not self._opened:
+            self._opened = True
+            add_workload(self._measured, self.workload, self.rows)
 
     def extend(self, cutoff: int) -> None:
         """Set the total number of ⊤s that are paid for."""
@@ -140,6 +154,7 @@ class Estimator:
         beyond: bool,
         wanted: Mapping[int, Fraction] | None = None,
         limits: Mapping[int, int] | None = None,
+        begun: bool = True,
     ) -> list[EstimateAnswer]:
         """Answer questions in order until the grant is used up.
 
@@ -148,13 +163,19 @@ class Estimator:
         question that may cost more is ``limited``, before any private value is read. A question
         is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after
         the first ⊤ of a block, the rest is decided again. Blocks grow until a ⊤ occurs.
+
+        ``begun`` is False until an answer has been charged for the opening; until then no refusal
+        depends on what the opening chose.
         """
         wanted, limits = wanted or {}, limits or {}
+        self._open()
+        self._begun = begun or not self._connects
         alone = sorted({*wanted, *limits})
         steps: list[EstimateAnswer] = []
         size = _FIRST_BLOCK
         while len(steps) < len(questions) and (self.left > 0 or beyond):
             start = len(steps)
+            self._begun = self._begun or any(step.kind not in _REFUSALS for step in steps)
             if start in limits:
                 parts, tested = self._most_charged(questions[start], wanted.get(start))
                 if limits[start] < parts <= self.left:
@@ -179,6 +200,8 @@ class Estimator:
 
     def _alone(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
         """Answer within ``alpha``: from a measurement, by a comparison, or by a new measurement."""
+        if not self._begun and (refused := self._refused_in_advance(question, alpha)) is not None:
+            return refused
         reach, index, told = self._nearest(question)
         limit = alpha * question.unit
         if index is not None and reach <= limit:
@@ -240,16 +263,25 @@ class Estimator:
     def _most_charged(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides."""
         if alpha is None:
-            compared = self._answers_without_top([question])[0].compared
+            compared = not self._begun or self._answers_without_top([question])[0].compared
             return (PARTS, True) if compared else (0, False)
         reach, index, _ = self._nearest(question)
-        if index is not None and reach <= alpha * question.unit:
+        if self._begun and index is not None and reach <= alpha * question.unit:
             return 0, False
         if self.left >= PARTS and self.is_tested(question, alpha):
             return PARTS, True
         if not takes_alpha(self.calibration):
             return 0, False
         return own_price(self.calibration, question, alpha)[0].parts, False
+
+    def _refused_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
+        """Return the refusal of a question that the grant does not pay for if nothing settles it."""
+        if self.left >= PARTS and self.is_tested(question, alpha):
+            return None
+        if not takes_alpha(self.calibration):
+            return EstimateAnswer("refused", (), None)
+        price, _ = own_price(self.calibration, question, alpha)
+        return EstimateAnswer("refused", (), None, parts=price.parts) if price.parts > self.left else None
 
     def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
         """Return the answers to questions unless they are ⊤; equal questions are computed once."""
@@ -280,7 +312,15 @@ class Estimator:
         return (self._promise,) * numbers
 
     def _shares(self, axes: Axes) -> TensorCells:
-        frame = tuple(range(len(self.sizes))) if self._everything else axes
+        frame = axes
+        if self._everything:
+            frame = tuple(range(len(self.sizes)))
+        elif self._connects:
+            frame = self._measured.connected(axes)
+        return self._shares_in(frame, axes)
+
+    def _shares_in(self, frame: Axes, axes: Axes) -> TensorCells:
+        """Return the shares on ``axes`` of the estimate that is fitted on ``frame``."""
         used = self._measured.used_for(frame)
         key = ("shares", axes, frame, used)
         if (known := self.memory.get(key)) is None:
@@ -288,7 +328,8 @@ class Estimator:
                 marginals = combined(self._measured.marginals(frame))
                 tensor = fit([self.sizes[axis] for axis in frame], marginals, self.rows)
             else:
-                tensor = self._shares(frame).tensor.sum(axis=tuple(axis for axis in frame if axis not in axes))
+                others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
+                tensor = self._shares_in(frame, frame).tensor.sum(axis=others)
             known = TensorCells(tensor)
             self.memory.put(key, known)
         return known  # type: ignore[no-any-return]

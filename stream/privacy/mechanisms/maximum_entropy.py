@@ -62,10 +62,13 @@ class NoisyMarginal:
     variance: float
 
 
-def fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> Integers:
+def fit(
+    shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, most_steps: int | None = None
+) -> Integers:
     """Return the estimated share of each cell, as integers with total near 2⁴².
 
-    ``marginals`` have distinct axes; without marginals the distribution is uniform.
+    ``marginals`` have distinct axes; without marginals the distribution is uniform. With
+    ``most_steps`` the estimate is rougher.
     """
     # Sums over long runs of memory are fast: the largest axis is last.
     order = sorted(range(len(shape)), key=lambda axis: (shape[axis], axis))
@@ -75,11 +78,17 @@ def fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> 
         axes = sorted(one.axes, key=place.__getitem__)
         counts = np.ascontiguousarray(one.counts.transpose([one.axes.index(axis) for axis in axes]))
         turned.append(NoisyMarginal(tuple(place[axis] for axis in axes), counts, one.variance))
-    found = _fit([shape[axis] for axis in order], turned, rows)
+    steps = steps_for(math.prod(shape))
+    found = _fit([shape[axis] for axis in order], turned, rows, steps if most_steps is None else most_steps)
     return np.ascontiguousarray(found.transpose([place[axis] for axis in range(len(shape))]))
 
 
-def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> Integers:
+def product_estimate(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Integers:
+    """Return the product of one-way marginals, as integers with total near 2⁴²."""
+    return _whole(_product(shape, marginals))
+
+
+def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int, steps: int) -> Integers:
     base = _product(shape, marginals)
     if not marginals:
         return _whole(base)
@@ -90,7 +99,7 @@ def _fit(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) ->
     theta = [np.zeros_like(one.counts) for one in marginals]
     ahead = theta
     momentum = 0
-    for _ in range(steps_for(base.size)):
+    for _ in range(steps):
         held = tree.down(_weights(base, tree.up(ahead)))
         to_counts = rows / float(held[()])
         slopes, reached = [], []

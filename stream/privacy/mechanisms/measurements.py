@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from itertools import combinations
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,12 @@ from stream.privacy.composition.costs import PARTS
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, Single
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, ordered_sum, summed
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import Symmetric, sampler
-from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening, opening_law
+from stream.privacy.noise import Sampler, Symmetric, sampler
+from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening, opening_law, order_of
 from stream.privacy.planning.prices import Price, estimate_price, numbers_failure, rate_of
+
+CONNECTED_CELLS: Final = 1 << 12
+"""Attributes are connected by others if all have at most this many cells together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,9 @@ class Draws(Protocol):
         ``share`` is set if the marginal was measured for one question alone.
         """
 
+    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+        """Return the noise of the scores of ``count`` sets in round ``number`` of the opening."""
+
 
 class Memory(Protocol):
     """Cache of values that can be recomputed."""
@@ -157,11 +164,12 @@ class Measurements:
         calibration = self.calibration
         self.listed = [
             MeasuredMarginal(axes, opening_law(calibration), None)
-            for axes in (opening(self.sizes, calibration.warm_start) if calibration.starts else ())
+            for axes in (opening(self.sizes, order_of(calibration)) if calibration.starts else ())
         ]
         self.told: dict[bytes, int] = {}
         self._used: dict[Axes, tuple[int, ...]] = {}
         self._covering: dict[Axes, list[Covering]] = {}
+        self._connected: dict[tuple[Axes, int], Axes] = {}
 
     # Methods from here on read public values only:
 
@@ -177,8 +185,24 @@ class Measurements:
             known = self.told.get(question.key)
             if known is None or one.reach < self.listed[known].reach:
                 self.told[question.key] = len(self.listed)
+        self.append(one)
+
+    def append(self, one: MeasuredMarginal) -> None:
+        """List a measurement."""
         self.listed.append(one)
-        self._used, self._covering = {}, {}
+        self._used, self._covering, self._connected = {}, {}, {}
+
+    def connected(self, axes: Axes, most: int = CONNECTED_CELLS) -> Axes:
+        """Return ``axes`` with the attributes that measured marginals connect them by.
+
+        Two of the axes without a common measurement are connected by attributes that were measured
+        with both, smallest first, or else by the shortest chain of measurements, as long as all
+        have at most ``most`` cells together.
+        """
+        if (known := self._connected.get((axes, most))) is None:
+            measured = [one.axes for one in self.listed]
+            known = self._connected[axes, most] = connected(self.sizes, measured, axes, most)
+        return known
 
     def used_for(self, frame: Axes) -> tuple[int, ...]:
         """Return the indices of the measurements that a fit on the axes ``frame`` uses.
@@ -268,3 +292,41 @@ class Measurements:
 
     def _number_law(self, question: ResolvedQuestion) -> Symmetric:
         return number_law(self.calibration, question.width)
+
+
+def connected(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, most: int) -> Axes:
+    """Return ``axes`` with those that connect them, as in `Measurements.connected`."""
+    beside: dict[int, set[int]] = {}
+    for one in measured:
+        for axis in one:
+            beside.setdefault(axis, set()).update(other for other in one if other != axis)
+    frame, cells = set(axes), math.prod(sizes[axis] for axis in axes)
+    for left, right in combinations(axes, 2):
+        if right in beside.get(left, ()):
+            continue
+        between = sorted(
+            (beside.get(left, set()) & beside.get(right, set())) - frame, key=lambda axis: (sizes[axis], axis)
+        )
+        for chain in [[axis] for axis in between] or [_chain(beside, left, right)]:
+            more = math.prod(sizes[axis] for axis in set(chain) - frame)
+            if cells * more <= most:
+                frame.update(chain)
+                cells *= more
+    return tuple(sorted(frame))
+
+
+def _chain(beside: dict[int, set[int]], left: int, right: int) -> list[int]:
+    """Return the attributes between two others on the shortest chain of measurements."""
+    before: dict[int, int] = {left: left}
+    reached = [left]
+    for axis in reached:
+        for other in sorted(beside.get(axis, ())):
+            if other not in before:
+                before[other] = axis
+                reached.append(other)
+    chain = []
+    axis = before.get(right, left)
+    while axis != left:
+        chain.append(axis)
+        axis = before[axis]
+    return chain

@@ -37,6 +37,7 @@ class DrawRole(StrEnum):
     ROWS = "rows"
     NODES = "nodes"
     KEYS = "keys"
+    CHOICE = "choice"
 
 
 def _prefixed(*parts: bytes) -> bytes:

@@ -246,6 +246,8 @@ def _why(chosen: Calibration, mechanism: Mechanism, wanted: Wanted) -> str:  # n
             return f"charged for {_several(wanted.cutoff, 'above')}; a part of ε goes to the number on each"
         case Pmw() if isinstance(chosen, EstimateCalibration):
             opening = f"{_several(chosen.starts, 'marginal')} and " if chosen.starts else ""
+            if chosen.rounds:
+                opening = f"{_several(chosen.starts, 'marginal')}, up to {chosen.rounds} chosen ones and "
             return (
                 f"charged for {opening}up to {_several(chosen.cutoff, 'measurement')}, not for questions{gaussian}"
             )

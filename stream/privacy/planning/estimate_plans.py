@@ -23,6 +23,13 @@ from stream.privacy.composition.pure_rounds import rounded_down
 from stream.privacy.noise import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
+from stream.privacy.planning.workload_plans import (
+    START_SHARE,
+    UPDATES,
+    WorkloadStart,
+    plan_workload,
+    workload_axes,
+)
 
 THRESHOLD_PART = 0.5
 """The part of β for the error of the threshold."""
@@ -91,6 +98,7 @@ NUMBERS_PART, MEASURED_PART = 0.3, 0.1
 """Parts of β for the numbers on ⊤s and for sums of cells; ``ROWS_SHARE`` is for the row count."""
 
 Order = Literal[0, 1, 2]
+Opening = Literal[0, 1, 2, "workload"]
 
 MOST_PAIRS = 15
 """Pairs of attributes are measured in advance if there are at most this many (six attributes)."""
@@ -175,19 +183,25 @@ def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibra
     sizes = setting.sizes or (() if setting.universe is None else (setting.universe,))
     if not sizes:
         raise PlanError("mechanism.kind: an estimate is about a table's cells; open it on a table")
-    order = warm_start(mechanism, sizes)
+    planned = warm_start(mechanism, sizes)
+    order: Order = 1 if planned == "workload" else planned
     starts = len(opening(sizes, order))
     order = order if starts else 0
     width = 1 if setting.neighbors == "add-remove" else 2
     rows = 0.0 if setting.rows_public else spec.epsilon * _ROWS_SHARE
     settled = order >= len(sizes)
     start = spec.epsilon * (_WHOLE_START_SHARE if settled else _START_SHARE[order]) / starts if starts else 0.0
-    updates = default_updates(sizes, order) if mechanism.updates is None else mechanism.updates
+    chosen = WorkloadStart()
+    updates = default_updates(sizes, order)
+    if planned == "workload":
+        chosen = plan_workload(workload_axes(mechanism, sizes), sizes, spec.epsilon * START_SHARE)
+        start, updates = chosen.singles / starts, UPDATES
+    updates = mechanism.updates or updates
     gap = mechanism.gap
     if gap is not None and setting.rows is None:
         raise PlanError("mechanism.rows: a gap is a share of them; give a public number of rows, or leave gap out")
     task = _Task(
-        left=Fraction(spec.epsilon) - Fraction(rows) - starts * Fraction(start),
+        left=Fraction(spec.epsilon) - Fraction(rows) - starts * Fraction(start) - chosen.epsilon,
         updates=updates if mechanism.updates is not None else min(updates, spec.expected_queries),
         queries=spec.expected_queries,
         beta=spec.beta,
@@ -201,11 +215,12 @@ def _candidates(spec: StreamSpec, setting: SourceFacts) -> tuple[EstimateCalibra
         wide = scale * wide_noises(sizes)
         tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, known=scale, wide=wide))
     plans = (_finished(spec, one, order, starts, start, rows) for one in tasks)
-    return (min(plans, key=lambda plan: plan.alpha),)
+    best = min(plans, key=lambda plan: plan.alpha)
+    return (best.model_copy(update=chosen.fields) if chosen.rounds else best,)
 
 
-def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Order:
-    """Return the number of attributes of each marginal in the opening; 0 for no opening."""
+def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
+    """Return the number of attributes of each marginal in the opening, or ``workload``."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
     pairs = len(opening(sizes, 2))
@@ -223,6 +238,11 @@ def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
         for axes in combinations(range(len(sizes)), order)
         if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE
     )
+
+
+def order_of(calibration: EstimateCalibration) -> Order:
+    """Return the number of attributes of the marginals that the opening measures unconditionally."""
+    return 1 if calibration.warm_start == "workload" else calibration.warm_start
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
@@ -338,7 +358,7 @@ class Bounds:
         if summed == 0:
             return 0.0
         beta = 0.5 * MEASURED_PART * self.calibration.beta * charges
-        beta /= self.calibration.starts + self.calibration.cutoff
+        beta /= self.calibration.starts + self.calibration.rounds + self.calibration.cutoff
         single = summed * reach(law, math.prod(sizes), beta)
         if not ranges or summed == 1:
             return single

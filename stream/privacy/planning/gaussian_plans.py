@@ -31,6 +31,7 @@ from stream.privacy.planning.estimate_plans import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import fits
+from stream.privacy.planning.workload_plans import chosen_law
 
 _PAIRS = 2
 _MOST_PAIRS = 120
@@ -47,11 +48,12 @@ _NEARLY = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class _GaussianDivision:
-    """``decisions`` is the ε of comparisons; ``start``, ``marginal``, ``number`` are deviations."""
+    """``decisions`` is the ε of comparisons; the next four fields are deviations."""
 
     decisions: float
     comparisons: Comparisons
     start: float
+    chosen: float
     marginal: float
     number: float
     error: float
@@ -72,6 +74,7 @@ class _GaussianTask:
     marginal: float
     gap: float | None
     wide: float | None = None
+    chosen: float = 0.0
 
     def divided(self, factor: float) -> _GaussianDivision:
         """Return the best division for ``factor`` times the opening's noise and the error bound."""
@@ -82,11 +85,15 @@ class _GaussianTask:
         fixed = known.cutoff / number**2
         if known.starts:
             fixed += known.starts * known.marginal_sensitivity / start**2
+        chosen = factor * self.chosen
+        if known.rounds:
+            fixed += known.marginal_sensitivity / chosen**2
+        pure = known.epsilon_rows + known.epsilon_choices
 
         def at(log_wider: float) -> _GaussianDivision:
             marginal = self.marginal * math.exp(log_wider)
             precision = fixed + known.cutoff * known.marginal_sensitivity / marginal**2
-            left = self.epsilon - known.epsilon_rows - rough_epsilon(precision, self.delta)
+            left = self.epsilon - pure - rough_epsilon(precision, self.delta)
             noise = marginal if self.wide is None else start
             comparisons = Comparisons(
                 updates=known.cutoff,
@@ -97,7 +104,7 @@ class _GaussianTask:
             )
             # If ε is overdrawn, the error grows with the overdraft, to guide the search.
             error = comparisons.divided(left)[2] if left > 0.0 else _OVERDRAWN * (1.0 - left)
-            return _GaussianDivision(left, comparisons, start, marginal, number, error)
+            return _GaussianDivision(left, comparisons, start, chosen, marginal, number, error)
 
         if self.gap is not None or self.wide is not None:
             # The error bound does not depend on the noise of cells measured on ⊤s.
@@ -156,6 +163,7 @@ def _tasks(
         start=math.sqrt(variance_of(opening_law(base))) if base.starts else 0.0,
         marginal=math.sqrt(variance_of(marginal_law(base, numbered=True))),
         gap=None if gap is None else gap * max(1, setting.rows or 1),
+        chosen=math.sqrt(variance_of(chosen_law(base, base.rounds)) / base.rounds) if base.rounds else 0.0,
     )
     if base.warm_start != _PAIRS or gap is not None:
         return [task]
@@ -183,9 +191,11 @@ def _finished(
         update={
             "sparse_vector": vector,
             "epsilon_start": 0.0,
+            "epsilon_chosen": 0.0,
             "epsilon_number": 0.0,
             "noise": "gaussian",
             "deviation_start": division.start,
+            "deviation_chosen": division.chosen,
             "deviation_answer": precision**-0.5,
             "deviation_number": division.number,
             "delta": spec.delta,
@@ -203,7 +213,7 @@ def _private(draft: EstimateCalibration) -> EstimateCalibration | None:
     left = Fraction(draft.epsilon) - parts.total
     factor = least_multiple(parts.gaussian, left, Fraction(draft.delta))
     while math.isfinite(factor):
-        names = ("deviation_start", "deviation_answer", "deviation_number")
+        names = ("deviation_start", "deviation_chosen", "deviation_answer", "deviation_number")
         found = draft.model_copy(update={name: getattr(draft, name) * factor for name in names})
         if gaussian_delta(losses(found).gaussian, left) <= draft.delta:
             return found

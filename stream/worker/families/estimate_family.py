@@ -29,10 +29,11 @@ from stream.privacy.mechanisms.estimate_questions import (
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.tensor_sums import TensorCells
-from stream.privacy.noise import DrawRole, Symmetric, block_words, cell_words
+from stream.privacy.noise import DrawRole, Sampler, Symmetric, block_words, cell_words
 from stream.privacy.planning.answer_plans import ratio_interval
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.prices import shown_price
+from stream.privacy.planning.workload_plans import workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.tables.cache import BoundedCache, RecentCache
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
@@ -149,6 +150,7 @@ class EstimateFamily(Restored[_EstimateState]):
                 if alpha is not None
             },
             limits={place: most for place, (_, _, most) in enumerate(asked) if most is not None},
+            begun=bool(self._streams.columns.answered[slot] > 0),
         )
         replies: list[Reply | None] = [None] * len(questions)
         calibration = self._calibration(slot)
@@ -174,8 +176,8 @@ class EstimateFamily(Restored[_EstimateState]):
 
     def _begin(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
         calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]
-        attributes = self._context.mechanism(slot, Pmw).attributes
-        reader = QuestionReader(self._context.source_table(slot), self._context.tables, attributes)
+        mechanism = self._context.mechanism(slot, Pmw)
+        reader = QuestionReader(self._context.source_table(slot), self._context.tables, mechanism.attributes)
         public = self._context.public_rows(slot)
         rows = self._context.noisy_rows(slot, calibration) if public is None else max(1, public)
         estimator = Estimator(
@@ -185,6 +187,7 @@ class EstimateFamily(Restored[_EstimateState]):
             lambda axes: self._true(slot, reader, axes),
             _KeyedMeasurements(self._context, slot),
             _StreamCache(self._memory, incarnation),
+            workload_axes(mechanism, tuple(reader.sizes.values())) if calibration.rounds else (),
         )
         current = _EstimateState(incarnation, reader, estimator, rows)
         for update in updates:
@@ -271,6 +274,12 @@ class _KeyedMeasurements:
             words, low = block_words(subkey, block, min(_CELLS_AT_ONCE, cells - start), law.words)
             parts.append(law.draw(words, low))
         return np.concatenate(parts)
+
+    def choices(self, number: int, count: int, law: Sampler) -> Integers:
+        """Draw the noise of the scores in a round of the opening."""
+        subkey = self._streams.noise.subkey(self._slot, DrawRole.CHOICE)
+        words, low = block_words(subkey, _START + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
+        return law.draw(words, low)
 
 
 def _asked(query: Any) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise import sampler
-from stream.privacy.planning.estimate_plans import Bounds, candidates, opening
+from stream.privacy.planning.estimate_plans import Bounds, candidates, opening, order_of
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose
 from tests.builders import parse_spec
@@ -37,7 +37,7 @@ def test_the_parts_of_a_plan_never_exceed_epsilon(sizes: tuple[int, ...], warm_s
     assert parts.total <= Fraction(1.0)
     assert float(parts.total) == pytest.approx(1.0, rel=1e-9)
     assert parts.first + found.cutoff * parts.each == parts.total
-    assert found.starts == len(opening(sizes, found.warm_start))
+    assert found.starts == len(opening(sizes, order_of(found)))
     assert Fraction(found.epsilon_number) < Fraction(found.sparse_vector.epsilon_answer) / found.cutoff
     assert (found.epsilon_rows == 0.0) == (neighbors == "replace")
 

@@ -42,7 +42,7 @@ export function mechanismForm() {
     }
     if (type === "choice") {
       const list = select(options);
-      return { element: labelled(text, list, hint), read: () => (FIELDS[name].whole && list.value !== "auto" ? Number(list.value) : list.value) };
+      return { element: labelled(text, list, hint), read: () => (FIELDS[name].whole && /^\d+$/.test(list.value) ? Number(list.value) : list.value) };
     }
     const input = numberInput({ value });
     return { element: labelled(text, input, hint), read: () => (type === "list" ? listed(input) : typed(input)) };

@@ -1,0 +1,76 @@
+"""Selection of the marginals that a warm start measures for a workload of expected questions.
+
+Round by round, the set of attributes is chosen on which the estimate differs most from the table,
+and its marginal is measured. A choice is a noisy maximum: each set's score, in whole steps, is the
+ℓ₁ distance of its marginal from the estimate minus the noise that measuring it would add. The
+number of rounds follows from the plan and the public (or noisy) number of rows. Everything is a
+function of key, stream and table, with the same bits on every machine. Proofs: docs/proofs/pmw.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stream.privacy.mechanisms.maximum_entropy import combined, fit, product_estimate
+from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
+from stream.privacy.mechanisms.selection import noisy_max
+from stream.privacy.noise import Symmetric
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.workload_plans import choice_law, chosen_law, mean_noise, rounds_of
+
+Integers = npt.NDArray[np.int64]
+
+_PAIR: Final = 2
+_FITTED_CELLS: Final = 1 << 10
+_FIT_STEPS: Final = 20
+"""Estimates in scores are fitted on at most this many cells, in this many steps."""
+_REFITS: Final = 12
+"""Scores are computed at most this often; between two of them several sets are chosen."""
+
+
+def add_workload(measured: Measurements, workload: Sequence[Axes], rows: int) -> None:
+    """Choose sets of the workload one after the other, and list their measurements."""
+    calibration = measured.calibration
+    rounds = rounds_of(calibration, rows, len(workload))
+    every = rounds == len(workload)
+    law = chosen_law(calibration, rounds, every=every)
+    known: dict[Any, Integers] = {}
+    left, scores = list(workload), np.zeros(len(workload), dtype=np.int64)
+    for number in range(rounds):
+        place = 0
+        if not every:
+            if number % -(-rounds // _REFITS) == 0:
+                scores = np.array([_score(measured, axes, rows, law, known) for axes in left], dtype=np.int64)
+            noise = measured.draws.choices(number, len(left), choice_law(calibration, rounds))
+            place = noisy_max(scores, noise)
+        measured.append(MeasuredMarginal(left.pop(place), law, None))
+        scores = np.delete(scores, place)
+
+
+def _score(measured: Measurements, axes: Axes, rows: int, law: Symmetric, known: dict[Any, Integers]) -> int:
+    """Return the score of a set, in steps: private."""
+    shares = _estimate(measured, axes, rows, known)
+    estimate = np.rint(shares * (float(rows) * WEIGHT_STEPS / float(shares.sum()))).astype(np.int64)
+    distance = int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
+    return distance - math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
+
+
+def _estimate(measured: Measurements, axes: Axes, rows: int, known: dict[Any, Integers]) -> Integers:
+    """Return the estimated shares on ``axes``: public."""
+    frame = measured.connected(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
+    used = measured.used_for(frame)
+    if (found := known.get(key := (axes, frame, used))) is None:
+        shape = [measured.sizes[axis] for axis in frame]
+        marginals = combined(measured.marginals(frame))
+        if max((len(one.axes) for one in marginals), default=0) < _PAIR:
+            found = product_estimate(shape, marginals)
+        else:
+            found = fit(shape, marginals, rows, _FIT_STEPS)
+        others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
+        found = known[key] = found.sum(axis=others) if others else found
+    return found
