@@ -1,6 +1,6 @@
 """The contract: every event on every topic, as immutable pydantic models."""
 
-from schemas.answers import Answer, Interval, MemberStatus, Outcome, PartitionStatus, StreamStatus
+from schemas.answers import INDEPENDENCE, Answer, Interval, MemberStatus, Outcome, PartitionStatus, StreamStatus
 from schemas.base import (
     FIRST_VERSION,
     MAX_ANSWER_BYTES,
@@ -113,6 +113,7 @@ from schemas.windows import Window, Windows, moment_ms, span_ms, written_moment
 
 __all__ = ["FIRST_VERSION", "MAX_ANSWER_BYTES", "MAX_CATEGORIES", "MAX_DEFINITION_BYTES", "MAX_EVENT_BYTES"]
 __all__ += ["MAX_GROUPS", "MAX_PREDICATE_LENGTH", "MAX_RECORD_BYTES", "MAX_UNIVERSE", "AboveThreshold"]
+__all__ += ["INDEPENDENCE"]
 __all__ += ["Address", "Allot", "AllotmentRecord", "Amount", "Answer", "AnswersCalibration", "BeginPeriod"]
 __all__ += ["Bins", "Calibration", "Candidate", "Categories", "Cell", "Charge", "Checkpoint", "CloseStream"]
 __all__ += ["Dates", "Decimals", "Numeric"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from schemas.base import (
     Amount,
@@ -26,6 +26,10 @@ Interval = tuple[float, float]
 Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
 
+INDEPENDENCE: Final = "independence"
+"""Basis of an estimated number if some two of its attributes were never measured together."""
+
+
 class Answer(Event):
     """The one answer to one query. Fields that are null are left out of the JSON.
 
@@ -35,7 +39,8 @@ class Answer(Event):
     * ``keys`` are the released texts of unknown groups, one for each of the ``estimates``, the largest
       first.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
-      ``basis`` is its justification.
+      ``basis`` is its justification; ``independence`` says that some two attributes of an estimate
+      were never measured together.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
       one for each of the ``estimates``: each holds for one number by itself. They are null if the
       number's noise has no known law, and of a question with ``top``, whose numbers are chosen.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Self, overload
+from typing import Any, Final, Self, overload
 
 from pydantic import PrivateAttr
 
-from schemas import MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource
+from schemas import INDEPENDENCE, MAX_ANSWER_BYTES, Answer, Interval, Query, Source, TableSource
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, Rejected
 from stream.formatting import bound_of, cells_of, counts_people, describe_source_bound
@@ -19,6 +19,12 @@ from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]
 """One cell: the value of each attribute; a bin is written ``[0, 10)``."""
+
+
+INDEPENDENT: Final = (
+    "basis: some two of these attributes were never measured together, so the estimate takes them for independent; request an "
+    "alpha, or open a stream whose workload names them"
+)
 
 
 def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | None:
@@ -80,12 +86,14 @@ class Result(DataFrames, Answer):
         """Warnings about the question: its contribution bound, and parts that the domain decides.
 
         The domain decides a predicate that holds for every row, for example. Warnings depend only on
-        public data, and change neither answer nor charge.
+        public data, and change neither answer nor charge. The first, if any, says that the ``basis``
+        is ``independence``.
         """
+        guessed = (INDEPENDENT,) if self.basis == INDEPENDENCE else ()
         if self._query is None or self._source is None:
-            return ()
+            return guessed
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
-        return (*bounded, *outside(self._source, self._query))
+        return (*guessed, *bounded, *outside(self._source, self._query))
 
     @property
     def rows_per_person(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +26,7 @@ from stream.cli.plan.plan_facts import (
 )
 from stream.cli.plan.plots import plot_error
 from stream.cli.plan.standing_plans import charge_of, show_standing
+from stream.cli.plan.workload_comparison import show_workload
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.refusals import require_monotone_counts
 from stream.privacy.planning.choices import MODELS
@@ -154,6 +156,10 @@ def plan(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Plot the error to this file (png, svg or pdf).")] = None,
     against: Annotated[Against, typer.Option(help="The parameter that the plot varies.")] = Against.EPSILON,
+    about: Annotated[
+        Literal["pairs"] | None,
+        typer.Option(help="Compare mechanisms by the expected error of all counts of two attributes."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the mechanisms for a question, or the calibrations of one, and recommend one."""
@@ -174,11 +180,19 @@ def plan(
         "projections": projections,
         "rows": rows,
         "gap": gap,
-        "warm_start": int(warm_start) if warm_start.isdecimal() else warm_start,
+        "warm_start": _warm_start(warm_start),
         "worst_case": worst_case or None,
         "steps": queries,
     }
     own_sizes = _sizes(sizes)
+    if about is not None:
+        _refuse_if(
+            any(one is not None for one in (mechanism, form, alpha, table, plot)),
+            "--about: compares mechanisms for all pairs of attributes; omit --mechanism, --form, --alpha, --table and --plot",
+        )
+        facts = SourceOptions(source, neighbors, own_sizes, universe, rows, sensitivity, grid, contributions)
+        show_workload(facts, epsilon=epsilon, delta=delta, beta=beta, queries=queries, as_json=as_json)
+        return
     if mechanism is None:
         _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")
         facts = SourceOptions(
@@ -258,8 +272,7 @@ def plan(
         return
     print_plan(spec, listed, chosen)
     print_simplest_alternative(spec, setting)
-    for what, value in needs.items():
-        console.print(f"α ≤ {alpha:g} needs {what} {value}")
+    _print_needs(alpha, needs)
     if charge is not None:
         console.print(str(charge), soft_wrap=True)
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
@@ -267,6 +280,15 @@ def plan(
         console.print(f"the theorem of Blum & Roth 2011 needs {asked:.3g} projections")
     if plot is not None:
         say(f"plotted to {plot}", soft_wrap=True)
+
+
+def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
+    for what, value in needs.items():
+        console.print(f"α ≤ {alpha:g} needs {what} {value}")
+
+
+def _warm_start(given: str) -> int | str:
+    return int(given) if given.isdecimal() else given
 
 
 def _refuse_if(wrong: bool, message: str) -> None:

@@ -75,6 +75,7 @@ export const BASES = {
   gap: "the noisy gap above the threshold",
   release: "the release of all cells, for free",
   hypothesis: "the stream's estimate, for free",
+  independence: "the stream's estimate, for free; some of these attributes were never measured together, so how they depend on each other is a guess",
   measured: "what was measured before, for free",
   randomized: "a drawn category",
 };

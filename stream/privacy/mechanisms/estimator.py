@@ -65,7 +65,8 @@ class EstimateAnswer:
     ``parts`` are charged; for ``refused`` and ``limited`` they would be. ``numbered`` is True if a
     ⊤ published a number, ``marginal`` False if no marginal was measured. ``intervals`` has the 95 %
     confidence interval of each number, in its unit, if the numbers were measured; for a mean, the
-    first has the half-width of sum − mean·rows around the sum.
+    first has the half-width of sum − mean·rows around the sum. ``together`` is False if some two
+    attributes of an estimated number were never measured together.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -75,6 +76,7 @@ class EstimateAnswer:
     parts: int = 0
     marginal: bool = True
     intervals: tuple[tuple[int, int], ...] | None = None
+    together: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -240,7 +242,8 @@ class Estimator:
         if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
         reach = self._promise + slack / WEIGHT_STEPS
-        return EstimateAnswer("below", estimate, (reach,) * len(estimate))
+        together = self._measured.together(question.axes)
+        return EstimateAnswer("below", estimate, (reach,) * len(estimate), together=together)
 
     # Methods from here on read public values only (noisy counts are public):
 
@@ -293,7 +296,7 @@ class Estimator:
             if question.key not in looks:
                 by_axes.setdefault(question.axes, {})[question.key] = question
         for axes, fresh in by_axes.items():
-            shares = self._shares(axes)
+            shares, together = self._shares(axes), self._measured.together(axes)
             alike = list(fresh.values())
             estimates = [rounded(masses, shares.total, self.rows) for masses in _numbers(alike, shares)]
             told = self._settled(axes, alike, estimates)
@@ -301,11 +304,11 @@ class Estimator:
                 if settled is not None:
                     looks[question.key] = _FreeAnswer(settled, compared=False)
                 elif self.left >= PARTS:
-                    looks[question.key] = _FreeAnswer(
-                        EstimateAnswer("below", numbers, self._promised(len(numbers))), compared=True
-                    )
+                    below = EstimateAnswer("below", numbers, self._promised(len(numbers)), together=together)
+                    looks[question.key] = _FreeAnswer(below, compared=True)
                 else:
-                    looks[question.key] = _FreeAnswer(EstimateAnswer("unpromised", numbers, None), compared=False)
+                    unpromised = EstimateAnswer("unpromised", numbers, None, together=together)
+                    looks[question.key] = _FreeAnswer(unpromised, compared=False)
         return [looks[question.key] for question in questions]
 
     def _promised(self, numbers: int) -> tuple[float, ...]:

@@ -235,6 +235,10 @@ class Measurements:
             ]
         return known
 
+    def together(self, axes: Axes) -> bool:
+        """Return True if each two of these axes are in a measured marginal."""
+        return all(self.covering(pair) for pair in combinations(axes, 2))
+
     # Methods from here on read private values, which are published only with noise:
 
     def counts(self, index: int) -> Integers:

@@ -27,6 +27,7 @@ from stream.privacy.planning.workload_plans import (
     START_SHARE,
     UPDATES,
     WorkloadStart,
+    can_select,
     plan_workload,
     workload_axes,
 )
@@ -223,10 +224,16 @@ def warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
     """Return the number of attributes of each marginal in the opening, or ``workload``."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
+    if mechanism.workload != "pairs":
+        return "workload"
     pairs = len(opening(sizes, 2))
-    if not pairs or math.comb(len(sizes), 2) > MOST_PAIRS:
-        return 1
-    return 2 if pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_NOISE else 1
+    if (
+        pairs
+        and math.comb(len(sizes), 2) <= MOST_PAIRS
+        and pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_NOISE
+    ):
+        return 2
+    return "workload" if can_select(workload_axes(mechanism, sizes), sizes) else 1
 
 
 def opening(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:

@@ -17,13 +17,11 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import gaussian_delta, least_multiple, rough_epsilon
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import rounded_down
-from stream.privacy.planning import estimate_plans
 from stream.privacy.planning.estimate_plans import (
     NOISES_OF_SLACK,
     NUMBERS_PART,
     THRESHOLD_PART,
     Comparisons,
-    largest_pair,
     marginal_law,
     number_law,
     opening_law,
@@ -34,8 +32,6 @@ from stream.privacy.planning.noise_layouts import fits
 from stream.privacy.planning.workload_plans import chosen_law
 
 _PAIRS = 2
-_MOST_PAIRS = 120
-"""Pairs of attributes are tried if there are at most this many (sixteen attributes)."""
 _LEAST_FACTOR = 1e-2
 _HALVINGS = 16
 _WIDEST = 64.0
@@ -129,27 +125,15 @@ def candidates(
     """Return the best calibration that improves a Laplace plan by Gaussian noise, if any.
 
     ``known`` is the chosen Laplace plan. With Gaussian noise, n measurements cost less than n times
-    one. If ``warm_start`` is ``auto``, pairs of more attributes than under Laplace noise are
-    therefore tried; such a plan is dropped if sums of many of their cells are too noisy.
+    one.
     """
     mechanism = spec.mechanism
     # With several rows per person the ℓ₂ norm may equal the ℓ₁ norm: Laplace noise is as good.
     if spec.delta <= 0.0 or setting.contribution > 1 or not isinstance(mechanism, Pmw):
         return ()
-    bases = [known]
-    if mechanism.warm_start == "auto" and 1 < math.comb(len(setting.sizes), 2) <= _MOST_PAIRS:
-        pairs = mechanism.model_copy(update={"warm_start": 2})
-        bases += estimate_plans.candidates(spec.model_copy(update={"mechanism": pairs}), setting)
-    tasks = [task for base in dict.fromkeys(bases) for task in _tasks(spec, setting, mechanism, base)]
+    tasks = _tasks(spec, setting, mechanism, known)
     found = [plan for one in tasks if one.kept(1.0) for plan in _improved(spec, one)]
-    found = [plan for plan in found if plan.warm_start == known.warm_start or _quiet(plan, setting)]
     return (min(found, key=lambda plan: plan.alpha),) if found else ()
-
-
-def _quiet(plan: EstimateCalibration, setting: SourceFacts) -> bool:
-    """Return True if the threshold exceeds the noise of wide sums of measured pairs."""
-    wide = plan.deviation_start * _LAPLACE_SCALES * math.sqrt(largest_pair(setting.sizes) / 2.0)
-    return wide <= plan.threshold * plan.grid
 
 
 def _tasks(

@@ -79,9 +79,18 @@ def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
     return tuple(axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE)
 
 
+def can_select(sets: Sequence[Axes], sizes: Sequence[int]) -> bool:
+    """Return True if there are several sets to choose from, within the limits."""
+    return 2 < len(sets) <= MOST_SETS and _cells(sets, sizes) <= MOST_CELLS
+
+
+def _cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
+    return sum(math.prod(sizes[axis] for axis in axes) for axes in sets)
+
+
 def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) -> WorkloadStart:
     """Divide the ε of a warm start for these sets; raise PlanError if they are too much work."""
-    cells = sum(math.prod(sizes[axis] for axis in axes) for axes in sets)
+    cells = _cells(sets, sizes)
     if len(sets) > MOST_SETS or cells > MOST_CELLS:
         raise PlanError(
             f"mechanism.workload: {len(sets):,} sets with {cells:,} cells; list at most {MOST_SETS} with {MOST_CELLS:,} cells, "

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import EstimateCalibration, Interval, Measurement, Pmw
+from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pmw
 from schemas.queries import STATISTICS
 from stream.privacy.accuracy.intervals import within_limits
 from stream.privacy.mechanisms.estimate_questions import (
@@ -302,6 +302,8 @@ def _reply(
     update: Measurement | None,
 ) -> Reply:
     basis = _BASES[step.kind]
+    if not step.together and calibration.warm_start == "workload":
+        basis = INDEPENDENCE
     charged = step.kind in _CHARGED
     question = read.question
     if read.statistic is not None and isinstance(question, Ranks | Spreads):

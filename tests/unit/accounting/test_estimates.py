@@ -54,11 +54,12 @@ def test_the_first_answer_is_charged_for_the_opening() -> None:
 
 def test_pairs_are_measured_where_they_are_few_and_single_attributes_elsewhere() -> None:
     assert (plan(FIVE).warm_start, plan(FIVE).starts) == (2, 10)
-    assert (plan(FOURTEEN).warm_start, plan(FOURTEEN).starts) == (1, 14)
+    assert (plan(FOURTEEN).warm_start, plan(FOURTEEN).starts, plan(FOURTEEN).rounds) == ("workload", 14, 91)
     assert (plan((10,)).warm_start, plan((10,)).starts) == (1, 1)
-    assert (plan((2,) * 6).warm_start, plan((2,) * 7).warm_start) == (2, 1)
+    assert (plan((2,) * 6).warm_start, plan((2,) * 7).warm_start) == (2, "workload")
     # Six attributes of which two have 9,880 cells together: 15 √(9880/2) scales of noise. Two alone may have as many.
-    assert plan((5, 7, 8, 52, 190, 37)).warm_start == 1
+    assert plan((5, 7, 8, 52, 190, 37)).warm_start == "workload"
+    assert plan((2,) * 40).warm_start == 1
     assert plan((52, 190)).warm_start == 2
     assert plan((3000, 3000)).warm_start == 1
     assert (plan((1 << 19, 1 << 10, 5), warm_start=2).starts) == 1

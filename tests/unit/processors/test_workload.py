@@ -88,6 +88,18 @@ def test_first_answer_is_charged_for_choices_and_measurements(neighbors: str) ->
     assert second.basis == "noisy" or second.spent == first.spent
 
 
+def test_estimates_of_attributes_never_measured_together_are_marked() -> None:
+    made = driver(workload=[["a", "b"]])
+    together, apart, single = (
+        made.ask("pmw", where=text) for text in ("a = 1 AND b = 1", "c = 1 AND d = 1", "e = 0")
+    )
+    assert (apart.basis, apart.charged if hasattr(apart, "charged") else False) == ("independence", False)
+    assert together.basis != "independence"
+    assert single.basis != "independence"
+    assert "never measured together" in " ".join(apart.warnings)
+    assert not any("together" in warning for warning in together.warnings)
+
+
 def test_refusal_before_the_first_charge_does_not_depend_on_choices() -> None:
     made = driver(epsilon=1.0)
     [refused] = ask(made, "a = 1 AND b = 1", max_price=0)

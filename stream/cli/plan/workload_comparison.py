@@ -1,0 +1,70 @@
+"""``sotto plan --about pairs``: recommends a mechanism for all questions about two attributes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Final
+
+from schemas import Source, TableSource
+from stream.cli.output import CommandError, console, show_json, show_table
+from stream.cli.plan.plan_facts import SourceOptions, setting_of, source_of
+from stream.formatting import bound
+from stream.privacy.planning.workload_choices import WorkloadChoice, compare_pairs, is_informative, mean_count
+
+_NAMES: Final = "any"
+
+
+def show_workload(
+    facts: SourceOptions, *, epsilon: float | None, delta: float, beta: float, queries: int, as_json: bool
+) -> None:
+    """Print the expected error of a pair's cell for each mechanism, and the best one's definition."""
+    if epsilon is None:
+        raise CommandError("--epsilon: is missing; give the budget to plan with")
+    source = source_of(facts)
+    if source is not None and not isinstance(source, TableSource):
+        raise CommandError(
+            "--about: needs the attributes of a table; give --source with a table source, or --sizes"
+        )
+    setting = setting_of("groups", source, facts)
+    found = compare_pairs(
+        setting, _names(source, len(setting.sizes)), epsilon=epsilon, delta=delta, beta=beta, queries=queries
+    )
+    best, mean = found[0], mean_count(setting)
+    informative = None if best.error is None or mean is None else is_informative(best.error, mean)
+    if as_json:
+        show_json(
+            {
+                "about": "pairs",
+                "choice": None if best.error is None else best.kind,
+                "mechanism": None if best.error is None else best.mechanism,
+                "mean_count": mean,
+                "informative": informative,
+                "mechanisms": [asdict(one) for one in found],
+            }
+        )
+        return
+    show_table(
+        f"counts of all pairs of {len(setting.sizes)} attributes: ε {epsilon:g}, δ {delta:g}",
+        ["", "mechanism", "expected error of a cell", "why"],
+        [["→" if one is best and one.error is not None else "", one.kind, _error(one), one.why] for one in found],
+    )
+    if best.error is None:
+        raise CommandError("--about: no mechanism answers questions about two of these attributes; see above")
+    console.print(f"→ take {best.kind}: a count of a cell errs by about {_error(best)} rows", soft_wrap=True)
+    if informative is False and mean is not None:
+        console.print(
+            f"  not informative: a cell has about {mean:,.3g} rows; give a larger ε, or fewer or smaller attributes",
+            soft_wrap=True,
+        )
+    elif mean is None:
+        console.print("  with --rows it also says whether that is informative", soft_wrap=True)
+    console.print(f"  mechanism: {json.dumps(best.mechanism)}", highlight=False, soft_wrap=True)
+
+
+def _names(source: Source | None, count: int) -> list[str]:
+    return list(source.attributes) if isinstance(source, TableSource) else [f"{_NAMES}{n}" for n in range(count)]
+
+
+def _error(choice: WorkloadChoice) -> str:
+    return "–" if choice.error is None else bound(choice.error, grouped=True)
