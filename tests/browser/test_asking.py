@@ -90,6 +90,23 @@ async def test_sums_are_offered_of_the_streams_own_attributes(open_page: OpenPag
         await expect(offered).not_to_contain_text("the sum of an attribute")
 
 
+async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_page: OpenPage) -> None:
+    scene = people(counts={"kind": "laplace", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await page.get_by_label("Ask", exact=True).select_option("quantile")
+        await page.get_by_label("Attribute", exact=True).locator("visible=true").select_option("days")
+        await page.get_by_label("Quantile").fill("0.9")
+        await page.get_by_role("group", name="In each group of").get_by_label("sex").check()
+        await ask(page)
+        answer = page.get_by_role("region", name="Answer").first
+        await expect(answer).to_contain_text("± rows of rank")
+        await expect(answer).to_contain_text("95 % interval")
+        await expect(answer.locator("tbody tr")).to_have_count(2)
+    [asked] = scene.asks
+    assert (asked.quantile, asked.q, asked.group_by) == ("days", 0.9, ("sex",))
+
+
 async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage) -> None:
     scene = people(counts={"kind": "laplace", "answers": 3})
     async with scene.served() as address:

@@ -23,8 +23,10 @@ from msgspec.structs import replace
 from stream.budget.openings import definition_digest
 from stream.kernel import Spans
 from stream.privacy.accuracy.counting_trees import node_name
+from stream.privacy.mechanisms import rank_choice
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
 from stream.privacy.mechanisms.grid import Grid
+from stream.privacy.mechanisms.selection import Weights, weights
 from stream.privacy.mechanisms.unknown_groups import release
 from stream.privacy.noise import (
     DrawRole,
@@ -225,6 +227,15 @@ def decimals_rounded_as_doubles(surgery: Surgery) -> None:
 def gaussian_noise_too_narrow(surgery: Surgery) -> None:
     """σ of each answer is that of a single answer, whatever their number."""
     surgery.exchange(gaussian, lambda variance: gaussian(variance / 16))
+
+
+def distances_in_parts_of_a_row(surgery: Surgery) -> None:
+    """A quantile's weights take distances in units of 1/1000 row, at the rate of whole rows."""
+
+    def unscaled(rate: Fraction) -> Weights:
+        return weights(rate * 1000)
+
+    surgery.patch.setattr(rank_choice, "weights", unscaled)
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:

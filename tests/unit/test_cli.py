@@ -168,7 +168,12 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
     for given, told in (
         (["--alpha", "-1", "--where", "x > 1"], "--alpha: Input should be greater than 0"),
         (["--group-by", ""], "--group-by.0: String should"),
-        ([], "no question: give --value, --where, --sum, --mean, --group-by or --category; --question for people"),
+        (
+            [],
+            "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, ",
+        ),
+        (["--q", "0.5", "--where", "x > 1"], "q: goes with quantile"),
+        (["--quantile", "x", "--q", "2"], "--q: "),
         (["--alpha", "3"], "no question: give --value"),
         (["--question", "{}"], "no question: give --value"),
         (["--question", '{"value": ' + "1" * 4500 + "}"], "value: Input should be a finite number"),

@@ -74,6 +74,19 @@ def _above_in_all(transcript: Transcript) -> bool:
     return sum(seen.numbers[0] for seen in transcript) > len(transcript)
 
 
+_NUMBERED: Final = {
+    "kind": "table",
+    "path": "audit.parquet",
+    "attributes": {"number": 100},
+    "neighbors": "add-remove",
+}
+
+
+def _ranked(zeros: int, most: int) -> Side:
+    """Ask for a quantile of rows of the least and of the largest value."""
+    return Side([{"quantile": "number", "q": 0.501}], {"number": [0] * zeros + [99] * most})
+
+
 _PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _TEXTBOOK: Final = {**_PLAN, "calibration": "textbook"}
 _HALF: Final = {**_PLAN, "epsilon": 0.5}
@@ -214,6 +227,10 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
                 {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")},
             ),
             _PLAN,
+        ),
+        # All values are quantiles of the first 1,000 rows, and with one row more only the largest is.
+        Case(
+            "one row more; quantile", {"kind": "laplace"}, _NUMBERED, (_ranked(501, 499), _ranked(501, 500)), _PLAN
         ),
         *audit_cases.LAPLACE,
     ),

@@ -153,11 +153,13 @@ class LaplaceStatistics:
         nothing = np.zeros((0, 0), dtype=np.int64)
         gaussian = calibration.method == "gaussian"
         if asked.is_squared:
-            if gaussian and calibration.moved < NUMBERS * (2 if replaced else 1):
+            # The rows of a person may be in several groups, each with numbers of its own.
+            touched = min(groups_sensitivity(source), asked.groups)
+            if gaussian and calibration.moved < NUMBERS * touched:
                 raise Rejection(
                     "malformed",
                     f"{asked.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
-                    "moves more; open one with delta 0, or with dimensions 6",
+                    f"moves more; open one with delta 0, or with dimensions {NUMBERS * touched}",
                 )
             # Every number shares ε; one person moves each by at most its width, twice if replaced.
             each = NUMBERS * rows * (2 if replaced else 1)

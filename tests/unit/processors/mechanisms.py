@@ -94,6 +94,9 @@ KINDS = [
             {"sum": "age"},
             {"group_by": ["sex"]},
             {"fraction": True, "where": "age < 9"},
+            {"quantile": "age", "q": [0.1, 0.5]},
+            {"iqr": "age"},
+            {"stddev": "age", "group_by": ["sex"]},
         ],
         {"cells": CELLS},
     ),
@@ -114,7 +117,7 @@ KINDS = [
     Kind(
         "histogram",
         {"kind": "histogram", "attributes": ["sex", "age"]},
-        [*WHERES, {"group_by": ["sex"]}],
+        [*WHERES, {"group_by": ["sex"]}, {"quantile": "age"}, {"variance": "age", "group_by": ["sex"]}],
         {"mean": "age"},
     ),
     Kind(
@@ -143,6 +146,8 @@ KINDS = [
             *WHERES,
             *WHERES,
             {"terms": [{"where": "age < 9", "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]},
+            {"quantile": "age", "where": "sex = 'F'"},
+            {"stddev": "age", "group_by": ["sex"]},
         ],
         {"terms": [{"where": "age < 9", "weight": 1.5}]},
         more={"epsilon": 5.0},
