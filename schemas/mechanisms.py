@@ -23,11 +23,11 @@ MAX_SPARSITY = 256
 
 MAX_HORIZON = 1 << 20
 
-MAX_KEYS = 2048
+MAX_KEYS = 4096
 """Most texts in one answer of unknown groups."""
 
-MAX_KEY_BYTES = 128 * 1024
-"""Most bytes of the texts in one answer of unknown groups, as JSON."""
+MAX_KEY_BYTES = 448 * 1024
+"""Most bytes of the texts in one answer of unknown groups with their numbers, as JSON."""
 
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]

@@ -19,6 +19,11 @@ Integers = npt.NDArray[np.int64]
 
 NO_ROW: Final = 0
 
+_NUMBERS: Final = 3
+"""Numbers of a group in an answer: its count and the ends of its interval."""
+_SIGNS: Final = 4
+"""Most characters of such a number besides the digits of the count: one more digit, and signs around it."""
+
 
 class ReleasedGroup(NamedTuple):
     """A released text and its noisy count."""
@@ -42,7 +47,8 @@ def shortened(groups: Sequence[ReleasedGroup], most: int = MAX_KEYS, most_bytes:
     """Return how many of the released groups fit into an answer; it depends on them alone."""
     size = 0
     for place, group in enumerate(groups[:most]):
-        size += len(msgspec.json.encode(group.text.decode())) + 1
+        number = len(str(group.rows)) + _SIGNS
+        size += len(msgspec.json.encode(group.text.decode())) + 1 + _NUMBERS * number
         if size > most_bytes:
             return place
     return min(len(groups), most)

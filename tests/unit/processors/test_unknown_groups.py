@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas import MAX_KEY_BYTES, MAX_KEYS, GrantRecord
+from schemas import MAX_ANSWER_BYTES, MAX_KEY_BYTES, MAX_KEYS, GrantRecord
 from sotto import Driver, Invalid, Refused, Rejected, Result
 from stream.privacy.mechanisms.unknown_groups import ReleasedGroup, shortened
 from stream.sql import StatementError
@@ -120,10 +120,21 @@ def test_texts_without_a_value_are_in_no_group() -> None:
 
 
 def test_equal_counts_are_sorted_by_text_and_answers_are_bounded() -> None:
-    groups = [ReleasedGroup(b"%05d" % number, 10) for number in range(3000)]
+    groups = [ReleasedGroup(b"%05d" % number, 10) for number in range(5000)]
     assert shortened(groups) == MAX_KEYS
-    wide = [ReleasedGroup(("\u0001" * 200).encode(), 10)] * 200
-    assert shortened(wide) == MAX_KEY_BYTES // (6 * 200 + 3)
+    wide = [ReleasedGroup(("\u0001" * 200).encode(), 10)] * 400
+    assert shortened(wide) == MAX_KEY_BYTES // (6 * 200 + 3 + 3 * (2 + 4))
+
+
+def test_a_full_answer_fits_what_clients_read() -> None:
+    texts = [f"{number:05}".ljust(128, "x") for number in range(4000)]
+    cells = [text for text in texts for _ in range(30)]
+    rows = {"visits": {"ward": ["A"] * len(cells), "diagnosis": cells}}
+    attributes = {"ward": ["A", "B"], "diagnosis": {"kind": "text", "max_length": 128}}
+    result = opened(spec(), rows=rows, attributes=attributes).ask("s", **ASKED)
+    size = len(result.model_dump_json())
+    assert len(result.keys or ()) < len(texts)
+    assert 0.8 * MAX_ANSWER_BYTES < size < MAX_ANSWER_BYTES
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,16 @@ export function domainEditor(onChange) {
   }
   append();
 
+  const declared = (isText) => {
+    const named = rows.filter((row) => row.name()).map((row) => [row.name(), row.value()]);
+    return Object.fromEntries(named.filter(([, domain]) => (domain.kind === "text") === isText));
+  };
+
   return {
     element,
-    value: () => Object.fromEntries(rows.filter((row) => row.name()).map((row) => [row.name(), row.value()])),
+    /** The attributes with declared values, and those of private text. */
+    value: () => declared(false),
+    texts: () => declared(true),
     /** Return the problem of the rows, a repeated name; empty without one. */
     problem() {
       const names = rows.map((row) => row.name()).filter(Boolean);

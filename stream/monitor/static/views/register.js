@@ -107,10 +107,10 @@ export function registerView({ session }) {
       renews: renews.value.trim() || undefined,
     };
     const own = {
-      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value() },
+      table: { path: path.value.trim(), person: person.value.trim() || undefined, contribution: typed(contribution), attributes: domain.value(), texts: domain.texts() },
       values: { sensitivity: typed(sensitivity), grid: typed(grid), minimum: typed(minimum), maximum: typed(maximum) },
       records: { contributions: typed(contributions) },
-      events: { ...topic.value(), attributes: domain.value() },
+      events: { ...topic.value(), attributes: { ...domain.value(), ...domain.texts() } },
     };
     return given({ ...common, ...own[kind.value] });
   }
