@@ -174,7 +174,7 @@ def _left(year: Year, periods: int) -> list[Figure]:
     calls: dict[str, Callable[[], Any]] = {
         "feeds: one thing that control tells": lambda: feeds.apply_control(control[-1:]),
         "feeds: which sources are counted": feeds.sources,
-        "feeds: which streams of periods ask": lambda: feeds.asking_in_periods("live", year.streams[0]),
+        "feeds: which streams of periods ask": lambda: feeds.open_streams_in_periods("live", year.streams[0]),
         "budget service: from when on a stream may ask": lambda: ledger.desk.periods.earliest(
             ledger.ledger.accounts["live"].source
         ),

@@ -17,7 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.wire import UNREADABLE
-from stream.feeds.tally import Counting, PersonCounts, Tally, Touched, Words, packed, packed_bytes, unpacked
+from stream.feeds.tally import (
+    Counting,
+    PersonCounts,
+    Tally,
+    Touched,
+    Words,
+    pack_counts,
+    packed_bytes,
+    unpack_counts,
+)
 from stream.feeds.window_forms import Form
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 
@@ -47,7 +56,7 @@ class _TotalCounts(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Places(msgspec.Struct, array_like=True, gc=False):
-    """Values of a tally's cells; ``among`` has each cell's index in ``windows``."""
+    """Values of a tally's cells; ``among`` has the index of each cell's window in ``windows``."""
 
     tally: int
     by: tuple[str, ...]
@@ -89,17 +98,17 @@ class Piece:
     entries: int
 
 
-def key_of(number: int) -> bytes:
+def piece_key(number: int) -> bytes:
     """Return the key of a piece."""
     return b"%s%d" % (_PREFIX, number)
 
 
-def number_of(key: bytes) -> int | None:
+def piece_number(key: bytes) -> int | None:
     """Return the number of a piece by its key; None for another record's key."""
     return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
 
 
-def pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
+def encode_pieces(changes: Iterable[tuple[Form, Touched]]) -> Iterator[Piece]:
     """Yield the changes as pieces of limited size."""
     piece, size = _Sections([], [], []), 0
     for form, touched in changes:
@@ -134,7 +143,7 @@ def _sections(form: Form, touched: Touched) -> Iterator[tuple[_Section, int]]:
         tally = form.tallies[number]
         yield from (
             (_TotalCounts(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
-            for digests, counts in _people(tally.life(period), rows, [0], tally.shape.total or 0)
+            for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.shape.total or 0)
         )
     by_row = {window.row: start for start, window in form.windows.items()}
     for (number, counting), places in touched.cells.items():
@@ -147,7 +156,7 @@ def _people(
     """Yield the digests and counts of some people's rows, in parts of limited size."""
     for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(most, len(columns))):
         own = rows[part]
-        yield visits.people(own).astype("<u8").tobytes(), packed(visits.counts(own, columns), most)
+        yield visits.people(own).astype("<u8").tobytes(), pack_counts(visits.counts(own, columns), most)
 
 
 def _places(
@@ -192,28 +201,28 @@ def _wide(value: bytes, count: int) -> npt.NDArray[np.int64]:
     return np.frombuffer(value, dtype=f"<u{max(1, len(value) // max(1, count))}").astype(np.int64)
 
 
-def take(value: bytes, number: int, forms: Iterable[Form]) -> int:
+def apply_piece(value: bytes, number: int, forms: Iterable[Form]) -> int:
     """Apply a piece to open windows, and return its number of entries."""
     piece = _decode(value)
     for form in forms:
         for people in piece.people:
-            _take_people(people, number, form)
+            _apply_people(people, number, form)
         for lives in piece.lives:
             tally = form.tallies.get(lives.tally)
             if tally is not None and not tally.is_over(lives.period):
-                counts = unpacked(lives.counts, tally.shape.total or 0, 1)
-                tally.life(lives.period).put(_digests(lives.digests), [0], counts, number)
+                counts = unpack_counts(lives.counts, tally.shape.total or 0, 1)
+                tally.counts_of_period(lives.period).put(_digests(lives.digests), [0], counts, number)
         for places in piece.cells:
             if (tally := form.tallies.get(places.tally)) is not None:
-                _take_places(places, number, form, tally)
+                _apply_cells(places, number, form, tally)
     return piece.entries
 
 
-def _take_people(section: _PersonCounts, number: int, form: Form) -> None:
+def _apply_people(section: _PersonCounts, number: int, form: Form) -> None:
     own = [place for place, tally in enumerate(section.tallies) if tally in form.tallies]
     if not own or section.start < form.first:
         return
-    counts = unpacked(section.counts, form.most, len(section.tallies))[:, own]
+    counts = unpack_counts(section.counts, form.most, len(section.tallies))[:, own]
     tallies = [form.tallies[section.tallies[place]] for place in own]
     visits = form.open(section.start).visits
     visits.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
@@ -221,7 +230,7 @@ def _take_people(section: _PersonCounts, number: int, form: Form) -> None:
         tally.reached = max(tally.reached, section.start)
 
 
-def _take_places(section: _Places, number: int, form: Form, tally: Tally) -> None:
+def _apply_cells(section: _Places, number: int, form: Form, tally: Tally) -> None:
     counting = Counting(section.by, section.people, section.sum)
     if (cells := tally.cells.get(counting)) is None:
         return
@@ -239,11 +248,11 @@ def _digests(value: bytes) -> Words:
 
 
 SLACK_ENTRIES: Final = 65_536
-"""The changelog may hold this many entries more than twice the entries of open windows."""
+"""The changelog may have twice the entries of open windows, and this many more."""
 REWRITTEN_ENTRIES: Final = 2 * 65_536
-"""A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries at most.
+"""A step rewrites at most about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries.
 
-If it has many entries of its own, it may rewrite ``REWRITE_FACTOR`` times their number instead.
+A step with many new entries may rewrite ``REWRITE_FACTOR`` times their number instead.
 """
 REWRITE_FACTOR: Final = 4
 
@@ -265,7 +274,7 @@ class PiecesLog:
         self._entries += entries
         self.next = max(self.next, end)
 
-    def take(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
+    def apply_pieces(self, found: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
         """Apply the pieces of a changelog in the order of their numbers.
 
         Raises:
@@ -273,13 +282,13 @@ class PiecesLog:
         """
         for number in sorted(found):
             try:
-                entries = take(found[number].value or b"", number, forms)
+                entries = apply_piece(found[number].value or b"", number, forms)
             except UNREADABLE:
                 raise LaterVersionError(found[number]) from None
             self._add(number, number + 1, entries)
 
     def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
-        """Return a step's pieces, with rewritten old entries, and tombstones of old pieces."""
+        """Return a step's pieces, rewritten entries of old pieces, and the old pieces' deletions."""
         messages: list[Message] = []
         first = self.next
         entries = self._append(changes, messages)
@@ -293,15 +302,17 @@ class PiecesLog:
             allowed -= old[-1][2]
         if old:
             before = old[-1][1]
-            self._append([(form, again) for form in known if (again := _again(form, before, first))], messages)
+            self._append(
+                [(form, again) for form in known if (again := _remark_old_entries(form, before, first))], messages
+            )
             self._entries -= sum(step[2] for step in old)
-            messages += [(key_of(number), None, ()) for step in old for number in range(step[0], step[1])]
+            messages += [(piece_key(number), None, ()) for step in old for number in range(step[0], step[1])]
         return messages
 
     def _append(self, changes: Changes, messages: list[Message]) -> int:
         first, entries = self.next, 0
-        for piece in pieces(changes):
-            messages.append((key_of(self.next), piece.value, ()))
+        for piece in encode_pieces(changes):
+            messages.append((piece_key(self.next), piece.value, ()))
             self.next += 1
             entries += piece.entries
         if entries:
@@ -310,17 +321,17 @@ class PiecesLog:
         return entries
 
 
-def _again(form: Form, before: int, piece: int) -> Touched:
+def _remark_old_entries(form: Form, before: int, piece: int) -> Touched:
     """Return a form's entries written last before piece ``before``; mark them with ``piece``."""
     touched = Touched()
     for start, window in form.windows.items():
-        if len(rows := window.visits.again(before, piece)):
+        if len(rows := window.visits.remark_old_entries(before, piece)):
             touched.people[start] = rows
     for tally in form.tallies.values():
         for period, visits in tally.lives.items():
-            if len(rows := visits.again(before, piece)):
+            if len(rows := visits.remark_old_entries(before, piece)):
                 touched.lives[tally.number, period] = rows
         for counting, cells in tally.cells.items():
-            if len(places := cells.again(before, piece)):
+            if len(places := cells.remark_old_entries(before, piece)):
                 touched.cells[tally.number, counting] = places
     return touched

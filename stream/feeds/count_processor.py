@@ -1,4 +1,4 @@
-"""Counts a partition of a live topic and publishes closed windows."""
+"""Counts the events of one partition of a live topic in windows, and publishes closed windows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 
 from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import struct
-from stream.feeds.changelog_pieces import Changes, PiecesLog, number_of
+from stream.feeds.changelog_pieces import Changes, PiecesLog, piece_number
 from stream.feeds.counted_streams import Beginning, StandingStreams, Stream, begins_at
-from stream.feeds.event_clock import NOT_BEGUN, EventClock, RecreatedError, RecutError
+from stream.feeds.event_clock import NOT_BEGUN, EventClock, PartitionCountChangedError, TopicRecreatedError
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.intake import Intake
 from stream.feeds.window_queries import PartialWriter
@@ -30,7 +30,7 @@ from stream.processing.protocol import (
 )
 from stream.processing.topic_names import Topics
 
-WORK_AT_ONCE: Final = 1_000_000
+MAX_WORK_PER_STEP: Final = 1_000_000
 """Most events × windows × conditions that one step counts."""
 
 _STREAM: Final = b"stream|"
@@ -45,9 +45,9 @@ _decode_stream: Any = msgspec.json.Decoder(struct(FeedStream)).decode
 class FeedProcessor:
     """Counts one partition of a source's topic for all standing streams of the source.
 
-    ``partitions`` is the topic's partition count. The source's clock closes windows: it follows
-    marks or the broker's timestamps, and without events ``reached_end``. ``definitions`` must be up
-    to date when a restore ends.
+    ``partitions`` is the topic's partition count. The source's clock closes windows. It follows
+    marks or the broker's timestamps; if there are no events, ``reached_end`` advances it.
+    ``definitions`` must be up to date when a restore ends.
 
     ``figures`` counts events, and ``rejected`` counts dead letters by code. Both start at 0 with
     each processor, and are private.
@@ -55,7 +55,7 @@ class FeedProcessor:
 
     heavy = True
     repeatable = False
-    """Repeated partials are ignored, but whether an event counts depends on its person's counts."""
+    """False: whether an event counts depends on its person's counts, so nothing may be repeated."""
 
     def __init__(
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
@@ -74,20 +74,21 @@ class FeedProcessor:
         self._partial_writer = PartialWriter(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
         self.figures = self._streams.figures
-        self._kept: dict[str, dict[int, bytes]] = {}
-        """Changelog keys by stream and epoch: epochs with open windows, and the latest epoch."""
+        self._changelog_keys: dict[str, dict[int, bytes]] = {}
+        """Changelog keys by stream and epoch, for epochs with open windows and the latest epoch."""
         self._log = PiecesLog()
         self._offset = 0
         self.topic_ids: dict[str, str] = {}
-        self._seen = -1
+        self._seen_version = -1
         self._is_new = False
-        self._restoring: dict[bytes, RecordLike] = {}
+        self._latest_records: dict[bytes, RecordLike] = {}
 
     def reached_end(self, moment: float) -> None:
-        """Note that all records before ``moment``, in seconds since 1970, have been read.
+        """Advance the clock: all records before ``moment``, in seconds since 1970, have been read.
 
-        ``moment`` is before the request for the partition's end. The end is the high watermark,
-        because an open transaction may have earlier timestamps. ``idle`` returns the due windows.
+        ``moment`` must be from before the partition's end was requested. This end must be the high
+        watermark, because records of an open transaction may have earlier timestamps. ``idle``
+        returns the windows that are due then.
         """
         self._clock.reached_end(moment)
 
@@ -103,55 +104,55 @@ class FeedProcessor:
 
     @property
     def due_at(self) -> float | None:
-        """Time, in seconds since 1970, at which a window is due if no event follows, or None."""
+        """Time, in seconds since 1970, at which a window is due without further events, or None."""
         reading = self.next_close
-        return None if reading is None else self._clock.end_time_of(reading)
+        return None if reading is None else self._clock.moment_for(reading)
 
     @property
     def closes_at(self) -> float | None:
         """Time, in seconds since 1970, from which an event closes a window; None if only marks do."""
         reading = self.next_close
-        return None if reading is None else self._clock.stamped_at(reading)
+        return None if reading is None else self._clock.timestamp_for(reading)
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Read records of the changelog; the latest of each key counts."""
-        keep_latest(self._restoring, records)
+        keep_latest(self._latest_records, records)
 
     def restored(self) -> Mapping[str, int]:
         """End the restore and return the next offset.
 
         Raises:
-            RecutError: the topic's partition count has changed.
+            PartitionCountChangedError: the topic's partition count has changed.
             TableMissedError: a stream is missing in the definitions, which are not up to date.
         """
-        kept_records, self._restoring = self._restoring, {}
+        kept_records, self._latest_records = self._latest_records, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
             found = decode_kept(progress, _decode_progress)
             self.topic_ids = topic_ids_of(progress)
             if found.partitions != self._partitions:
-                raise RecutError(self._source.topic, found.partitions, self._partitions)
+                raise PartitionCountChangedError(self._source.topic, found.partitions, self._partitions)
             self._offset, self._clock.now, self._clock.stamped = found.offset, found.clock, found.stamped
             self._log.next, self._streams.next_tally = found.piece, found.tally
             self._streams.first_windows.restore(found.first_windows)
         self._is_new = progress is None
-        told = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
+        definition = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
         pieces: dict[int, RecordLike] = {}
         for key, record in kept_records.items():
-            if (number := number_of(key)) is not None:
+            if (number := piece_number(key)) is not None:
                 pieces[number] = record
             elif key.startswith((_STREAM, _LATER_EPOCH)):
-                self._resume(key, decode_kept(record, _decode_stream), told)
-        self._streams.settle()
-        self._log.take(pieces, self._streams.forms)
+                self._resume_stream(key, decode_kept(record, _decode_stream), definition)
+        self._streams.drop_unused()
+        self._log.apply_pieces(pieces, self._streams.forms)
         return {self._source.topic: self._offset}
 
     def recreated(self, topic: str) -> None:
         """Refuse a recreated topic: open windows may lack its deleted events or count events twice.
 
         Raises:
-            RecreatedError: always.
+            TopicRecreatedError: always.
         """
-        raise RecreatedError(topic)
+        raise TopicRecreatedError(topic)
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Return no outputs: there are no tables; ``ControlFollower`` updates the definitions."""
@@ -159,33 +160,33 @@ class FeedProcessor:
         return Outputs()
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Return the events of one step; the more windows an event has, the fewer events."""
-        return Batch(records[: max(1, WORK_AT_ONCE // max(1, self._streams.work))])
+        """Return the events of one step: fewer events if each of them lies in more windows."""
+        return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, self._streams.work))])
 
     def process(self, batch: Batch) -> Outputs:
         """Count events in order, and publish the windows that close.
 
         Raises:
-            UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
+            WriterTimestampsError: the source's clock is the broker's, but the topic's timestamps are not.
         """
         records, outputs, is_first = batch.records, Outputs(), self._is_new
-        self._sync(outputs, records[0].offset if records else self._offset)
+        self._update_epochs(outputs, records[0].offset if records else self._offset)
         changes = self._count(records, outputs) if records else []
         self._write(outputs, changes)
-        if self._clock.passed:
+        if self._clock.clock_before_mark:
             self._update_epoch_bounds(outputs)
-        if published := self._partial_writer.due(self._streams, self._clock.now, outputs):
+        if published := self._partial_writer.publish_due_windows(self._streams, self._clock.now, outputs):
             for stream in published:
-                self._keep_stream(outputs, stream)
-            self._streams.settle()
+                self._write_stream(outputs, stream)
+            self._streams.drop_unused()
         if records:
             self._offset = records[-1].offset + 1
         if records or outputs or is_first:
-            self._progress(outputs)
+            self._write_progress(outputs)
         return outputs
 
     def idle(self, now: float) -> Outputs:
-        """Publish due windows: newly closed ones, and those that earlier steps left."""
+        """Publish due windows: newly closed ones, and those beyond the limits of earlier steps."""
         del now
         return self.process(Batch(()))
 
@@ -201,7 +202,7 @@ class FeedProcessor:
 
     @property
     def people(self) -> int:
-        """People counted in open windows, once for each window."""
+        """People counted in open windows; a person counts once for each window."""
         return sum(form.people for form in self._streams.forms)
 
     @property
@@ -209,92 +210,96 @@ class FeedProcessor:
         """Memory of the tables of people, in bytes."""
         return sum(table.nbytes for form in self._streams.forms for table in form.tables())
 
-    def _resume(self, key: bytes, found: Any, told: Mapping[str, StandingDefinition]) -> None:
+    def _resume_stream(self, key: bytes, found: Any, definition: Mapping[str, StandingDefinition]) -> None:
         name = key.removeprefix(_STREAM).decode()
         if key.startswith(_LATER_EPOCH):
             name = key.split(b"|", 2)[2].decode()
-        known = told.get(name)
+        known = definition.get(name)
         if known is None or known.incarnation != found.incarnation:
             raise TableMissedError(f"{self.changelog} counts for {name}, which control has not defined yet")
         epoch = found.epoch or 0
-        self._kept.setdefault(name, {})[epoch] = key
+        self._changelog_keys.setdefault(name, {})[epoch] = key
         if found.state == "open":
             since = found.since if found.own is None else found.own_since
             waits = epoch > 0 and since is not None and not self._clock.has_read(since)
             self._streams.resume(known, found, epoch, waits=waits)
 
-    def _sync(self, outputs: Outputs, offset: int) -> None:
-        """Begin and end the epochs that control has added since the last step.
+    def _update_epochs(self, outputs: Outputs, offset: int) -> None:
+        """Begin epochs that control has added since the last step, and drop those of closed streams.
 
-        An epoch known at the partition's first step counts the whole topic, a later one counts the
-        events after its definition.
+        An epoch that is known at the partition's first step counts the whole topic. A later one
+        counts the events after its definition.
         """
-        if self._seen == self._definitions.version:
+        if self._seen_version == self._definitions.version:
             return
-        self._seen = self._definitions.version
+        self._seen_version = self._definitions.version
         news: list[Beginning] = []
         known = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
         for stream in self._streams:
-            stream.told = known.get(stream.told.spec.stream, stream.told)
-        for name, told in known.items():
-            kept = self._kept.get(name, {})
-            if told.kind == "closed":
+            stream.definition = known.get(stream.definition.spec.stream, stream.definition)
+        for name, definition in known.items():
+            kept = self._changelog_keys.get(name, {})
+            if definition.kind == "closed":
                 for epoch in list(kept):
-                    self._drop(outputs, name, epoch)
+                    self._drop_epoch(outputs, name, epoch)
                 continue
             reached = max(kept, default=-1)
-            epochs = [epoch for epoch in told.epochs if epoch.number > reached and epoch.begins is not None]
-            news += [self._beginning(told, epoch.number, epoch.begins or 0) for epoch in epochs]
+            epochs = [epoch for epoch in definition.epochs if epoch.number > reached and epoch.begins is not None]
+            news += [self._beginning(definition, epoch.number, epoch.begins or 0) for epoch in epochs]
             for ended in [number for number in kept if epochs and (name, number) not in self._streams.streams]:
-                self._drop(outputs, name, ended)
+                self._drop_epoch(outputs, name, ended)
         for stream in self._streams.begin(news, offset):
             name, epoch = stream.key
             key = _LATER_EPOCH + b"%d|" % epoch if epoch else _STREAM
-            self._kept.setdefault(name, {})[epoch] = key + name.encode()
-            self._keep_stream(outputs, stream)
+            self._changelog_keys.setdefault(name, {})[epoch] = key + name.encode()
+            self._write_stream(outputs, stream)
         self._is_new = False
         self._update_epoch_bounds(outputs)
 
-    def _beginning(self, told: StandingDefinition, epoch: int, moment: int) -> Beginning:
+    def _beginning(self, definition: StandingDefinition, epoch: int, moment: int) -> Beginning:
         """Return the beginning of an epoch that control defined at a moment.
 
-        A new stream's first windows may begin before that moment; an extended stream begins with a
-        complete window.
+        A new stream's first windows may begin before that moment. An extended stream begins with
+        the first window that has all of its events after the extension.
         """
         if not epoch:
-            since = NOT_BEGUN if self._is_new else self._clock.since(moment)
-            return Beginning(told, begins_at(told, self._clock.first_after(moment)), since)
-        since = self._clock.effect(moment)
+            since = NOT_BEGUN if self._is_new else self._clock.first_timestamp_of(moment)
+            return Beginning(definition, begins_at(definition, self._clock.first_window_of(moment)), since)
+        since = self._clock.effective_timestamp(moment)
         first = self._clock.first_window_after(since)
         return Beginning(
-            told, self._clock.first_after(moment) if first is None else first, since, epoch, first is None
+            definition,
+            self._clock.first_window_of(moment) if first is None else first,
+            since,
+            epoch,
+            first is None,
         )
 
     def _update_epoch_bounds(self, outputs: Outputs) -> None:
-        """Set the first and last windows of epochs whose beginnings and ends have been read."""
+        """Set the first and last window of each epoch whose beginning or end the clock has passed."""
         for stream in self._streams:
             was = stream.next, stream.last, stream.waits
-            ends = stream.told.epoch(stream.epoch).ends
-            last = None if ends is None else self._clock.reading_at(self._clock.effect(ends))
+            ends = stream.definition.epoch(stream.epoch).ends
+            last = None if ends is None else self._clock.clock_at(self._clock.effective_timestamp(ends))
             if stream.waits and (first := self._clock.first_window_after(stream.since)) is not None:
                 stream.begin_at(first)
             if last is not None and not stream.is_ending and not stream.waits:
                 stream.end_at(last)
             if stream.is_over or was != (stream.next, stream.last, stream.waits):
-                self._keep_stream(outputs, stream)
-        self._streams.settle()
-        self._clock.passed.clear()
+                self._write_stream(outputs, stream)
+        self._streams.drop_unused()
+        self._clock.clock_before_mark.clear()
 
-    def _drop(self, outputs: Outputs, name: str, epoch: int) -> None:
+    def _drop_epoch(self, outputs: Outputs, name: str, epoch: int) -> None:
         """Drop the counts and the changelog records of an epoch."""
         if (name, epoch) in self._streams.streams:
             self._streams.end((name, epoch))
-        self._keep(outputs, self._kept[name].pop(epoch), None)
-        if not self._kept[name]:
-            del self._kept[name]
+        self._write_changelog(outputs, self._changelog_keys[name].pop(epoch), None)
+        if not self._changelog_keys[name]:
+            del self._changelog_keys[name]
 
     def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
-        self._clock.early = self._streams.early
+        self._clock.latest_time_before_marks = self._streams.latest_time_before_marks
         batch, rejections = self._intake.read(records, self._streams.first_windows)
         for place, rejection in sorted(rejections.items()):
             self._reject(outputs, records[place], rejection)
@@ -306,25 +311,25 @@ class FeedProcessor:
     def _write(self, outputs: Outputs, changes: Changes) -> None:
         outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.forms))
 
-    def _keep(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
+    def _write_changelog(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
-    def _keep_stream(self, outputs: Outputs, stream: Stream) -> None:
-        """Write an epoch's progress; after its end, the record remains until a later epoch begins."""
+    def _write_stream(self, outputs: Outputs, stream: Stream) -> None:
+        """Write an epoch's progress; the record of an ended epoch remains until a later one begins."""
         name, epoch = stream.key
         kept = stream.kept
         if stream.is_over:
             self._streams.end(stream.key)
-            if epoch < max(self._kept[name]):
-                self._drop(outputs, name, epoch)
+            if epoch < max(self._changelog_keys[name]):
+                self._drop_epoch(outputs, name, epoch)
                 return
             kept = FeedStream(
                 incarnation=kept.incarnation, offset=kept.offset, next=kept.next, state="ended", epoch=epoch
             )
         value = kept.model_dump_json(exclude_defaults=True).encode()
-        self._keep(outputs, self._kept[name][epoch], value)
+        self._write_changelog(outputs, self._changelog_keys[name][epoch], value)
 
-    def _progress(self, outputs: Outputs) -> None:
+    def _write_progress(self, outputs: Outputs) -> None:
         progress = _WireProgress(
             self._offset,
             self._clock.now,
@@ -332,7 +337,7 @@ class FeedProcessor:
             self._log.next,
             self._streams.next_tally,
             self._clock.stamped,
-            self._streams.first_windows.kept,
+            self._streams.first_windows.changelog_windows,
         )
         headers = with_topic_ids(self.topic_ids)
         outputs.add(self.changelog, self._partition, (PROGRESS_KEY, _encode(progress), headers))

@@ -1,6 +1,7 @@
 """Assigns the standing streams of one partition to tallies, and finds the windows to publish.
 
-A tally has the counts of some windows under one condition; several streams may share it.
+A tally has the counts of events that satisfy one condition, in a range of windows; several streams
+may share it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from stream.feeds.event_clock import NOT_BEGUN
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.intake import FirstWindows
 from stream.feeds.tally import NO_END, Counting, Shape, Tally
-from stream.feeds.window_forms import Counted, Form
+from stream.feeds.window_forms import EventFigures, Form
 from stream.processing.control_order import covered_ms
 from stream.tables import PredicateParser
 from stream.tables.expressions import TRUE
@@ -29,14 +30,14 @@ EARLY_WINDOWS: Final = 10_000
 
 @dataclass(slots=True)
 class Stream:
-    """An epoch of a stream with its definition ``told``; it publishes windows ``next`` to ``last``.
+    """An epoch of a stream, which publishes the windows from ``next`` to ``last``.
 
-    ``own`` counts its windows up to ``until``, ``tally`` the later ones. ``waits`` is true until
-    the first window is known. ``is_ending`` is true once control has ended it and ``last`` is
-    known.
+    The tally ``own`` counts its windows up to ``until``, and the shared ``tally`` the later ones.
+    ``waits`` is true until the first window is known. ``is_ending`` is true once the epoch has
+    ended and ``last`` is known.
     """
 
-    told: StandingDefinition
+    definition: StandingDefinition
     offset: int
     next: int
     last: int
@@ -51,7 +52,7 @@ class Stream:
     @property
     def key(self) -> Key:
         """Return the stream's name and the epoch."""
-        return self.told.spec.stream, self.epoch
+        return self.definition.spec.stream, self.epoch
 
     @property
     def since(self) -> int:
@@ -61,13 +62,13 @@ class Stream:
     def begin_at(self, moment: int) -> None:
         """Begin with the first window at or after a moment."""
         self.waits = False
-        self.next = max(self.next, self.told.standing.window.first_from(moment))
+        self.next = max(self.next, self.definition.standing.window.first_from(moment))
 
     def end_at(self, clock: int) -> None:
         """End with the last window that is closed at ``clock``."""
         self.is_ending = True
-        every = self.told.standing.window.every_ms
-        self.last = min(self.last, (clock - self.told.standing.open_ms) // every * every)
+        every = self.definition.standing.window.every_ms
+        self.last = min(self.last, (clock - self.definition.standing.open_ms) // every * every)
 
     @property
     def is_over(self) -> bool:
@@ -75,13 +76,13 @@ class Stream:
         return self.is_ending and not self.waits and self.next > self.last
 
     @property
-    def closes(self) -> int:
+    def close_ms(self) -> int:
         """Clock at which its next window closes."""
-        return self.next + self.told.standing.open_ms
+        return self.next + self.definition.standing.open_ms
 
     def is_due(self, clock: int) -> bool:
         """Return whether its next window is closed."""
-        return self.is_open and self.closes <= clock
+        return self.is_open and self.close_ms <= clock
 
     @property
     def is_open(self) -> bool:
@@ -100,14 +101,14 @@ class Stream:
     def kept(self) -> FeedStream:
         """Return its changelog record."""
         return FeedStream(
-            incarnation=self.told.incarnation,
+            incarnation=self.definition.incarnation,
             offset=self.offset,
             next=self.next,
             tally=self.tally.number,
             own=None if self.own is None else self.own.number,
             until=None if self.own is None else self.until,
-            since=_kept(self.tally),
-            own_since=None if self.own is None else _kept(self.own),
+            since=_since_or_none(self.tally),
+            own_since=None if self.own is None else _since_or_none(self.own),
             epoch=self.epoch,
             last=max(-1, self.last) if self.is_ending else None,
         )
@@ -115,12 +116,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A new epoch: windows that start at ``least`` or later, events stamped ``since`` or later.
+    """A new epoch: windows from start ``least`` on, events from record timestamp ``since`` on.
 
-    It ``waits`` if its first window is not known yet, and may start later than ``least``.
+    If it ``waits``, its first window is not known yet, and may start later than ``least``.
     """
 
-    told: StandingDefinition
+    definition: StandingDefinition
     least: int
     since: int = NOT_BEGUN
     epoch: int = 0
@@ -135,7 +136,7 @@ class StandingStreams:
         self.streams: dict[Key, Stream] = {}
         self.tallies: dict[int, Tally] = {}
         self.forms: list[Form] = []
-        self.figures = Counted()
+        self.figures = EventFigures()
         self.first_windows = FirstWindows()
         self._source = source
         self._ahead = span_ms(source.ahead)
@@ -145,64 +146,73 @@ class StandingStreams:
     def begin(self, beginnings: Iterable[Beginning], offset: int) -> list[Stream]:
         """Begin to count streams from an offset on.
 
-        Streams with equal keys of ``_shape`` share a tally. A new stream counts some windows in a
-        tally ``own``: those that already have counts, and those with events of only one stream.
+        Streams with equal keys of ``_shape`` share a tally. A new stream counts its first windows
+        in a tally ``own`` if the shared tally has counts of them already, or counts them from
+        another timestamp on.
         """
         begun = []
         news: dict[tuple[int, int], Tally] = {}
         for one in beginnings:
-            told = one.told
-            shape, key = self._shape(told, one.since)
-            window = told.standing.window
+            definition = one.definition
+            shape, key = self._shape(definition, one.since)
+            window = definition.standing.window
             first = window.first_from(one.least)
             tally = self._shared.get(key)
             if tally is None:
-                tally = self._shared[key] = self._new(shape, one.since)
+                tally = self._shared[key] = self._create_tally(shape, one.since)
             own, until = None, -1
             apart = tally.reached
             if one.since != tally.since:
-                # In later windows, each event counts for both of them.
+                # In later windows, both tallies would count the same events.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
             if apart >= first:
                 own = news.get((tally.number, one.since))
                 if own is None:
-                    own = news[tally.number, one.since] = self._new(shape, one.since, apart - apart % shape.every)
+                    own = news[tally.number, one.since] = self._create_tally(
+                        shape, one.since, apart - apart % shape.every
+                    )
                 until = own.last
-            last = self._last(told, window.first_from(begins_at(told, first)))
-            stream = Stream(told, offset, first, last, _counting(told), tally, own, until, one.epoch, one.waits)
-            begun.append(self._join(stream))
-        self.settle()
+            last = self._last_window(definition, window.first_from(begins_at(definition, first)))
+            stream = Stream(
+                definition, offset, first, last, _counting(definition), tally, own, until, one.epoch, one.waits
+            )
+            begun.append(self._add_stream(stream))
+        self.drop_unused()
         return begun
 
-    def resume(self, told: StandingDefinition, kept: FeedStream, epoch: int, *, waits: bool) -> None:
+    def resume(self, definition: StandingDefinition, kept: FeedStream, epoch: int, *, waits: bool) -> None:
         """Resume an epoch of a stream from the changelog."""
         since = _since(kept.since)
-        shape, key = self._shape(told, since)
-        tally = self.tallies.get(kept.tally) or self._new(shape, since, number=kept.tally)
-        # The changelog may have pieces of earlier windows: new streams must not share those.
+        shape, key = self._shape(definition, since)
+        tally = self.tallies.get(kept.tally) or self._create_tally(shape, since, number=kept.tally)
+        # The changelog may have counts of earlier windows, which new streams must not share.
         tally.reached = max(tally.reached, kept.next - shape.every)
         self._shared[key] = tally
         own = None
         if kept.own is not None and kept.until is not None:
-            own = self.tallies.get(kept.own) or self._new(shape, _since(kept.own_since), kept.until, kept.own)
-        last = self._last(told, told.standing.window.first_from(begins_at(told, kept.next)))
+            own = self.tallies.get(kept.own) or self._create_tally(
+                shape, _since(kept.own_since), kept.until, kept.own
+            )
+        last = self._last_window(
+            definition, definition.standing.window.first_from(begins_at(definition, kept.next))
+        )
         until = -1 if kept.until is None else kept.until
         if kept.last is not None:
             last = kept.last
         is_ending = kept.last is not None
-        counting = _counting(told)
-        self._join(
-            Stream(told, kept.offset, kept.next, last, counting, tally, own, until, epoch, waits, is_ending)
+        counting = _counting(definition)
+        self._add_stream(
+            Stream(definition, kept.offset, kept.next, last, counting, tally, own, until, epoch, waits, is_ending)
         )
 
     def end(self, key: Key) -> None:
         """Stop counting an epoch of a stream."""
         del self.streams[key]
-        self.first_windows.end(key)
-        self.settle()
+        self.first_windows.end_epoch(key)
+        self.drop_unused()
 
-    def settle(self) -> None:
-        """Drop published windows, unused tallies and unused kinds of cells."""
+    def drop_unused(self) -> None:
+        """Drop published windows, unused tallies and unused cells."""
         needed: dict[int, int] = {}
         counted: dict[int, set[Counting]] = {}
         for stream in self.streams.values():
@@ -227,56 +237,58 @@ class StandingStreams:
 
     def next_close(self) -> int | None:
         """Return the clock at which the next window closes; None if no window is open."""
-        return min((stream.closes for stream in self if stream.is_open), default=None)
+        return min((stream.close_ms for stream in self if stream.is_open), default=None)
 
     @property
-    def early(self) -> int:
+    def latest_time_before_marks(self) -> int:
         """Latest time of an event before the first mark, which bounds the open windows."""
-        ends = (one.next + EARLY_WINDOWS * one.told.standing.window.every_ms for one in self.streams.values())
+        ends = (
+            one.next + EARLY_WINDOWS * one.definition.standing.window.every_ms for one in self.streams.values()
+        )
         return min(ends, default=END_MS)
 
     @property
     def work(self) -> int:
-        """Number of windows that one event may lie in, summed over all tallies."""
+        """Number of windows in which one event may lie, summed over all tallies."""
         return sum(tally.shape.size // tally.shape.every for tally in self.tallies.values())
 
     def __iter__(self) -> Iterator[Stream]:
         return iter(list(self.streams.values()))
 
-    def _join(self, stream: Stream) -> Stream:
+    def _add_stream(self, stream: Stream) -> Stream:
         for tally in (stream.tally, stream.own):
             if tally is not None:
                 tally.require(stream.counting)
         if stream.tally.shape.total is not None:
-            # This tally is not shared, and events beyond the horizon must not use up the bound.
+            # No other stream shares this tally. Later events must not use up people's totals.
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
-        first = stream.told.standing.window.first_from(begins_at(stream.told, stream.next))
-        is_declared = stream.told.standing.begins is not None
-        self.first_windows.add(stream.key, stream.since, first, is_declared=is_declared)
+        first = stream.definition.standing.window.first_from(begins_at(stream.definition, stream.next))
+        is_declared = stream.definition.standing.begins is not None
+        self.first_windows.add_epoch(stream.key, stream.since, first, is_declared=is_declared)
         return stream
 
-    def _new(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:
+    def _create_tally(self, shape: Shape, since: int, last: int = NO_END, number: int | None = None) -> Tally:
         if number is None:
             number = self.next_tally
         self.next_tally = max(self.next_tally, number + 1)
-        form = next((form for form in self.forms if form.takes(shape)), None)
+        form = next((form for form in self.forms if form.can_add(shape)), None)
         if form is None:
             form = Form(shape, self._source.attributes, self.figures)
             self.forms = [*self.forms, form]
         tally = self.tallies[number] = form.join(number, shape, since, last)
         return tally
 
-    def _shape(self, told: StandingDefinition, since: int) -> tuple[Shape, Any]:
-        """Return a stream's shape, and a key; streams with equal keys may share a tally."""
-        standing = told.standing
+    def _shape(self, definition: StandingDefinition, since: int) -> tuple[Shape, Any]:
+        """Return the shape of a stream's tally, and a key; streams with equal keys may share it."""
+        standing = definition.standing
         predicate = TRUE if standing.where is None else self._parser.parse(standing.where)
-        horizon = _horizon(told)
+        horizon = _horizon(definition)
         total = self._source.total if horizon is not None else None
         period, reach = 0, 0
         if horizon is not None and self._source.has_periods:
             period = self._source.period_ms
-            reach = covered_ms(self._source, told.spec.mechanism, standing.window)
+            reach = covered_ms(self._source, definition.spec.mechanism, standing.window)
         shape = Shape(
             predicate,
             standing.window.size_ms,
@@ -287,22 +299,22 @@ class StandingStreams:
             period,
             reach,
         )
-        alone = (told.spec.stream, told.incarnation) if total is not None else None
-        # Before a mark with a timestamp, the times of events are known only once the mark is read.
+        alone = (definition.spec.stream, definition.incarnation) if total is not None else None
+        # With marks, the clock at ``since`` is unknown at first, so only equal ones share a tally.
         begins = since if self._source.clock == "marks" else None
         return shape, (predicate, shape.size, shape.every, shape.lateness, alone, begins)
 
-    def _last(self, told: StandingDefinition, first: int) -> int:
-        """Return a running count's last window; ``NO_END`` for others and with periods."""
-        horizon = _horizon(told)
+    def _last_window(self, definition: StandingDefinition, first: int) -> int:
+        """Return a running count's last window; ``NO_END`` for other mechanisms or with periods."""
+        horizon = _horizon(definition)
         return (
             NO_END
             if horizon is None or self._source.has_periods
-            else first + (horizon - 1) * told.standing.window.every_ms
+            else first + (horizon - 1) * definition.standing.window.every_ms
         )
 
 
-def _kept(tally: Tally) -> int | None:
+def _since_or_none(tally: Tally) -> int | None:
     return None if tally.since == NOT_BEGUN else tally.since
 
 
@@ -310,19 +322,19 @@ def _since(kept: int | None) -> int:
     return NOT_BEGUN if kept is None else kept
 
 
-def _counting(told: StandingDefinition) -> Counting:
-    count = told.standing.count
+def _counting(definition: StandingDefinition) -> Counting:
+    count = definition.standing.count
     if isinstance(count, SumOf):
-        return Counting(told.standing.by, sum=count.sum)
-    return Counting(told.standing.by, people=count == "people")
+        return Counting(definition.standing.by, sum=count.sum)
+    return Counting(definition.standing.by, people=count == "people")
 
 
-def _horizon(told: StandingDefinition) -> int | None:
-    mechanism: Any = told.spec.mechanism
+def _horizon(definition: StandingDefinition) -> int | None:
+    mechanism: Any = definition.spec.mechanism
     return mechanism.steps if mechanism.kind == "running_count" else None
 
 
-def begins_at(told: StandingDefinition, otherwise: int) -> int:
+def begins_at(definition: StandingDefinition, otherwise: int) -> int:
     """Return the declared beginning of a stream's windows, or ``otherwise``."""
-    begins = told.standing.begins
+    begins = definition.standing.begins
     return otherwise if begins is None else moment_ms(begins)

@@ -1,7 +1,7 @@
-"""The clock of a live topic's partition, which closes windows, and the errors of a live topic.
+"""The clock that closes the windows of a live topic's partition, and the errors of a live topic.
 
-The clock follows broker timestamps or marks (watermarks). Event times do not move it: one event
-with a time far ahead would make other people's events late.
+The clock follows broker timestamps or marks (watermarks). It does not follow the times of events:
+one event with a time far ahead would make other people's events late.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from stream.processing.record_columns import RecordColumns
 
 
 class FeedRefusedError(InputRefusedError):
-    """A live topic does not match its source, so that its counts would be wrong."""
+    """A live topic does not match its source, so its counts would be wrong."""
 
 
-class UnstampedError(FeedRefusedError):
-    """The topic keeps the writers' timestamps, which may be wrong."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"{topic}: holds events with their writers' time; set message.timestamp.type=LogAppendTime on it, and delete the records "
-            "that it holds (they keep their time) or register another source for another topic, or with clock 'marks'"
-        )
-
-
-class RecreatedError(FeedRefusedError):
-    """The topic was deleted and created again: events may be lost or come twice."""
+class WriterTimestampsError(FeedRefusedError):
+    """The topic has its writers' timestamps, which may be wrong, instead of the broker's."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"{topic}: was deleted and created again while windows were open, whose counts would be wrong; close the streams of "
-            "this source, and register another source for the topic as it is"
+            f"{topic}: has records with their writers' timestamps, but the source's clock is the broker's; set "
+            "message.timestamp.type=LogAppendTime on the topic and delete its present records, or register a source with clock "
+            "'marks' or for another topic"
         )
 
 
-class RecutError(FeedRefusedError):
-    """The topic's partition count has changed, so that people's events are in other partitions."""
+class TopicRecreatedError(FeedRefusedError):
+    """The topic was deleted and created again, so events may be missing or be counted twice."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"{topic}: was deleted and created again while windows were open, so their counts would be wrong; close the streams "
+            "of this source, and register another source for the new topic"
+        )
+
+
+class PartitionCountChangedError(FeedRefusedError):
+    """The topic's partition count has changed, so new events of a person are in another partition."""
 
     def __init__(self, topic: str, before: int, now: int) -> None:
         super().__init__(
-            f"{topic}: has {now} partitions, and had {before} when its first stream began; close the streams of this "
-            "source, and register another source for the topic as it is"
+            f"{topic}: has {now} partitions now, and had {before} when its first stream began; close the streams of this "
+            "source, and register another source for the topic"
         )
 
 
@@ -60,18 +61,19 @@ Mask = npt.NDArray[np.bool_]
 NOT_BEGUN: Final = -1
 
 BAD_MARK: Final = Rejection(
-    "mark", f"{MARK_HEADER}: is no moment from 1970 to 9999; give ISO 8601 with a zone, or milliseconds since 1970"
+    "mark",
+    f"{MARK_HEADER}: must be a moment from 1970 to 9999; write ISO 8601 with a zone, or milliseconds since 1970",
 )
 
-_CREATED: Final = 0
-"""Kafka's value for a record with its writer's timestamp."""
+_WRITER_TIMESTAMP: Final = 0
+"""Kafka's timestamp type of a record that has its writer's timestamp."""
 
 
-class Readings(NamedTuple):
+class ClockValues(NamedTuple):
     """The clock after each record, and the marks by index, with a rejection if a mark is invalid.
 
-    ``stamps`` has after each record the broker's clock or, with marks, the latest record timestamp
-    of a mark.
+    ``stamps`` has a value after each record: with clock ``broker`` the clock itself, with clock
+    ``marks`` the largest record timestamp of a mark so far.
     """
 
     clocks: Column
@@ -82,128 +84,134 @@ class Readings(NamedTuple):
 class EventClock:
     """A partition's clock in milliseconds since 1970; it never goes back.
 
-    ``stamped`` is the latest record timestamp of a mark; it is unused with the broker's clock.
+    ``stamped`` is the largest record timestamp of a mark so far; with clock ``broker`` it is unused.
     """
 
     def __init__(self, source: EventsSource) -> None:
         self.now = NOT_BEGUN
         self.stamped = NOT_BEGUN
-        self.early = END_MS
+        self.latest_time_before_marks = END_MS
         """Latest time that an event may have before the first mark."""
-        self.passed: dict[int, int] = {}
-        """The clock before each timestamp that ``reading_at`` awaited; the caller clears it."""
-        self._awaited: set[int] = set()
+        self.clock_before_mark: dict[int, int] = {}
+        """For each timestamp that ``clock_at`` awaited: the clock just before its mark.
+
+        ``advance`` fills it, and the caller clears it.
+        """
+        self._awaited_timestamps: set[int] = set()
         self._topic = source.topic
         self._by_broker = source.clock == "broker"
         self._idle = span_ms(source.idle)
         self._ahead = span_ms(source.ahead)
 
     def reached_end(self, moment: float) -> None:
-        """Note that all records before a moment, in seconds, have been read."""
+        """Advance a broker's clock: all records before a moment, in seconds, have been read."""
         if self._by_broker:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
-    def end_time_of(self, reading: int) -> float | None:
-        """Return the ``moment`` with which ``reached_end`` sets ``reading``; None for marks."""
+    def moment_for(self, reading: int) -> float | None:
+        """Return the ``moment`` for which ``reached_end`` sets the clock to ``reading``; None for marks."""
         return (reading + self._idle + 1) / 1000 if self._by_broker else None
 
-    def stamped_at(self, reading: int) -> float | None:
+    def timestamp_for(self, reading: int) -> float | None:
         """Return the timestamp, in seconds, that sets the clock to ``reading``; None for marks."""
         return reading / 1000 if self._by_broker else None
 
-    def first_after(self, defined: int) -> int:
-        """Return the earliest start of a window of a stream that control defined at ``defined``.
+    def first_window_of(self, defined: int) -> int:
+        """Return the earliest start of a window of a stream whose control event is from ``defined``.
 
-        Broker timestamps of events are private, so with this clock a window begins ``idle`` after
-        that moment at the earliest. Marks are public, so their clock decides.
+        Broker timestamps of events are private, so with clock ``broker`` the window begins at
+        ``defined`` plus ``idle`` at the earliest. Marks are public, so with clock ``marks`` the
+        clock decides.
         """
         if self._by_broker:
             return defined + self._idle
-        return 0 if self.now == NOT_BEGUN else self._behind(self.now)
+        return 0 if self.now == NOT_BEGUN else self._first_start_after(self.now)
 
-    def since(self, defined: int) -> int:
+    def first_timestamp_of(self, defined: int) -> int:
         """Return the first record timestamp that counts for a stream defined at ``defined``.
 
-        The partition's position at that moment depends on the number of events, and so on people.
-        Therefore the stream counts from ``idle`` later, when every partition has read that far.
-        With marks, a stream that is defined before the first mark counts at once.
+        How far the partition has read at ``defined`` depends on the number of events, which is
+        private. So the stream counts from ``idle`` later, when each partition has read past
+        ``defined``. With marks, a stream that is defined before the first mark counts at once.
         """
         at_once = not self._by_broker and self.now == NOT_BEGUN
-        return NOT_BEGUN if at_once else self.effect(defined)
+        return NOT_BEGUN if at_once else self.effective_timestamp(defined)
 
-    def effect(self, defined: int) -> int:
+    def effective_timestamp(self, defined: int) -> int:
         """Return the timestamp at which a control event takes effect in every partition."""
         return defined + self._idle
 
     def has_read(self, stamp: int) -> bool:
-        """Return True if all later records, or marks among them, have at least this timestamp."""
+        """Return True if no later record (with marks: no later mark) has a smaller timestamp."""
         return self._by_broker or self.stamped >= stamp
 
-    def reading_at(self, stamp: int) -> int | None:
-        """Return the clock just before this timestamp; None until a mark with or after it is read.
+    def clock_at(self, stamp: int) -> int | None:
+        """Return the clock just before this timestamp.
 
-        If such a mark was read before the first call, it is the current clock.
+        With marks, the result is None until a mark with this or a later timestamp has been read,
+        and the current clock if such a mark was read before the first call.
         """
         if self._by_broker:
             return stamp
         if not self.has_read(stamp):
-            self._awaited.add(stamp)
+            self._awaited_timestamps.add(stamp)
             return None
-        return self.passed.get(stamp, self.now)
+        return self.clock_before_mark.get(stamp, self.now)
 
     def first_window_after(self, stamp: int) -> int | None:
-        """Return the earliest start of a window after an extension; None until its mark is read.
+        """Return the earliest start of a window after an extension that takes effect at ``stamp``.
 
-        A window that begins more than ``ahead`` after a mark has no event from before the mark.
+        With marks, the result is None until a mark with this or a later timestamp has been read. A
+        window that begins more than ``ahead`` after that mark has no event from before the mark.
         """
-        reading = self.reading_at(stamp)
-        return reading if reading is None or self._by_broker else self._behind(reading)
+        reading = self.clock_at(stamp)
+        return reading if reading is None or self._by_broker else self._first_start_after(reading)
 
-    def _behind(self, reading: int) -> int:
+    def _first_start_after(self, reading: int) -> int:
         return 0 if reading == NOT_BEGUN else reading + self._ahead + 1
 
-    def read(self, records: Sequence[RecordLike]) -> Readings:
-        """Advance the clock over some records.
+    def advance(self, records: Sequence[RecordLike]) -> ClockValues:
+        """Advance the clock over some records, and return its values.
 
         Raises:
-            UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
+            WriterTimestampsError: the source's clock is the broker's, but the topic's timestamps are not.
         """
         marks: dict[int, Rejection | None] = {}
         if self._by_broker:
             if isinstance(records, RecordColumns):
-                stampers = {records.timestamp_type}
+                timestamp_types = {records.timestamp_type}
             else:
-                stampers = {getattr(record, "timestamp_type", None) for record in records}
-            if _CREATED in stampers:
-                raise UnstampedError(self._topic)
+                timestamp_types = {getattr(record, "timestamp_type", None) for record in records}
+            if _WRITER_TIMESTAMP in timestamp_types:
+                raise WriterTimestampsError(self._topic)
             times = _stamps(records)
         else:
             times, stamped = np.full((2, len(records)), NOT_BEGUN, dtype=np.int64)
-            for place, record in enumerate(() if isinstance(records, RecordColumns) else records):
+            for index, record in enumerate(() if isinstance(records, RecordColumns) else records):
                 if record.headers and (mark := _mark_of(record)) is not None:
-                    times[place] = mark
-                    stamped[place] = NOT_BEGUN if mark == NOT_BEGUN else record.timestamp
-                    marks[place] = BAD_MARK if mark == NOT_BEGUN else None
+                    times[index] = mark
+                    stamped[index] = NOT_BEGUN if mark == NOT_BEGUN else record.timestamp
+                    marks[index] = BAD_MARK if mark == NOT_BEGUN else None
         before = self.now
         clocks: Column = np.maximum.accumulate(np.maximum(times, self.now))
         if len(clocks):
             self.now = int(clocks[-1])
         if self._by_broker:
-            return Readings(clocks, clocks, marks)
+            return ClockValues(clocks, clocks, marks)
         stamps: Column = np.maximum.accumulate(np.maximum(stamped, self.stamped))
         if len(stamps):
             self.stamped = int(stamps[-1])
-        for stamp in [stamp for stamp in self._awaited if stamp <= self.stamped]:
-            place = int(np.searchsorted(stamps, stamp))
-            self.passed[stamp] = int(clocks[place - 1]) if place else before
-            self._awaited.remove(stamp)
-        return Readings(clocks, stamps, marks)
+        for stamp in [stamp for stamp in self._awaited_timestamps if stamp <= self.stamped]:
+            index = int(np.searchsorted(stamps, stamp))
+            self.clock_before_mark[stamp] = int(clocks[index - 1]) if index else before
+            self._awaited_timestamps.remove(stamp)
+        return ClockValues(clocks, stamps, marks)
 
-    def latest(self, records: Sequence[RecordLike], clocks: Column) -> Column:
-        """Return the latest time that each event may have; an event beyond it is rejected."""
+    def latest_event_times(self, records: Sequence[RecordLike], clocks: Column) -> Column:
+        """Return the latest time that each event may have; an event with a later one is rejected."""
         if self._by_broker:
             return _stamps(records) + self._ahead
-        return np.where(clocks == NOT_BEGUN, self.early, clocks + self._ahead)
+        return np.where(clocks == NOT_BEGUN, self.latest_time_before_marks, clocks + self._ahead)
 
 
 def _stamps(records: Sequence[RecordLike]) -> Column:
@@ -213,7 +221,7 @@ def _stamps(records: Sequence[RecordLike]) -> Column:
 
 
 def _mark_of(record: RecordLike) -> int | None:
-    """Return the time of a mark; −1 if it is invalid, None for a record without mark."""
+    """Return the time of a mark; ``NOT_BEGUN`` if it is invalid, None for a record without mark."""
     written = next((value for name, value in record.headers if name == MARK_HEADER), None)
     if written is None:
         return None

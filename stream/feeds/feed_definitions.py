@@ -1,7 +1,7 @@
-"""The standing streams of all live topics, as defined by control; one copy per process.
+"""The standing streams of all live topics, as control events define them; one copy per process.
 
-The cost of an update or a lookup does not grow with past periods: of their streams, only names and
-digests are kept.
+The cost of an update or a lookup does not grow with past periods: their streams are kept only as
+names and summaries of control events.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An interval in which a stream's windows are asked: from opening or extension to an end.
+    """The part of a stream from its opening, or an extension after its end, to its next end.
 
-    ``number`` is the number of extensions before it. ``begins`` and ``ends`` are broker timestamps
-    of control events; None for an event that is missing or removed by compaction.
+    ``number`` counts the extensions before it. ``begins`` and ``ends`` are broker timestamps of
+    control events; None for an event that has not come yet or that compaction has removed.
     """
 
     number: int = 0
@@ -35,7 +35,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class StandingDefinition:
-    """The latest definition of a standing stream, and the timestamps of earlier ones."""
+    """The latest definition of a standing stream, with all of its epochs."""
 
     spec: StreamSpec
     standing: StandingQuery
@@ -46,26 +46,26 @@ class StandingDefinition:
     value: bytes
     """The control event."""
     epochs: tuple[Epoch, ...] = (Epoch(begins=0),)
-    """In their order; at least one."""
+    """In the order of their numbers; there is at least one."""
 
     @property
-    def asks(self) -> bool:
-        """Whether the stream is open, so that its windows are asked."""
+    def is_open(self) -> bool:
+        """Whether the stream is open, so that its windows are asked questions."""
         return self.kind == "opened"
 
     @property
     def is_merged(self) -> bool:
-        """Whether merging asks its partials' windows; a halted stream may have some from before."""
-        return self.asks or (self.kind == "halted" and not self.source.has_periods)
+        """Whether merging asks the windows of its partials, also of those from before a halt."""
+        return self.is_open or (self.kind == "halted" and not self.source.has_periods)
 
     @property
     def moment(self) -> int:
-        """Timestamp of its latest epoch's beginning, or of its end if the beginning is unknown."""
+        """Timestamp of the beginning of its latest epoch, or of the end if that is unknown."""
         latest = self.epochs[-1]
         return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
 
     def epoch(self, number: int) -> Epoch:
-        """Return the latest epoch with at most this number of extensions, else the first known."""
+        """Return the latest epoch after at most this many extensions, or else the first epoch."""
         return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])
 
 
@@ -112,14 +112,14 @@ def _epochs(known: StandingDefinition | None, control: Control, stamp: int) -> t
     for number in sorted(epochs, reverse=True):
         epoch = epochs[number]
         if epoch.ends is None:
-            # Compaction has removed its end, which was before the next known timestamp.
+            # Compaction has removed the event of its end, which was before the next epoch's event.
             epochs[number] = epoch = replace(epoch, ends=later)
         later = epoch.ends if epoch.begins is None else epoch.begins
     return tuple(epochs[number] for number in sorted(epochs))
 
 
-TAKEN_AT_ONCE: Final = 100
-"""Control records that are applied before the streams of closed periods are dropped."""
+RECORDS_PER_UPDATE: Final = 100
+"""Control records that are applied together, before closed streams of periods are dropped."""
 
 
 class FeedDefinitions:
@@ -131,97 +131,105 @@ class FeedDefinitions:
     def __init__(self) -> None:
         self.version = 0
         # Keys are added while others read; no reader iterates.
-        self._told: dict[str, Mapping[str, StandingDefinition]] = {}
+        self._by_source: dict[str, Mapping[str, StandingDefinition]] = {}
         self._latest: dict[str, StandingDefinition] = {}
-        self._over: dict[str, bytes] = {}
-        """For each stream of a closed period, the digest of its last event; no more is kept."""
+        self._closed_summaries: dict[str, bytes] = {}
+        """For each closed stream of a period, the summary of its last control event."""
         # Readers iterate over it: it is replaced, never changed.
-        self._counted: Mapping[str, EventsSource] = {}
-        self._in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
+        self._counted_sources: Mapping[str, EventsSource] = {}
+        self._open_in_periods: Mapping[tuple[str, str], Mapping[str, StandingDefinition]] = {}
 
     def apply_control(self, records: Iterable[RecordLike]) -> None:
         """Apply control records in the order of their partition, from the beginning."""
         left = iter(records)
-        while some := list(islice(left, TAKEN_AT_ONCE)):
+        while some := list(islice(left, RECORDS_PER_UPDATE)):
             self._apply(some)
 
     def _apply(self, records: Sequence[RecordLike]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
         for record in records:
             name = (record.key or b"").decode(errors="replace")
-            if (over := self._over.get(name)) is not None and is_stale(over, record.value):
+            if (over := self._closed_summaries.get(name)) is not None and is_stale(over, record.value):
                 continue
             known = self._latest.get(name)
-            told = parse_definition(record, known)
-            if told is None or told is known or told.spec.stream != name:
+            definition = parse_definition(record, known)
+            if definition is None or definition is known or definition.spec.stream != name:
                 continue
-            self._latest[name] = told
-            source = told.source.source
-            changed.setdefault(source, dict(self._told.get(source, {})))[name] = told
+            self._latest[name] = definition
+            source = definition.source.source
+            changed.setdefault(source, dict(self._by_source.get(source, {})))[name] = definition
         if changed:
-            self._told.update(changed)
+            self._by_source.update(changed)
             self._index(changed)
-            self._put_away(changed)
+            self._forget_closed_streams(changed)
             self.version += 1
 
     def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
         """Return a source's standing streams by name, including ended ones."""
-        return tuple(told for _, told in sorted(self._told.get(source, {}).items()))
+        return tuple(definition for _, definition in sorted(self._by_source.get(source, {}).items()))
 
     def find_stream(self, source: str, stream: str) -> StandingDefinition | None:
         """Return a stream of a source, if it is defined and its period is not closed."""
-        return self._told.get(source, {}).get(stream)
+        return self._by_source.get(source, {}).get(stream)
 
-    def knows(self, source: str, stream: str) -> bool:
-        """Return whether a stream of a source is defined, open or closed."""
-        return self.find_stream(source, stream) is not None or stream in self._over
+    def has_stream(self, source: str, stream: str) -> bool:
+        """Return whether a stream of a source is defined; it may be closed."""
+        return self.find_stream(source, stream) is not None or stream in self._closed_summaries
 
-    def asking_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
-        """Return a model's open streams in the periods of its source, in order."""
-        return [told for _, told in sorted(self._in_periods.get((source, stream), {}).items())]
+    def open_streams_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
+        """Return the open streams of a model's periods, in the order of the periods."""
+        return [definition for _, definition in sorted(self._open_in_periods.get((source, stream), {}).items())]
 
     def sources(self) -> dict[str, EventsSource]:
-        """Return the sources with an open standing stream by name, without period accounts."""
-        return dict(self._counted)
+        """Return the sources that have an open standing stream, by name, without period accounts."""
+        return dict(self._counted_sources)
 
     def _index(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
-        counted, in_periods = dict(self._counted), dict(self._in_periods)
+        counted, in_periods = dict(self._counted_sources), dict(self._open_in_periods)
         for source, streams in changed.items():
-            for name, told in streams.items():
-                if told.source.period_of is not None:
-                    place = (told.source.period_of, _model_of(told))
-                    asking = {**in_periods.get(place, {}), name: told}
-                    in_periods[place] = {one: found for one, found in asking.items() if found.asks}
-            asking_now = [told for told in streams.values() if told.asks and told.source.period_of is None]
+            for name, definition in streams.items():
+                if definition.source.period_of is not None:
+                    place = (definition.source.period_of, _model_of(definition))
+                    asking = {**in_periods.get(place, {}), name: definition}
+                    in_periods[place] = {one: found for one, found in asking.items() if found.is_open}
+            asking_now = [
+                definition
+                for definition in streams.values()
+                if definition.is_open and definition.source.period_of is None
+            ]
             if asking_now:
                 counted[source] = asking_now[0].source
             else:
                 counted.pop(source, None)
-        self._counted, self._in_periods = counted, in_periods
+        self._counted_sources, self._open_in_periods = counted, in_periods
 
-    def _put_away(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
-        """Keep only names and digests of closed streams of periods, which are never asked again."""
+    def _forget_closed_streams(self, changed: Mapping[str, Mapping[str, StandingDefinition]]) -> None:
+        """Keep only names and summaries of closed streams of periods, which are never asked again."""
         for source, streams in changed.items():
             left = {
-                name: told
-                for name, told in streams.items()
-                if told.kind != "closed" or told.source.period_of is None
+                name: definition
+                for name, definition in streams.items()
+                if definition.kind != "closed" or definition.source.period_of is None
             }
             if len(left) == len(streams):
                 continue
             # Added here before it is removed below: other threads always find it.
-            self._over.update(
-                (name, control_summary(told.value)) for name, told in streams.items() if name not in left
+            self._closed_summaries.update(
+                (name, control_summary(definition.value))
+                for name, definition in streams.items()
+                if name not in left
             )
             for name in streams.keys() - left.keys():
                 del self._latest[name]
-            self._told[source] = left
+            self._by_source[source] = left
             if not left:
-                del self._told[source]
+                del self._by_source[source]
 
 
-def _model_of(told: StandingDefinition) -> str:
+def _model_of(definition: StandingDefinition) -> str:
     """Return the name of a stream's model: its own name without the start of its period."""
     return (
-        told.spec.stream if told.source.starts is None else told.spec.stream.removesuffix(f"@{told.source.starts}")
+        definition.spec.stream
+        if definition.source.starts is None
+        else definition.spec.stream.removesuffix(f"@{definition.source.starts}")
     )

@@ -1,4 +1,4 @@
-"""Turns records of a live topic into a batch of events to count, and rejects invalid records."""
+"""Reads records of a live topic as a batch of events to count, and rejects invalid records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.wire import struct
 from stream.events import EventReader
 from stream.events.event_fields import AHEAD, before_all, time_flaw
 from stream.feeds.event_clock import NOT_BEGUN, EventClock
-from stream.feeds.tally import EventBatch, kept
+from stream.feeds.tally import EventBatch, select_events
 from stream.kernel import Column
 from stream.processing.dead_letters import Rejection, Unread
 from stream.processing.protocol import RecordLike
@@ -20,75 +20,76 @@ from stream.processing.record_columns import RecordColumns
 
 NO_WINDOW: Final = -1
 
-_Kept: Any = struct(FirstWindow)
+_WireWindow: Any = struct(FirstWindow)
 
 
 class FirstWindows:
-    """The earliest window that streams count, for each record timestamp.
+    """For each record timestamp, the start of the earliest window that a stream counts.
 
-    Windows of ended streams remain, so that a refusal depends on the event, its timestamp and the
-    streams begun, and not on when the partition reads an end.
+    Windows of ended streams remain. So whether an event is rejected does not depend on the moment
+    at which the partition learns that a stream has ended.
     """
 
     def __init__(self) -> None:
-        self.kept: tuple[Any, ...] = ()
-        """Windows for the changelog: those that no active stream's definition declares."""
-        self._all: tuple[tuple[int, int], ...] = ()
-        self._implied: dict[tuple[str, int], tuple[int, int]] = {}
-        """Windows declared by active streams, which a restore adds again."""
+        self.changelog_windows: tuple[Any, ...] = ()
+        """Windows for the changelog: those that no counted stream's definition contains."""
+        self._windows: tuple[tuple[int, int], ...] = ()
+        self._declared: dict[tuple[str, int], tuple[int, int]] = {}
+        """First windows in the definitions of counted streams, which a restore adds again."""
 
     def restore(self, kept: Iterable[Any]) -> None:
-        """Read the changelog's windows; ``add`` adds the windows of active streams."""
-        self._take((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
+        """Add the changelog's windows; ``add_epoch`` adds those of the counted streams."""
+        self._add_windows((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
 
-    def add(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:
+    def add_epoch(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:
         """Add an epoch that counts events from a timestamp on, with the start of its first window.
 
-        A window that is not declared goes to the changelog: after a restart, ``add`` gets the next
-        window of such a stream.
+        A window that is not in the definition goes to the changelog, because after a restart this
+        method gets the epoch's next window instead of its first one.
         """
         if is_declared:
-            self._implied[epoch] = since, start
-        self._take([(since, start)])
+            self._declared[epoch] = since, start
+        self._add_windows([(since, start)])
 
-    def end(self, epoch: tuple[str, int]) -> None:
-        """End an epoch of a stream."""
-        self._implied.pop(epoch, None)
-        self._take(())
+    def end_epoch(self, epoch: tuple[str, int]) -> None:
+        """End an epoch; its window goes to the changelog."""
+        self._declared.pop(epoch, None)
+        self._add_windows(())
 
-    def at(self, stamps: Column) -> Column:
-        """Return the earliest start of the streams that count at each timestamp, or ``NO_WINDOW``."""
-        sinces = np.array([since for since, _ in self._all], dtype=np.int64)
-        starts = np.array([NO_WINDOW, *(start for _, start in self._all)], dtype=np.int64)
+    def starts_at(self, stamps: Column) -> Column:
+        """Return for each timestamp the earliest window's start; ``NO_WINDOW`` without streams."""
+        sinces = np.array([since for since, _ in self._windows], dtype=np.int64)
+        starts = np.array([NO_WINDOW, *(start for _, start in self._windows)], dtype=np.int64)
         return starts[np.searchsorted(sinces, stamps, side="right")]
 
-    def _take(self, windows: Iterable[tuple[int, int]]) -> None:
-        """Add windows; keep each one that begins before all windows with earlier timestamps."""
+    def _add_windows(self, windows: Iterable[tuple[int, int]]) -> None:
+        """Add windows; keep one only if it begins before all windows with earlier timestamps."""
         found: list[tuple[int, int]] = []
-        for since, start in sorted({*self._all, *windows}):
+        for since, start in sorted({*self._windows, *windows}):
             if not found or start < found[-1][1]:
                 found.append((since, start))
-        self._all, implied = tuple(found), set(self._implied.values())
-        self.kept = tuple(
-            _Kept(start, None if since == NOT_BEGUN else since)
+        self._windows, implied = tuple(found), set(self._declared.values())
+        self.changelog_windows = tuple(
+            _WireWindow(start, None if since == NOT_BEGUN else since)
             for since, start in found
             if (since, start) not in implied
         )
 
 
-_EARLY = Rejection(
+_BEFORE_FIRST_MARK = Rejection(
     "ahead",
-    "time: lies beyond the windows that a stream may have open before the first mark; write a mark before the events, and begin streams "
-    "where these do",
+    "time: lies beyond the windows that may be open before the first mark; write a mark before the events, and let the "
+    "streams begin where the events do",
 )
-_ELSEWHERE = Rejection(
+_OTHER_PARTITION = Rejection(
     "partition",
-    "person: belongs to another partition by Kafka's default partitioner; have the topic keyed by the person alone",
+    "person: Kafka's default partitioner puts this person into another partition; use the person, and nothing else, as "
+    "the record's key",
 )
 
 
 class Intake:
-    """Reads the records of one partition; other people's events do not affect a rejection."""
+    """Reads the records of one partition; a rejection does not depend on other people's events."""
 
     def __init__(self, source: EventsSource, partition: int, partitions: int, clock: EventClock) -> None:
         self._domains = source.attributes
@@ -102,10 +103,10 @@ class Intake:
         """Advance the clock; return the batch to count, if any, and the rejections by index.
 
         Raises:
-            UnstampedError: the source's clock is the broker's, but the topic's timestamps are not.
+            WriterTimestampsError: the source's clock is the broker's, but the topic's timestamps are not.
         """
-        clocks, stamps, marks = self._clock.read(records)
-        latest = self._clock.latest(records, clocks)
+        clocks, stamps, marks = self._clock.advance(records)
+        latest = self._clock.latest_event_times(records, clocks)
         rejections = {place: mark for place, mark in marks.items() if mark is not None}
         places = np.arange(len(records))
         if isinstance(records, RecordColumns):
@@ -123,17 +124,17 @@ class Intake:
             rejections[int(places[row])] = Rejection(flaw.code, flaw.message)
         places = places[events.places]
         at_home, in_time = events.homes == self._partition, events.times <= latest[places]
-        counts = at_home & in_time & ~before_all(events.times, first.at(stamps[places]), clocks[places])
+        counts = at_home & in_time & ~before_all(events.times, first.starts_at(stamps[places]), clocks[places])
         for row in np.flatnonzero(~counts).tolist():
             flaw = time_flaw(int(events.times[row]), is_ahead=not in_time[row])
             if not at_home[row]:
-                rejection = _ELSEWHERE
+                rejection = _OTHER_PARTITION
             elif flaw is AHEAD and clocks[places[row]] == NOT_BEGUN:
-                rejection = _EARLY
+                rejection = _BEFORE_FIRST_MARK
             else:
                 rejection = Rejection(*flaw)
             rejections[int(places[row])] = rejection
-        events, places = kept(events, counts), places[counts]
+        events, places = select_events(events, counts), places[counts]
         return (
             EventBatch(events, clocks[places], stamps[places], self._domains) if len(places) else None
         ), rejections

@@ -35,8 +35,8 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 class RunningSums:
     """The sums of a running count after ``windows`` windows; a skipped window adds nothing.
 
-    ``lost`` means that these sums, or a partition's counts of people, were lost. Later numbers
-    would contradict earlier ones or exceed a person's total, so that nothing is added any more.
+    ``lost`` is true if these sums, or a partition's counts of people, were lost. Then no window is
+    added any more, because later numbers would contradict earlier ones or exceed a person's total.
     """
 
     windows: int = 0
@@ -44,11 +44,14 @@ class RunningSums:
     groups: list[list[int]] = field(default_factory=list)
     """For each group, the sums over the nodes of the counting tree."""
     kept: dict[int, Any] = field(default_factory=dict)
-    """Changelog records of nodes by place, until they are needed."""
+    """Changelog records of the tree's nodes by place, until ``add`` needs them."""
 
-    def add(self, told: StandingDefinition, start: int, counts: Sequence[int]) -> range:
-        """Add a window; return the places of changed nodes: none if lost or beyond the horizon."""
-        calibration, standing = told.calibration, told.standing
+    def add(self, definition: StandingDefinition, start: int, counts: Sequence[int]) -> range:
+        """Add a window, and return the places of the changed nodes of the counting tree.
+
+        There are none if the sums are lost or the window lies after the last planned one.
+        """
+        calibration, standing = definition.calibration, definition.standing
         if not isinstance(calibration, RunningCountCalibration) or standing.begins is None:
             raise TypeError("a running count needs its calibration and its first window")
         tree = tree_of(calibration)
@@ -86,8 +89,8 @@ Partials = dict[int, Any]
 class MergedStreamState:
     """A stream's state in merging: its open windows, and ``reached``, the last closed window.
 
-    A partition publishes its windows in order, each once. So if it skips a window, as after an
-    extension of an ended stream, it never publishes that window.
+    A partition publishes its windows in order, each once. So a window that it skips, as after an
+    extension of an ended stream, never follows.
     """
 
     incarnation: str
@@ -97,7 +100,7 @@ class MergedStreamState:
     latest: dict[int, int] = field(default_factory=dict)
     running: RunningSums = field(default_factory=RunningSums)
 
-    def is_news(self, partial: Any) -> bool:
+    def is_new(self, partial: Any) -> bool:
         """Return True if the partition publishes this window for the first time."""
         return bool(partial.start > self.latest.get(partial.partition, self.reached))
 
@@ -106,25 +109,25 @@ class MergedStreamState:
         self.open.setdefault(partial.start, {})[partial.partition] = partial
         self.latest[partial.partition] = partial.start
 
-    def forget(self) -> None:
+    def drop_partials(self) -> None:
         """Drop the partials of open windows."""
         self.open.clear()
         self.latest.clear()
 
-    def whole(self) -> list[int]:
+    def complete_windows(self) -> list[int]:
         """Return the open windows that every partition has published or skipped, in order."""
-        told = min(self.latest.get(number, self.reached) for number in range(self.partitions))
-        return sorted(start for start in self.open if start <= told)
+        published = min(self.latest.get(number, self.reached) for number in range(self.partitions))
+        return sorted(start for start in self.open if start <= published)
 
-    def close(self, start: int) -> Partials:
+    def close_window(self, start: int) -> Partials:
         """Close the next window and return its partials."""
         self.reached = start
         return self.open.pop(start)
 
-    def due(self) -> Iterator[tuple[int, Partials]]:
-        """Close and yield the windows of ``whole``."""
-        for start in self.whole():
-            yield start, self.close(start)
+    def close_complete_windows(self) -> Iterator[tuple[int, Partials]]:
+        """Close and yield the windows of ``complete_windows``."""
+        for start in self.complete_windows():
+            yield start, self.close_window(start)
 
 
 PARTIAL: Final = "@partial"
@@ -149,7 +152,7 @@ def node_key(stream: str, place: int) -> bytes:
     return f"{NODE}|{stream}|{place}".encode()
 
 
-def kept_stream(merged: MergedStreamState) -> bytes:
+def encode_stream(merged: MergedStreamState) -> bytes:
     """Encode the progress of a stream."""
     running = merged.running
     return _encode(
@@ -157,48 +160,48 @@ def kept_stream(merged: MergedStreamState) -> bytes:
     )
 
 
-def kept_node(merged: MergedStreamState, place: int) -> bytes:
+def encode_node(merged: MergedStreamState, place: int) -> bytes:
     """Encode a node of a stream's running count."""
     return _encode(_WireNode(merged.incarnation, merged.running.node(place)))
 
 
-def kept_progress(offset: int) -> bytes:
-    """Encode the progress in the input."""
+def encode_progress(offset: int) -> bytes:
+    """Encode the progress record with the next offset of the input."""
     return _encode(_WireProgress(offset))
 
 
 class WaitingWindows:
-    """The streams with open windows whose periods may not have begun.
+    """The streams with open windows whose period may not have begun.
 
-    Windows of all streams are asked in the order of their closing times. So the order within a
-    period does not depend on when control begins it.
+    Windows of all streams are asked in the order of their closing times. So their order does not
+    depend on the moment at which a period's streams are defined.
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
-    def ready(
+    def ready_windows(
         self,
-        told: Mapping[str, StandingDefinition],
+        definition: Mapping[str, StandingDefinition],
         streams: Mapping[str, MergedStreamState],
         is_ready: Callable[[StandingDefinition, int], bool],
     ) -> Iterator[tuple[str, int]]:
-        """Yield windows to ask by closing time; an unready one delays its source's later ones."""
+        """Yield windows to ask by closing time; one that is not ready delays its source's others."""
         order: list[Iterator[tuple[int, str, int]]] = []
         sources: set[str] = set()
         for name in sorted(self.names):
-            known, merged = told.get(name), streams.get(name)
-            if known is None or merged is None or not known.asks or not known.source.has_periods:
+            known, merged = definition.get(name), streams.get(name)
+            if known is None or merged is None or not known.is_open or not known.source.has_periods:
                 self.names.discard(name)
-            elif starts := merged.whole():
+            elif starts := merged.complete_windows():
                 open_ms = known.standing.open_ms
                 order.append(iter([(start + open_ms, name, start) for start in starts]))
                 sources.add(known.source.source)
             else:
                 self.names.discard(name)
         for _, name, start in merge(*order):
-            source = told[name].source.source
-            if source in sources and not is_ready(told[name], start):
+            source = definition[name].source.source
+            if source in sources and not is_ready(definition[name], start):
                 sources.remove(source)
             if source in sources:
                 yield name, start
@@ -210,72 +213,77 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
 
 class MergePeriods:
-    """Requests to begin and close periods; their ids are fixed, so that repeats have no effect."""
+    """Sends requests to begin and close periods; their ids are fixed, so repeats have no effect."""
 
     def __init__(self, topics: Topics, definitions: FeedDefinitions) -> None:
         self._topics = topics
         self._definitions = definitions
-        self._asking: dict[str, str] = {}
+        self._requesting_streams: dict[str, str] = {}
         """For each requested period, the stream whose window requested it."""
-        self._ending: dict[str, set[str]] = {}
+        self._closing_streams: dict[str, set[str]] = {}
         """For each model, its periods' streams whose close was requested."""
-        self._seen = -1
+        self._seen_version = -1
 
-    def is_ready(self, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
+    def is_ready(self, outputs: Outputs, definition: StandingDefinition, start: int) -> bool:
         """Return whether a window's period is known; otherwise request it."""
-        if not told.source.has_periods or not is_asked(told, start):
+        if not definition.source.has_periods or not is_asked(definition, start):
             return True
-        source, stream = _names(told, start)
-        if self._definitions.knows(source, stream):
-            self._asking.pop(source, None)
+        source, stream = _period_names(definition, start)
+        if self._definitions.has_stream(source, stream):
+            self._requesting_streams.pop(source, None)
             return True
-        asking = self._definitions.find_stream(told.source.source, self._asking.get(source, ""))
-        if asking is None or not asking.asks:
-            # If that stream has ended, its request may have come too late: request again.
-            self._asking[source] = told.spec.stream
-            begins = written_moment(period_of(told, start))
-            request = f"begin/{told.incarnation}@{begins}"
-            self._write(outputs, BeginPeriod(request=request, source=told.source.source, start=begins))
+        asking = self._definitions.find_stream(definition.source.source, self._requesting_streams.get(source, ""))
+        if asking is None or not asking.is_open:
+            # The requesting stream may have ended before its request arrived, so request again.
+            self._requesting_streams[source] = definition.spec.stream
+            begins = written_moment(period_of(definition, start))
+            request = f"begin/{definition.incarnation}@{begins}"
+            self._write(outputs, BeginPeriod(request=request, source=definition.source.source, start=begins))
         return False
 
-    def asked_by(self, told: StandingDefinition, start: int) -> StandingDefinition | None:
-        """Return the stream that a window asks.
+    def stream_asked_by(self, definition: StandingDefinition, start: int) -> StandingDefinition | None:
+        """Return the stream that gets a window's questions.
 
-        The result is None if the window spans two periods, lies beyond a horizon, or if the stream
-        has ended.
+        The result is None if the window spans two periods or lies after a running count's last
+        window, or if the stream has ended.
         """
-        if not told.source.has_periods:
-            return told
-        found = self._definitions.find_stream(*_names(told, start)) if is_asked(told, start) else None
-        return found if found is not None and found.asks else None
+        if not definition.source.has_periods:
+            return definition
+        found = (
+            self._definitions.find_stream(*_period_names(definition, start))
+            if is_asked(definition, start)
+            else None
+        )
+        return found if found is not None and found.is_open else None
 
-    def has_news(self) -> bool:
-        """Return whether control has changed since the last call."""
-        before, self._seen = self._seen, self._definitions.version
-        return before != self._seen
+    def has_new_definitions(self) -> bool:
+        """Return whether the definitions have changed since the last call."""
+        before, self._seen_version = self._seen_version, self._definitions.version
+        return before != self._seen_version
 
-    def passed(self, outputs: Outputs, told: StandingDefinition, before: int, reached: int) -> None:
-        """Close a model's past streams if its windows have passed the end of a period."""
-        if told.source.has_periods and _asked_to(told, before) != _asked_to(told, reached):
-            self.close(outputs, told, reached)
+    def close_past_streams(
+        self, outputs: Outputs, definition: StandingDefinition, before: int, reached: int
+    ) -> None:
+        """Close the past periods' streams of a model if its windows have reached a new period."""
+        if definition.source.has_periods and _asked_until(definition, before) != _asked_until(definition, reached):
+            self.close_streams(outputs, definition, reached)
 
-    def close(self, outputs: Outputs, told: StandingDefinition, reached: int) -> None:
-        """Close each stream of a model once all windows of the following period are asked as well.
+    def close_streams(self, outputs: Outputs, definition: StandingDefinition, reached: int) -> None:
+        """Close each stream of a model once all windows of the following period are asked too.
 
-        Control may define these streams in any order, so this is called after each change of
-        control.
+        Control may define these streams late, so this is also called after each new definition.
         """
-        if not told.source.has_periods:
+        if not definition.source.has_periods:
             return
-        model, behind = told.spec.stream, _asked_to(told, reached) - 2 * told.source.period_ms
-        asking = self._definitions.asking_in_periods(told.source.source, model)
+        model, behind = definition.spec.stream, _asked_until(definition, reached) - 2 * definition.source.period_ms
+        asking = self._definitions.open_streams_in_periods(definition.source.source, model)
         over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
-        for name in sorted(over.keys() - self._ending.get(model, set())):
+        for name in sorted(over.keys() - self._closing_streams.get(model, set())):
             source = over[name].source.source
             self._write(
                 outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=PERIOD_OVER_REASON)
             )
-        self._ending[model] = set(over)
+        self._closing_streams[model] = set(over)
 
     def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
         key = request.source.encode()
@@ -283,28 +291,28 @@ class MergePeriods:
         outputs.add(self._topics.requests, partition_of(key, LEDGER_PARTITIONS), message)
 
 
-def is_asked(told: StandingDefinition, start: int) -> bool:
-    """Return whether a window is asked: it lies in one period, and within its horizon."""
-    reach = covered_ms(told.source, told.spec.mechanism, told.standing.window)
-    return lies_in_one(told, start) and start - period_of(told, start) < reach
+def is_asked(definition: StandingDefinition, start: int) -> bool:
+    """Return whether a window is asked: it lies in one period, in the part with windows."""
+    reach = covered_ms(definition.source, definition.spec.mechanism, definition.standing.window)
+    return lies_in_one_period(definition, start) and start - period_of(definition, start) < reach
 
 
-def lies_in_one(told: StandingDefinition, start: int) -> bool:
+def lies_in_one_period(definition: StandingDefinition, start: int) -> bool:
     """Return whether a window lies in one period, so that no person counts in two."""
-    return start + told.standing.window.size_ms <= period_of(told, start) + told.source.period_ms
+    return start + definition.standing.window.size_ms <= period_of(definition, start) + definition.source.period_ms
 
 
-def period_of(told: StandingDefinition, start: int) -> int:
+def period_of(definition: StandingDefinition, start: int) -> int:
     """Return the start of the period in which a window starts."""
-    return start - start % told.source.period_ms
+    return start - start % definition.source.period_ms
 
 
-def _asked_to(told: StandingDefinition, reached: int) -> int:
+def _asked_until(definition: StandingDefinition, reached: int) -> int:
     """Return the end of the last period whose windows have all been asked."""
-    length = told.source.period_ms
-    return (reached + told.standing.window.size_ms) // length * length
+    length = definition.source.period_ms
+    return (reached + definition.standing.window.size_ms) // length * length
 
 
-def _names(told: StandingDefinition, start: int) -> tuple[str, str]:
-    period = period_of(told, start)
-    return named_at(told.source.source, period), named_at(told.spec.stream, period)
+def _period_names(definition: StandingDefinition, start: int) -> tuple[str, str]:
+    period = period_of(definition, start)
+    return named_at(definition.source.source, period), named_at(definition.spec.stream, period)

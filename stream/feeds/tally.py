@@ -2,9 +2,9 @@
 
 A tally has the counts that streams with equal conditions and windows share.
 
-In each window, the first ``contribution`` events of a person count that satisfy the condition and
-are in time, in the partition's order and over all groups; other people's events do not matter. If
-people are counted, each person counts once in a window, in the group of the first event.
+In each window, a person's first ``contribution`` events count that satisfy the condition and are in
+time. Their order is that of the partition, over all groups; other people's events have no effect.
+If people are counted, each person counts once in a window, in the group of the first event.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import numpy.typing as npt
 from schemas import Numeric
 from schemas.domains import Domain
 from stream.events import Events
-from stream.kernel import Added, Bounded, Column, Keys, added, bounded, with_rows
+from stream.kernel import Added, Bounded, Column, Keys, add_counts, count_up_to_bound, with_rows
 from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.universe import membership
 
 Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.unsignedinteger[Any]]
 
-NEVER: Final = -1
-"""The piece number of values that no piece of the changelog has."""
+NO_PIECE: Final = -1
+"""The piece number of values that are in no piece of the changelog."""
 _BITS: Final = (1, 2, 4, 8, 16, 32)
 
 
@@ -37,9 +37,10 @@ def count_type(most: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 class PersonCounts:
-    """A table of people's counts in one window or over several; rows are never removed.
+    """A table of people's counts in one window or over several, with a row for each person.
 
-    Each row is marked with the number of the changelog piece that has its current counts.
+    Rows are never removed. Each row is marked with the number of the changelog piece that has its
+    current counts.
     """
 
     def __init__(self, most: int, width: int) -> None:
@@ -59,7 +60,7 @@ class PersonCounts:
 
     def count(self, people: Words, wanted: Words, piece: int) -> Bounded:
         """Count each event's person in wanted columns up to the bound; mark them with ``piece``."""
-        return bounded(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
+        return count_up_to_bound(self._rows(people), wanted, self._counts, self._most, self._pieces, piece)
 
     def put(self, people: Words, columns: Sequence[int], counts: Counts, piece: int) -> None:
         """Apply a piece's counts of people in some columns; pieces must come in order."""
@@ -76,7 +77,7 @@ class PersonCounts:
         """Return the counts in some rows and columns."""
         return self._counts[rows][:, columns]
 
-    def again(self, before: int, piece: int) -> Column:
+    def remark_old_entries(self, before: int, piece: int) -> Column:
         """Return the rows marked with pieces before ``before``, and mark them with ``piece``."""
         rows: Column = np.flatnonzero(self._pieces[: len(self)] < before)
         self._pieces[rows] = piece
@@ -89,18 +90,18 @@ class PersonCounts:
         self._counts = counts
 
     def empty(self, column: int) -> None:
-        """Reset a column."""
+        """Set all counts of a column to 0."""
         self._counts[:, column] = 0
 
     def _rows(self, people: Words) -> Column:
         before = len(self)
         rows = self._keys.numbers(people)
         self._counts, self._pieces = with_rows(self._counts, len(self)), with_rows(self._pieces, len(self))
-        self._pieces[before : len(self)] = NEVER
+        self._pieces[before : len(self)] = NO_PIECE
         return rows
 
 
-def packed(counts: Counts, most: int) -> bytes:
+def pack_counts(counts: Counts, most: int) -> bytes:
     """Encode rows of counts up to ``most`` in the fewest bytes per row."""
     bits = _bits(most)
     if bits >= 8:
@@ -112,7 +113,7 @@ def packed(counts: Counts, most: int) -> bytes:
     return found.tobytes()
 
 
-def unpacked(value: bytes, most: int, width: int) -> Counts:
+def unpack_counts(value: bytes, most: int, width: int) -> Counts:
     """Decode packed rows of ``width`` columns."""
     bits = _bits(most)
     if bits >= 8:
@@ -161,7 +162,7 @@ class CellCounts:
         self.sums: Column = np.zeros(0, dtype=np.int64)
         self.pieces: Pieces = np.zeros(0, dtype=np.int32)
         self.live = 0
-        """The number of places with counts."""
+        """The number of cells with counts, over all windows."""
 
     def reserve(self, rows: int) -> None:
         """Make room for this number of windows."""
@@ -169,20 +170,20 @@ class CellCounts:
         if size > len(self.counts):
             more = max(size, 2 * len(self.counts)) - len(self.counts)
             self.counts = np.concatenate([self.counts, np.zeros(more, dtype=np.int64)])
-            self.pieces = np.concatenate([self.pieces, np.full(more, NEVER, dtype=np.int32)])
+            self.pieces = np.concatenate([self.pieces, np.full(more, NO_PIECE, dtype=np.int32)])
             if self.counting.sum is not None:
                 self.sums = np.concatenate([self.sums, np.zeros(more, dtype=np.int64)])
 
     def add(self, places: Column, bits: Words, bit: int, codes: Column | None, piece: int) -> Added:
         """Count events with ``bit`` at places (row · cells + cell); mark these with ``piece``."""
-        found = added(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
-        self.live += found.fresh
+        found = add_counts(places, bits, bit, codes, self.counts, self.sums, self.pieces, piece)
+        self.live += found.newly_marked
         return found
 
     def put(self, places: Column, counts: Column, sums: Column | None, piece: int) -> None:
         """Apply a piece's values of some places; pieces must come in order."""
         self.counts[places] = counts
-        self.live += int(np.count_nonzero(self.pieces[places] == NEVER))
+        self.live += int(np.count_nonzero(self.pieces[places] == NO_PIECE))
         self.pieces[places] = piece
         if sums is not None:
             self.sums[places] = sums
@@ -190,9 +191,9 @@ class CellCounts:
     def clear(self, row: int) -> None:
         """Empty a window's cells."""
         whole = slice(row * self.cells, (row + 1) * self.cells)
-        self.live -= int(np.count_nonzero(self.pieces[whole] != NEVER))
+        self.live -= int(np.count_nonzero(self.pieces[whole] != NO_PIECE))
         self.counts[whole] = 0
-        self.pieces[whole] = NEVER
+        self.pieces[whole] = NO_PIECE
         if self.counting.sum is not None:
             self.sums[whole] = 0
 
@@ -208,9 +209,9 @@ class CellCounts:
         pairs = [(cell, number) for cell, number in zip(cells.tolist(), found, strict=True) if number]
         return [cell for cell, _ in pairs], [number for _, number in pairs]
 
-    def again(self, before: int, piece: int) -> Column:
+    def remark_old_entries(self, before: int, piece: int) -> Column:
         """Return the places marked with pieces before ``before``, and mark them with ``piece``."""
-        places = np.flatnonzero((self.pieces != NEVER) & (self.pieces < before))
+        places = np.flatnonzero((self.pieces != NO_PIECE) & (self.pieces < before))
         self.pieces[places] = piece
         return places
 
@@ -267,7 +268,7 @@ class EventBatch:
         return found
 
 
-def kept(events: Events, mask: Mask) -> Events:
+def select_events(events: Events, mask: Mask) -> Events:
     """Return the events that a mask selects."""
     if mask.all():
         return events
@@ -350,16 +351,16 @@ class Tally:
         within = start % shape.period if shape.period else 0
         return not shape.period or (within < shape.reach and within + shape.size <= shape.period)
 
-    def life(self, number: int) -> PersonCounts:
+    def counts_of_period(self, number: int) -> PersonCounts:
         """Return the counts of people in a period, or over all windows."""
         found = self.lives.get(number)
         if found is None:
             found = self.lives[number] = PersonCounts(self.shape.total or 0, 1)
         return found
 
-    def is_over(self, life: int) -> bool:
+    def is_over(self, period: int) -> bool:
         """Return True if all windows of a period are published."""
-        return bool(self.shape.period) and (life + 1) * self.shape.period <= self.first
+        return bool(self.shape.period) and (period + 1) * self.shape.period <= self.first
 
     def close(self) -> None:
         """Drop the counts of past periods."""

@@ -15,15 +15,15 @@ from stream.kernel import Bounded, Column
 COLUMNS: Final = 64
 """Conditions that share a table, one per bit of a word."""
 _WIDTHS: Final = 4
-"""Columns are added in this number, so that a new condition rarely copies the table."""
+"""Columns are added in groups of this size, so that few new conditions copy the table."""
 
 
 @dataclass(slots=True)
-class Counted:
-    """Numbers of events, once for each window and condition.
+class EventFigures:
+    """Numbers of events; an event counts once for each of its windows and conditions.
 
-    ``left_out`` counts events beyond the bounds, ``late`` those after their window's close, and
-    ``counted`` the others.
+    ``left_out`` counts events beyond a person's bound, ``late`` those after their window's close,
+    and ``counted`` all others.
     """
 
     counted: int = 0
@@ -34,7 +34,7 @@ class Counted:
 class _WindowRows(NamedTuple):
     """Events of a batch (``rows``) in windows (rows in each ``CellCounts``).
 
-    ``let`` and ``first`` have the bits of the columns in which each event counts, or counts as its
+    ``within_bound`` and ``first`` have the bits of the columns in which each event counts, or counts as its
     person's first one. ``columns`` has the bits that any event wants.
     """
 
@@ -42,7 +42,7 @@ class _WindowRows(NamedTuple):
     columns: int
     rows: Column
     windows: Column
-    let: Words
+    within_bound: Words
     first: Words
 
 
@@ -60,7 +60,7 @@ class Form:
     condition: each condition has its own column in the people's rows.
     """
 
-    def __init__(self, shape: Shape, domains: Mapping[str, Domain], figures: Counted) -> None:
+    def __init__(self, shape: Shape, domains: Mapping[str, Domain], figures: EventFigures) -> None:
         self.tallies: dict[int, Tally] = {}
         self.windows: dict[int, OpenWindow] = {}
         self.most = shape.contribution
@@ -71,7 +71,7 @@ class Form:
         self._width = 0
         self._free: list[int] = []
 
-    def takes(self, shape: Shape) -> bool:
+    def can_add(self, shape: Shape) -> bool:
         """Return whether a tally of this shape may join."""
         alike = (shape.size, shape.every, shape.size + shape.lateness) == (self._size, self._every, self._stays)
         return alike and len(self.tallies) < COLUMNS
@@ -110,17 +110,17 @@ class Form:
         if not parts:
             return None
         self._note_reached(parts)
-        part = _together(parts)
+        part = _join_parts(parts)
         places: dict[tuple[str, ...], Column] = {}
         for tally in self.tallies.values():
             if tally.shape.total is not None:
-                self._count_lives(tally, part, step)
+                self._count_within_totals(tally, part, step)
                 continue
             for counting, cells in tally.cells.items():
                 if counting.by not in places:
                     places[counting.by] = part.windows * cells.cells + batch.cells(counting.by)[part.rows]
-                let = part.first if counting.people else part.let
-                self._add(tally, counting, places[counting.by], (let, tally.column), part.rows, step)
+                within_bound = part.first if counting.people else part.within_bound
+                self._add(tally, counting, places[counting.by], (within_bound, tally.column), part.rows, step)
         return step.touched
 
     def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
@@ -142,7 +142,7 @@ class Form:
         in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (wanted != 0)
         if not kept.all():
-            self._figures.late += _bits(wanted[~in_time])
+            self._figures.late += _count_bits(wanted[~in_time])
             rows, wanted = rows[kept], wanted[kept]
         if not len(rows):
             return None
@@ -150,10 +150,10 @@ class Form:
         bounded = self._bound(window, rows, wanted, step)
         if len(bounded.changed):
             step.touched.people[start] = bounded.changed
-        self._figures.left_out += _bits(wanted & ~bounded.let)
+        self._figures.left_out += _count_bits(wanted & ~bounded.within_bound)
         some = int(np.bitwise_or.reduce(wanted))
         return _WindowRows(
-            start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.let, bounded.first
+            start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.within_bound, bounded.first
         )
 
     def _bound(self, window: OpenWindow, rows: Column, wanted: Words, step: _Step) -> Bounded:
@@ -169,15 +169,15 @@ class Form:
             if not left:
                 return
 
-    def _count_lives(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
+    def _count_within_totals(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
         """Apply the bound over all windows or over a period, in the partition's order.
 
-        An event beyond this bound still uses up the window's bound. This has no effect, because its
-        person counts no more.
+        An event beyond this bound still counts toward the window's bound. This has no effect,
+        because no later event of its person counts.
         """
         for counting, cells in tally.cells.items():
-            let = part.first if counting.people else part.let
-            chosen = np.flatnonzero(let & np.uint64(1 << tally.column))
+            within_bound = part.first if counting.people else part.within_bound
+            chosen = np.flatnonzero(within_bound & np.uint64(1 << tally.column))
             if not len(chosen):
                 return
             chosen = chosen[np.argsort(part.rows[chosen], kind="stable")]
@@ -186,8 +186,10 @@ class Form:
             for period in np.unique(periods).tolist():
                 own = np.flatnonzero(periods == period)
                 people = step.batch.people[part.rows[chosen[own]]]
-                bounded = tally.life(period).count(people, np.ones(len(own), dtype=np.uint64), step.piece)
-                lets[own] = bounded.let
+                bounded = tally.counts_of_period(period).count(
+                    people, np.ones(len(own), dtype=np.uint64), step.piece
+                )
+                lets[own] = bounded.within_bound
                 if len(bounded.changed):
                     step.touched.lives[tally.number, period] = bounded.changed
             rows = part.rows[chosen]
@@ -201,10 +203,16 @@ class Form:
         return np.array(periods, dtype=np.int64)[place]
 
     def _add(
-        self, tally: Tally, counting: Counting, places: Column, let: tuple[Words, int], rows: Column, step: _Step
+        self,
+        tally: Tally,
+        counting: Counting,
+        places: Column,
+        within_bound: tuple[Words, int],
+        rows: Column,
+        step: _Step,
     ) -> None:
         codes = None if counting.sum is None else step.batch.codes(counting.sum)[rows]
-        found = tally.cells[counting].add(places, *let, codes, step.piece)
+        found = tally.cells[counting].add(places, *within_bound, codes, step.piece)
         self._figures.counted += found.rows
         if len(found.changed):
             step.touched.cells[tally.number, counting] = found.changed
@@ -254,12 +262,12 @@ class Form:
             yield from list(tally.lives.values())
 
 
-def _together(parts: Sequence[_WindowRows]) -> _WindowRows:
+def _join_parts(parts: Sequence[_WindowRows]) -> _WindowRows:
     if len(parts) == 1:
         return parts[0]
     columns = [np.concatenate(column) for column in list(zip(*parts, strict=True))[2:]]
     return _WindowRows(parts[0].start, parts[0].columns, *columns)
 
 
-def _bits(words: Words) -> int:
+def _count_bits(words: Words) -> int:
     return int(np.bitwise_count(words).sum())

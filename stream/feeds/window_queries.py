@@ -25,45 +25,45 @@ _encode = msgspec.json.Encoder().encode
 
 _Domains = tuple[tuple[str, Domain], ...]
 
-_WHOLE = {"histogram"}
-"""Mechanisms with one question for all groups."""
+_SINGLE_QUESTION_KINDS = {"histogram"}
+"""Kinds of mechanisms to which one question has the numbers of all groups."""
 
 
-def groups_in(told: StandingDefinition) -> int:
-    """Return the number of a stream's groups; 1 without groups."""
+def count_groups(definition: StandingDefinition) -> int:
+    """Return the number of groups in a stream's windows; 1 for a stream without groups."""
     count = 1
-    for name in told.standing.by:
-        count *= told.source.attributes[name].size
+    for name in definition.standing.by:
+        count *= definition.source.attributes[name].size
     return count
 
 
-def questions(told: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
+def build_questions(definition: StandingDefinition, start: int, numbers: Sequence[Any]) -> Iterator[bytes]:
     """Yield the questions of a window: one for each group in row-major order, or one for all.
 
     ``numbers`` has each group's count or, for a running count, its list of node sums. Sums of decimals
     are in steps, and are written as decimals.
     """
-    write = _writer(told)
+    write = _writer(definition)
     begun = written_moment(start)
-    end = written_moment(start + told.standing.window.size_ms)
-    stream = _encode(told.spec.stream)
+    end = written_moment(start + definition.standing.window.size_ms)
+    stream = _encode(definition.spec.stream)
     window = b',"window":{"start":"%s","end":"%s"}' % (begun.encode(), end.encode())
-    if told.spec.mechanism.kind in _WHOLE:
+    if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:
         yield b'{"id":"%s","stream":%s,"values":%s%s}' % (begun.encode(), stream, write(numbers), window)
         return
     beginning = b'{"id":"%s/' % begun.encode()
     field = b"values" if isinstance(numbers[0], list) else b"value"
     middle = b'","stream":%s,"%s":' % (stream, field)
-    attributes = told.source.attributes
-    endings = _endings(tuple((name, attributes[name]) for name in told.standing.by))
+    attributes = definition.source.attributes
+    endings = _endings(tuple((name, attributes[name]) for name in definition.standing.by))
     for place, (number, ending) in enumerate(zip(numbers, endings, strict=True)):
         yield b"%s%d%s%s%s%s" % (beginning, place, middle, write(number), window, ending)
 
 
-def _writer(told: StandingDefinition) -> Callable[[Any], bytes]:
+def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
     """Return a function that writes a number, or a list of numbers, of the stream's questions."""
-    count = told.standing.count
-    domain = told.source.attributes[count.sum] if isinstance(count, SumOf) else None
+    count = definition.standing.count
+    domain = definition.source.attributes[count.sum] if isinstance(count, SumOf) else None
     if not isinstance(domain, Decimals):
         return _encode
 
@@ -88,8 +88,8 @@ def _endings(domains: _Domains) -> tuple[bytes, ...]:
 decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
 
 
-def partial_of(record: RecordLike) -> Any | None:
-    """Parse a partial; None if this version cannot read it."""
+def parse_partial(record: RecordLike) -> Any | None:
+    """Parse a partial; None if this release of Sotto cannot read it."""
     value = record.value
     if value is None or isinstance(value, Unread):
         return None
@@ -100,23 +100,23 @@ def partial_of(record: RecordLike) -> Any | None:
     return partial if record.key == partial.stream.encode() else None
 
 
-def fits(partial: Any, told: StandingDefinition) -> bool:
+def matches_definition(partial: Any, definition: StandingDefinition) -> bool:
     """Return whether a partial matches the windows and groups of its stream."""
     cells = partial.cells
     return (
-        partial.source == told.source.source
+        partial.source == definition.source.source
         and partial.partition < partial.partitions
-        and partial.start % told.standing.window.every_ms == 0
+        and partial.start % definition.standing.window.every_ms == 0
         and len(cells) == len(partial.counts)
         and all(before < after for before, after in pairwise(cells))
-        and (not cells or cells[-1] < groups_in(told))
+        and (not cells or cells[-1] < count_groups(definition))
     )
 
 
-PARTIALS_AT_ONCE: Final = 2_000
+MAX_PARTIALS_PER_STEP: Final = 2_000
 """Most windows that one step publishes."""
-CELLS_AT_ONCE: Final = 200_000
-"""Most cells in these windows; empty cells count too, since the number of others is private."""
+MAX_CELLS_PER_STEP: Final = 200_000
+"""Most cells in these windows, with empty cells, because the number of other cells is private."""
 
 _WirePartial: Any = struct(Partial)
 
@@ -130,23 +130,27 @@ class PartialWriter:
         self._partition = partition
         self._partitions = partitions
 
-    def due(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
+    def publish_due_windows(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
         """Publish due windows up to the limits of a step, and return their streams.
 
-        Windows of all streams are ordered by closing time, then by name. The ends of steps depend
-        on private counts and do not change this order.
+        Windows of all streams are in the order of their closing times, then of their names. Where
+        a step ends depends on private counts, but the order does not.
         """
-        waiting = [(one.closes, *one.key, one) for one in streams if one.is_due(clock)]
+        waiting = [(one.close_ms, *one.key, one) for one in streams if one.is_due(clock)]
         heapify(waiting)
         facts: dict[Key, tuple[int, int, int]] = {}
-        told: list[Stream] = []
+        published: list[Stream] = []
         partials = cells = 0
-        while waiting and partials < PARTIALS_AT_ONCE and cells < CELLS_AT_ONCE:
+        while waiting and partials < MAX_PARTIALS_PER_STEP and cells < MAX_CELLS_PER_STEP:
             closes, name, epoch, stream = waiting[0]
             if (found := facts.get(stream.key)) is None:
                 to = partition_of(name.encode(), self._topics.partitions)
-                found = facts[stream.key] = to, groups_in(stream.told), stream.told.standing.window.every_ms
-                told.append(stream)
+                found = facts[stream.key] = (
+                    to,
+                    count_groups(stream.definition),
+                    stream.definition.standing.window.every_ms,
+                )
+                published.append(stream)
             to, groups, every = found
             outputs.add(self._topics.partials, to, (name.encode(), self._partial(stream), ()))
             partials += 1
@@ -156,14 +160,14 @@ class PartialWriter:
                 heapreplace(waiting, (closes + every, name, epoch, stream))
             else:
                 heappop(waiting)
-        return told
+        return published
 
     def _partial(self, stream: Stream) -> bytes:
         cells, counts = stream.values(stream.next)
         partial = _WirePartial(
             source=self._source,
-            stream=stream.told.spec.stream,
-            incarnation=stream.told.incarnation,
+            stream=stream.definition.spec.stream,
+            incarnation=stream.definition.incarnation,
             partition=self._partition,
             partitions=self._partitions,
             start=stream.next,

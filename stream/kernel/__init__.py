@@ -27,10 +27,10 @@ from stream.kernel.byte_columns import (
     zeros,
 )
 from stream.kernel.json_fields import Fields, Scanned, SlotNames, Values, digests
-from stream.kernel.key_tables import Added, Bounded, Keys, added, bounded, with_rows
+from stream.kernel.key_tables import Added, Bounded, Keys, add_counts, count_up_to_bound, with_rows
 from stream.kernel.library import compiled, use
 
 __all__ = ["LINE_BYTES", "Added", "Bounded", "Column", "EqualRows", "Fields", "Keys", "Part", "RecordReader"]
-__all__ += ["RecordWriter", "RowLayout", "Scanned", "SlotNames", "Spans", "Texts", "Values", "added"]
-__all__ += ["bounded", "compiled", "digests", "empty_rows", "grouped", "joined", "keyed_output"]
+__all__ += ["RecordWriter", "RowLayout", "Scanned", "SlotNames", "Spans", "Texts", "Values", "add_counts"]
+__all__ += ["compiled", "count_up_to_bound", "digests", "empty_rows", "grouped", "joined", "keyed_output"]
 __all__ += ["keyed_words", "pack", "rows_of", "spans_of", "use", "with_room", "with_rows", "zeros"]

@@ -130,12 +130,12 @@ Marks = npt.NDArray[np.int32]
 class Bounded(NamedTuple):
     """For each row, bits of the columns where it counted, and where it did so first; changed numbers."""
 
-    let: Words
+    within_bound: Words
     first: Words
     changed: Column
 
 
-def bounded(
+def count_up_to_bound(
     numbers: Column,
     wanted: Words,
     counts: npt.NDArray[np.unsignedinteger[Any]],
@@ -149,18 +149,18 @@ def bounded(
     count of the number changes.
     """
     if (library := compiled()) is None:
-        return _bounded(numbers, wanted, counts, most, marks, mark)
+        return _count_up_to_bound(numbers, wanted, counts, most, marks, mark)
     rows = len(numbers)
-    let, first = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
+    within_bound, first = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
     changed = np.empty(rows, dtype=np.int64)
     shape = (counts.itemsize, counts.shape[1])
-    outputs = addresses(let, first, changed)
+    outputs = addresses(within_bound, first, changed)
     inputs = addresses(numbers, wanted, counts)
     found = library.sotto_bound(rows, *inputs, *shape, most, address(marks), mark, *outputs)
-    return Bounded(let, first, changed[:found])
+    return Bounded(within_bound, first, changed[:found])
 
 
-def _bounded(
+def _count_up_to_bound(
     numbers: Column,
     wanted: Words,
     counts: npt.NDArray[np.unsignedinteger[Any]],
@@ -168,7 +168,7 @@ def _bounded(
     marks: Marks,
     mark: int,
 ) -> Bounded:
-    let, first = np.zeros(len(numbers), dtype=np.uint64), np.zeros(len(numbers), dtype=np.uint64)
+    within_bound, first = np.zeros(len(numbers), dtype=np.uint64), np.zeros(len(numbers), dtype=np.uint64)
     for column in range(counts.shape[1]):
         bit = np.uint64(1 << column)
         rows = np.flatnonzero(wanted & bit)
@@ -179,23 +179,23 @@ def _bounded(
         before = counts[whose, column].astype(np.int64)
         rank = np.arange(len(rows)) + np.repeat(before - begins, lengths)
         counts[whose, column] = np.minimum(before + lengths, most)
-        let[rows[rank < most]] |= bit
+        within_bound[rows[rank < most]] |= bit
         first[rows[rank == 0]] |= bit
-    _, places = np.unique(numbers[let != 0], return_index=True)
-    changed = numbers[let != 0][np.sort(places)]
+    _, places = np.unique(numbers[within_bound != 0], return_index=True)
+    changed = numbers[within_bound != 0][np.sort(places)]
     marks[changed] = mark
-    return Bounded(let, first, changed)
+    return Bounded(within_bound, first, changed)
 
 
 class Added(NamedTuple):
     """The changed places, the number of them that had no mark, and the number of rows counted."""
 
     changed: Column
-    fresh: int
+    newly_marked: int
     rows: int
 
 
-def added(
+def add_counts(
     places: Column,
     bits: Words,
     bit: int,
@@ -207,7 +207,7 @@ def added(
 ) -> Added:
     """For each row that has the bit, add 1 to ``counts`` and its code to ``sums``, at its place.
 
-    ``marks`` is as in ``bounded``, by place; a negative entry means no mark.
+    ``marks`` is as in ``count_up_to_bound``, by place; a negative entry means no mark.
     """
     if (library := compiled()) is None:
         rows = np.flatnonzero(bits >> np.uint64(bit) & np.uint64(1))
@@ -217,9 +217,9 @@ def added(
         counts[changed] += times[order]
         if codes is not None:
             np.add.at(sums, places[rows], codes[rows])
-        fresh = int(np.count_nonzero(marks[changed] < 0))
+        newly_marked = int(np.count_nonzero(marks[changed] < 0))
         marks[changed] = mark
-        return Added(changed, fresh, len(rows))
+        return Added(changed, newly_marked, len(rows))
     if codes is not None:
         codes = np.ascontiguousarray(codes, dtype=np.int64)
     changed, totals = np.empty(min(len(places), len(counts)), dtype=np.int64), np.zeros(2, dtype=np.int64)

@@ -96,7 +96,7 @@ async def test_feeds_refuse_a_live_topic_that_was_created_again(
     assert await counts_of(ground, stream) == before
     logs = "".join(feed.log.read_text() for feed in feeds)
     assert '"event": "input recreated"' in logs
-    assert "RecreatedError" in logs
+    assert "TopicRecreatedError" in logs
 
 
 async def refused(ports: list[int], reason: str) -> None:

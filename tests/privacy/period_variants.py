@@ -14,18 +14,18 @@ from tests.privacy.audit_variants import Surgery, Variant
 
 def windows_over_an_edge(surgery: Surgery) -> None:
     """A window that reaches into two periods is asked of the one that it begins in: what is in it counts in either."""
-    surgery.patch.setattr(merge_state, "lies_in_one", lambda *_: True)
+    surgery.patch.setattr(merge_state, "lies_in_one_period", lambda *_: True)
 
 
 def windows_asked_of_the_period_before(surgery: Surgery) -> None:
     """The first window of a period is asked of the one before."""
-    names = merge_state._names
+    names = merge_state._period_names
 
     def before(told: Any, start: int) -> tuple[str, str]:
         late = start % told.source.period_ms == 0 and start > 0
         return names(told, start - told.source.period_ms * late)
 
-    surgery.patch.setattr(merge_state, "_names", before)
+    surgery.patch.setattr(merge_state, "_period_names", before)
 
 
 def bound_over_all_periods(surgery: Surgery) -> None:
@@ -40,7 +40,7 @@ def bound_for_each_window(surgery: Surgery) -> None:
 
 def sums_carried_over(surgery: Surgery) -> None:
     """A running count goes on with the sums of the period before, so that what was counted there is told again."""
-    ask = MergeProcessor._ask
+    ask = MergeProcessor._ask_window
     totals: dict[str, tuple[str, list[int]]] = {}
 
     class Carried(RunningSums):
@@ -62,7 +62,7 @@ def sums_carried_over(surgery: Surgery) -> None:
             )
         return ask(self, outputs, told, merged, *parts)
 
-    surgery.patch.setattr(MergeProcessor, "_ask", carrying)
+    surgery.patch.setattr(MergeProcessor, "_ask_window", carrying)
 
 
 VARIANTS: tuple[Variant, ...] = (

@@ -11,7 +11,7 @@ import numpy as np
 from schemas.windows import moment_of
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.counted_streams import Stream
-from stream.feeds.event_clock import NOT_BEGUN, EventClock, Readings
+from stream.feeds.event_clock import NOT_BEGUN, ClockValues, EventClock
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.window_forms import Form
 from stream.tables import parse
@@ -39,7 +39,9 @@ def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
     def of_another(form: Form, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
         found = bound(form, window, rows, wanted, step)
         theirs = step.batch.mask(parse("amount > 0", form._domains))[rows]
-        return found._replace(let=np.where(theirs, found.let, wanted), first=np.where(theirs, found.first, wanted))
+        return found._replace(
+            within_bound=np.where(theirs, found.within_bound, wanted), first=np.where(theirs, found.first, wanted)
+        )
 
     surgery.patch.setattr(Form, "_bound", of_another)
 
@@ -72,7 +74,7 @@ def groups_only_when_seen(surgery: Surgery) -> None:
 def watermark_of_event_times(surgery: Surgery) -> None:
     """The clock is the largest time of any event: whoever is ahead makes other people's events late."""
 
-    shipped = EventClock.read
+    shipped = EventClock.advance
 
     def time_of(record: Any) -> int:
         return moment_of(msgspec.json.decode(record.value)["at"]) if record.value else -1
@@ -83,9 +85,9 @@ def watermark_of_event_times(surgery: Surgery) -> None:
         told = np.array([time_of(record) for record in records], dtype=np.int64)
         clocks = np.maximum.accumulate(np.maximum(clocks, np.maximum(told, before)))
         clock.now = int(clocks[-1])
-        return Readings(clocks, clocks, marks)
+        return ClockValues(clocks, clocks, marks)
 
-    surgery.patch.setattr(EventClock, "read", read)
+    surgery.patch.setattr(EventClock, "advance", read)
 
 
 def late_events_counted(surgery: Surgery) -> None:
@@ -101,13 +103,13 @@ def late_events_counted(surgery: Surgery) -> None:
 
 def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
     """A stream counts all that comes from the step on in which a feed hears of it."""
-    surgery.patch.setattr(EventClock, "since", lambda *_: NOT_BEGUN)
+    surgery.patch.setattr(EventClock, "first_timestamp_of", lambda *_: NOT_BEGUN)
 
 
 def counted_from_when_control_told(surgery: Surgery) -> None:
     """A stream counts all that is stamped from the moment at which control told of it, whenever a feed hears of that."""
-    since = EventClock.since
-    surgery.patch.setattr(EventClock, "since", lambda clock, told: since(clock, told) - clock._idle)
+    since = EventClock.first_timestamp_of
+    surgery.patch.setattr(EventClock, "first_timestamp_of", lambda clock, told: since(clock, told) - clock._idle)
 
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
@@ -122,8 +124,10 @@ def the_latest_definition_alone(surgery: Surgery) -> None:
 
 def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:
     """A stream ends and resumes with the step in which a feed reads of it."""
-    effect = EventClock.effect
-    surgery.patch.setattr(EventClock, "effect", lambda clock, told: max(clock.now, effect(clock, told)))
+    effect = EventClock.effective_timestamp
+    surgery.patch.setattr(
+        EventClock, "effective_timestamp", lambda clock, told: max(clock.now, effect(clock, told))
+    )
 
 
 LATER: tuple[Variant, ...] = (counted_from_where_a_feed_hears_of_it, counted_from_when_control_told)

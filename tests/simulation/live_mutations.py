@@ -65,7 +65,7 @@ def counts_without_the_position() -> Iterator[None]:
 @contextmanager
 def merging_forgets_how_far_it_was() -> Iterator[None]:
     """A restart begins with all partials anew, and does not know which windows were asked."""
-    keep, restored = MergeProcessor._keep, MergeProcessor.restored
+    keep, restored = MergeProcessor._write_changelog, MergeProcessor.restored
 
     def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
         keep(self, outputs, {key: value for key, value in written.items() if key == PROGRESS_KEY})
@@ -74,7 +74,7 @@ def merging_forgets_how_far_it_was() -> Iterator[None]:
         return dict.fromkeys(restored(self), 0)
 
     with (
-        patch.object(MergeProcessor, "_keep", forgetful),
+        patch.object(MergeProcessor, "_write_changelog", forgetful),
         patch.object(MergeProcessor, "restored", anew),
         patch.object(MergeProcessor, "repeatable", new=True),
     ):
@@ -84,12 +84,12 @@ def merging_forgets_how_far_it_was() -> Iterator[None]:
 @contextmanager
 def partials_not_kept() -> Iterator[None]:
     """Merging moves on, and a restart knows nothing of windows that are half told."""
-    keep = MergeProcessor._keep
+    keep = MergeProcessor._write_changelog
 
     def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
         keep(self, outputs, {key: value for key, value in written.items() if not key.startswith(b"@partial")})
 
-    with patch.object(MergeProcessor, "_keep", forgetful):
+    with patch.object(MergeProcessor, "_write_changelog", forgetful):
         yield
 
 
@@ -103,7 +103,7 @@ def the_first_partition_is_enough() -> Iterator[None]:
             partials = self.open.pop(start)
             yield start, dict.fromkeys(range(self.partitions), next(iter(partials.values())))
 
-    with patch.object(MergedStreamState, "due", due):
+    with patch.object(MergedStreamState, "close_complete_windows", due):
         yield
 
 
@@ -130,12 +130,12 @@ def silent_partitions_stand_still() -> Iterator[None]:
 @contextmanager
 def windows_stream_by_stream() -> Iterator[None]:
     """A step tells of all closed windows of one stream, and then of the next one's."""
-    due = PartialWriter.due
+    due = PartialWriter.publish_due_windows
 
     def by_stream(self: PartialWriter, streams: StandingStreams, clock: int, outputs: Outputs) -> list[Stream]:
         return [stream for one in streams for stream in due(self, cast("Any", (one,)), clock, outputs)]
 
-    with patch.object(PartialWriter, "due", by_stream):
+    with patch.object(PartialWriter, "publish_due_windows", by_stream):
         yield
 
 
@@ -147,7 +147,7 @@ def the_latest_definition_alone() -> Iterator[None]:
     def latest(self: FeedDefinitions, source: str) -> tuple[StandingDefinition, ...]:
         found = of(self, source)
         return tuple(
-            replace(one, epochs=(Epoch(begins=one.epochs[0].begins),)) if one.asks else one for one in found
+            replace(one, epochs=(Epoch(begins=one.epochs[0].begins),)) if one.is_open else one for one in found
         )
 
     with patch.object(FeedDefinitions, "streams_of", latest):

@@ -26,7 +26,7 @@ from tests.simulation.mutations import Mutation
 @contextmanager
 def asked_before_the_account_is_there() -> Iterator[None]:
     """A window asks the stream that its period will have, while the period is being asked for."""
-    is_ready, asked_by = MergePeriods.is_ready, MergePeriods.asked_by
+    is_ready, asked_by = MergePeriods.is_ready, MergePeriods.stream_asked_by
 
     def hasty(self: MergePeriods, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
         is_ready(self, outputs, told, start)
@@ -42,7 +42,7 @@ def asked_before_the_account_is_there() -> Iterator[None]:
         spec = told.spec.model_copy(update={**names, "standing": standing})
         return replace(told, spec=spec, standing=standing)
 
-    with patch.object(MergePeriods, "is_ready", hasty), patch.object(MergePeriods, "asked_by", expected):
+    with patch.object(MergePeriods, "is_ready", hasty), patch.object(MergePeriods, "stream_asked_by", expected):
         yield
 
 
@@ -54,7 +54,7 @@ def requests_outside_of_the_transaction() -> Iterator[None]:
 
     def remembering(self: MergePeriods, topics: Topics, definitions: FeedDefinitions) -> None:
         begin(self, topics, definitions)
-        self._asking, self._ending = asked.setdefault(definitions, ({}, {}))
+        self._requesting_streams, self._closing_streams = asked.setdefault(definitions, ({}, {}))
 
     async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
         late, rest = Outputs(), Outputs(busy=outputs.busy)
@@ -95,20 +95,20 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
 @contextmanager
 def periods_never_end() -> Iterator[None]:
     """Nobody asks for a period's streams to be closed."""
-    with patch.object(MergePeriods, "passed", lambda *_: None):
+    with patch.object(MergePeriods, "close_past_streams", lambda *_: None):
         yield
 
 
 @contextmanager
 def periods_end_early() -> Iterator[None]:
     """A period's streams are closed at its own end."""
-    passed = MergePeriods.passed
+    passed = MergePeriods.close_past_streams
 
     def early(self: MergePeriods, outputs: Outputs, told: StandingDefinition, before: int, reached: int) -> None:
         length = told.source.period_ms if told.source.has_periods else 0
         passed(self, outputs, told, before + length, reached + length)
 
-    with patch.object(MergePeriods, "passed", early):
+    with patch.object(MergePeriods, "close_past_streams", early):
         yield
 
 
@@ -122,7 +122,7 @@ def closed_before_all_is_answered() -> Iterator[None]:
 @contextmanager
 def windows_over_an_edge_asked() -> Iterator[None]:
     """A window that reaches over an edge is asked of the period that it begins in."""
-    with patch.object(merge_state, "lies_in_one", lambda *_: True):
+    with patch.object(merge_state, "lies_in_one_period", lambda *_: True):
         yield
 
 

@@ -31,8 +31,8 @@ def years() -> tuple[Year, Year]:
 
 WORK: list[Callable[[FeedDefinitions], Any]] = [
     lambda definitions: definitions.sources(),
-    lambda definitions: definitions.asking_in_periods("live", "busy-0"),
-    lambda definitions: definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z"),
+    lambda definitions: definitions.open_streams_in_periods("live", "busy-0"),
+    lambda definitions: definitions.has_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z"),
 ]
 
 
@@ -47,7 +47,7 @@ def test_what_feeds_do_at_an_edge_does_not_grow(
 def test_feeds_know_what_they_count_and_what_asks(years: tuple[Year, Year]) -> None:
     definitions = heard(years[1].records(TOPICS.control))
     assert list(definitions.sources()) == ["live"]
-    asking = [one.spec.stream for one in definitions.asking_in_periods("live", "busy-1")]
+    asking = [one.spec.stream for one in definitions.open_streams_in_periods("live", "busy-1")]
     assert asking == ["busy-1@2026-01-03T10:00:00Z", "busy-1@2026-01-03T11:00:00Z"]
 
 
@@ -64,7 +64,7 @@ def test_feeds_keep_no_definition_of_a_stream_whose_period_is_closed(years: tupl
         definitions = heard(year.records(TOPICS.control))
         gc.collect()
         found = sum(isinstance(one, StandingDefinition) for one in gc.get_objects())
-        assert definitions.knows("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z")
+        assert definitions.has_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z")
         assert definitions.find_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
         return found
 

@@ -20,8 +20,8 @@ from stream.kernel import (
     Keys,
     SlotNames,
     Spans,
-    added,
-    bounded,
+    add_counts,
+    count_up_to_bound,
     grouped,
     joined,
     keyed_words,
@@ -309,14 +309,14 @@ def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -
         found = []
         for library, (counts, marks) in zip((kernel(), None), states, strict=True):
             with use(library):
-                found.append(bounded(numbers, wanted, counts, most, marks, mark))
+                found.append(count_up_to_bound(numbers, wanted, counts, most, marks, mark))
         let = []
         for one, bits in batch:
             columns = [place for place in range(8) if bits >> place & 1 and plain[one, place] < most]
             plain[one, columns] += 1
             let.append(sum(1 << place for place in columns))
         for ours in found:
-            assert ours.let.tolist() == let
+            assert ours.within_bound.tolist() == let
             assert (ours.first == found[0].first).all()
             assert ours.changed.tolist() == list(
                 dict.fromkeys(n for n, bits in zip(numbers.tolist(), let, strict=True) if bits)
@@ -344,9 +344,9 @@ def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int)
         )
         marks[3] = 1
         with use(library):
-            told = added(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
+            told = add_counts(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
         found.append(
-            (told.changed.tolist(), told.fresh, told.rows, counts.tolist(), sums.tolist(), marks.tolist())
+            (told.changed.tolist(), told.newly_marked, told.rows, counts.tolist(), sums.tolist(), marks.tolist())
         )
     assert found[0] == found[1]
     counted = [(place, code) for place, each, code in rows if each >> bit & 1]

@@ -11,10 +11,10 @@ import pytest
 
 from stream.feeds import changelog_pieces, window_queries
 from stream.feeds.count_processor import FeedProcessor
-from stream.feeds.event_clock import FeedRefusedError, RecutError, UnstampedError
+from stream.feeds.event_clock import FeedRefusedError, PartitionCountChangedError, WriterTimestampsError
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions
 from stream.feeds.tally import CellCounts
-from stream.feeds.window_queries import PARTIALS_AT_ONCE
+from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
 from stream.kernel import Keys
 from stream.processing.dead_letters import BROKEN, Unread
 from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
@@ -67,11 +67,11 @@ def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
     about = source()
     feed = start(about, Known(hours(about)))
     with pytest.raises(
-        UnstampedError, match=r"message\.timestamp\.type=LogAppendTime on it, and delete the records"
+        WriterTimestampsError, match=r"message\.timestamp\.type=LogAppendTime on the topic and delete"
     ) as refused:
         process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
     assert isinstance(refused.value, FeedRefusedError)
-    with pytest.raises(UnstampedError):
+    with pytest.raises(WriterTimestampsError):
         process_records(feed, columns([Arrived(0, 5, event("a", 5))], timestamp_type=0))
     assert "ops.departures" in str(refused.value)
     marked = source(clock="marks")
@@ -85,7 +85,7 @@ def test_another_number_of_partitions_is_refused() -> None:
     about, kafka = source(), changelog(source())
     definitions = Known(hours(about))
     kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
-    with pytest.raises(RecutError, match="has 2 partitions, and had 1"):
+    with pytest.raises(PartitionCountChangedError, match="has 2 partitions now, and had 1"):
         start(about, definitions, kafka, partitions=2)
 
 
@@ -335,7 +335,7 @@ def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_wit
 def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_counted_wherever_a_feed_starts_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(window_queries, "PARTIALS_AT_ONCE", 1)
+    monkeypatch.setattr(window_queries, "MAX_PARTIALS_PER_STEP", 1)
     about = source()
     definitions = Known(hours(about, "a"))
     kafka, feed = changelog(about), start(about, definitions)
@@ -618,7 +618,7 @@ def test_catching_up_is_bounded_in_each_step() -> None:
     definitions = Known(told(about, "a", window={"size": "1m"}), told(about, "b", window={"size": "1m"}))
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
-    assert 0 < len(kafka.partials()) <= PARTIALS_AT_ONCE
+    assert 0 < len(kafka.partials()) <= MAX_PARTIALS_PER_STEP
     assert feed.behind
     feed = start(about, definitions, kafka)
     drain(feed, kafka)
@@ -632,7 +632,7 @@ def test_catching_up_is_bounded_in_each_step() -> None:
 def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(window_queries, "CELLS_AT_ONCE", 100)
+    monkeypatch.setattr(window_queries, "MAX_CELLS_PER_STEP", 100)
     about = source()
     steps: dict[int, list[Any]] = {}
     for crowd in (0, 16):

@@ -214,7 +214,9 @@ def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_tol
     assert len(task.asked) == 2
     [(_, value, headers)] = task.logs[TOPICS.rejected]
     assert value == told_again[1]
-    assert b"is lost, which asks no more" in dict(headers)["__connect.errors.exception.message"]
+    assert (
+        b"were lost, so the stream gets no more questions" in dict(headers)["__connect.errors.exception.message"]
+    )
     assert task.task._streams[RUNNING.name].running.lost
 
 
@@ -235,7 +237,7 @@ def test_groups_are_named_in_row_major_order_seen_or_not() -> None:
 
 
 def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_processor, "QUESTIONS_AT_ONCE", 7)
+    monkeypatch.setattr(merge_processor, "MAX_QUESTIONS_PER_STEP", 7)
     messages = [one for number in range(5) for one in window("both", number)]
     task = bench(*messages)
     assert (

@@ -67,5 +67,5 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
 def test_the_order_of_a_periods_windows_is_that_in_which_they_close(
     come_before: int, at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_processor, "QUESTIONS_AT_ONCE", most)
+    monkeypatch.setattr(merge_processor, "MAX_QUESTIONS_PER_STEP", most)
     assert asked(come_before, at_once) == [(name, written_moment(start)) for start, name in ORDER]
