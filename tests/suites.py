@@ -63,6 +63,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/privacy/test_broken_variants.py::test_a_count_of_tops_lost": "mutations",
     "tests/privacy/test_broken_variants.py::test_noise_redrawn": "mutations",
     "tests/privacy/test_broken_variants.py::test_the_same_noise_for_other_data": "mutations",
+    "tests/privacy/test_interval_coverage.py": "statistics",
     "tests/privacy/test_keyed_noise.py::test_pairs_of_draws_follow_the_product_law": "statistics",
     "tests/privacy/test_laplace.py::test_the_noise_is_that_of_another_implementation": "statistics",
     "tests/privacy/test_people.py::test_every_wrong_bound_loses_more_than_epsilon": "mutations",

@@ -191,8 +191,8 @@ def _share(asked: Asked, answer: Answer, definition: Any) -> float:
         return float(
             decided if answer.estimate is None else max(decided, asked.error(answer) / (answer.alpha or np.nan))
         )
-    if answer.outcome == "halted":
-        return 0.0
+    if answer.outcome == "halted" or (definition.spec.mechanism.kind == "pmw" and answer.tops_left == 0):
+        return 0.0  # nothing is promised after the last update
     assert answer.alpha is not None
     return float(asked.error(answer) / answer.alpha)
 

@@ -5,6 +5,7 @@ They state the bounded quantity, the number of answers and the probability.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -34,10 +35,14 @@ from schemas import (
 )
 from schemas.queries import MAX_CANDIDATES
 from stream.formatting import bound
+from stream.privacy.accuracy.noise_laws import two_sided_reach
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.composition.costs import charged_answers, extended_beta
 from stream.privacy.planning.answer_plans import promised_answers
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
+
+_USEFUL = 10.0
+"""An α of more than this part of the rows is of little use."""
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """Warning about a promise that a constant answer would keep too."""
@@ -154,6 +159,7 @@ def _opened(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]: 
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else ", and later answers without one"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
+            remark += f"; {_for_few_rows(calibration)}"
             return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []
@@ -167,6 +173,34 @@ def released_with(calibration: UnknownGroupsCalibration) -> str:
     """Describe how many rows a text needs to be released."""
     half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
     return f"a text with {half:,} rows is released with probability 50 % or more, one with {mostly:,} with 95 %"
+
+
+def _for_few_rows(calibration: EstimateCalibration) -> str:
+    """Describe the size of a table that α is too large for, and what to do with a smaller one."""
+    rows, wanted = _USEFUL * calibration.alpha, calibration.alpha / _USEFUL
+    count = laplace_answers(calibration, wanted)
+    instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{bound(wanted, grouped=True)}"
+    advice = instead if count else "a larger epsilon is needed"
+    return f"of fewer than {math.ceil(rows):,} rows this is more than a tenth: there {advice}"
+
+
+def laplace_answers(calibration: EstimateCalibration, wanted: float) -> int:
+    """Return how many counts laplace answers within ``wanted`` rows, for the same ε and β; 0 if none."""
+    rate = calibration.epsilon / calibration.contribution
+
+    def keeps(count: int) -> bool:
+        return two_sided_reach(rate / count, count, calibration.beta) <= wanted
+
+    if not keeps(1):
+        return 0
+    most = 1
+    while keeps(2 * most):
+        most *= 2
+    low, high = most, 2 * most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
 
 
 def vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:

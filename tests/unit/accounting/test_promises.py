@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from schemas import (
     Answer,
     Calibration,
+    EstimateCalibration,
     GrantRecord,
     LedgerRecord,
     Receipt,
@@ -30,7 +32,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import lean_of
 from stream.privacy.noise import NoiseKey
 from stream.privacy.planning.plans import choose
-from stream.privacy.planning.promises import VACUOUS, Promise, promises
+from stream.privacy.planning.promises import VACUOUS, Promise, laplace_answers, promises
 from stream.questions.question_forms import as_source
 from tests.builders import PEOPLE, installation, parse_spec, source, stream
 from tests.privacy.service import definition_of
@@ -280,3 +282,24 @@ def test_a_plan_of_sparse_questions_tells_what_the_plainest_mechanism_would_do()
     guaranteed = [one for one in arguments if one not in {"--gap", "0.001"}]
     worse = CliRunner().invoke(app, [*guaranteed, "60"], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
     assert VACUOUS in worse
+
+
+def test_pmw_says_for_which_tables_its_bound_is_of_no_use() -> None:
+    spec = parse_spec("pmw", attributes=["age", "sex"])
+    calibration = choose(spec, SourceFacts(sizes=(90, 2), universe=180))
+    assert isinstance(calibration, EstimateCalibration)
+    [promise] = promises(spec, calibration)
+    count = laplace_answers(calibration, calibration.alpha / 10.0)
+    assert f"of fewer than {math.ceil(10.0 * calibration.alpha):,} rows this is more than a tenth" in str(promise)
+    assert f"laplace answers {count:,} questions within ±" in str(promise)
+    for answers, keeps in ((count, True), (count + 1, False)):
+        found = choose(parse_spec("laplace", answers=answers, expected_queries=answers), SourceFacts())
+        assert (found.alpha <= calibration.alpha / 10.0) == keeps
+
+
+def test_pmw_names_no_alternative_if_laplace_answers_nothing() -> None:
+    spec = parse_spec("pmw", attributes=["age", "sex"], epsilon=1.0)
+    calibration = choose(spec, SourceFacts(sizes=(90, 2), universe=180))
+    assert isinstance(calibration, EstimateCalibration)
+    assert laplace_answers(calibration, 1.0) == 0
+    assert "a larger epsilon is needed" in str(promises(spec, calibration.model_copy(update={"alpha": 10.0}))[0])

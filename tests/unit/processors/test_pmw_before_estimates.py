@@ -58,7 +58,8 @@ def test_their_questions_get_the_very_answers_that_they_got() -> None:
         for part in (queries[:18], queries[18:])
         for answer in written(process_records(made, part), TOPICS.answers)
     ]
-    assert answers == [json.loads(value) for _, value, _ in WRITTEN["answers"]]
+    known = [{name: value for name, value in answer.items() if name != "interval"} for answer in answers]
+    assert known == [json.loads(value) for _, value, _ in WRITTEN["answers"]]
     assert "noisy" in {answer["basis"] for answer in answers}
 
 
