@@ -196,3 +196,48 @@ async def test_long_names_stay_within_their_card(open_page: OpenPage, width: int
         await expect(link).to_be_visible()
         right = "node => node.getBoundingClientRect().right"
         assert await link.evaluate(right) <= await page.get_by_role("region", name="Question").evaluate(right)
+
+
+async def test_dates_amounts_and_orders_are_offered_where_they_can_be_asked(open_page: OpenPage) -> None:
+    """Months are candidates, an amount has a sum, and conditions take dates and the order of categories."""
+    year = {"minimum": "2024-01-01", "maximum": "2024-12-31"}
+    declared = {
+        **PEOPLE,
+        "attributes": {
+            "month": {"kind": "date", "granularity": "month", **year},
+            "cost": {"kind": "decimal", "minimum": 0, "maximum": 100, "step": 0.01},
+            "severity": {"kind": "categories", "values": ["low", "high"], "ordered": True},
+        },
+    }
+    scene = Scene()
+    rows = {"month": ["2024-03-05"] * 40, "cost": ["12.30"] * 40, "severity": ["low", "high"] * 20}
+    scene.driver.register(declared, rows)
+    for name, mechanism in {
+        "most": {"kind": "noisy_max", "answers": 3},
+        "sums": {"kind": "laplace", "answers": 9},
+    }.items():
+        scene.driver.open({"stream": name, "source": "people", "epsilon": 8.0, "mechanism": mechanism})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=most", OPERATOR)
+        await page.get_by_label("Values of").select_option("month")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first).to_contain_text("2024-03")
+        page = await open_page(address, "ask?stream=sums", OPERATOR)
+        await page.get_by_label("Ask", exact=True).select_option("sum")
+        await page.get_by_role("button", name="Add condition").click()
+        condition = page.get_by_role("group", name="Condition")
+        await condition.get_by_label("Comparison").select_option("<=")
+        await condition.get_by_label("Value", exact=True).fill("2024-03")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(1)
+        await condition.get_by_label("Attribute").select_option("severity")
+        await condition.get_by_label("Comparison").select_option(">=")
+        await condition.get_by_label("Value", exact=True).select_option("high")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(2)
+    assert [(one.sum, one.where) for one in scene.asks[1:]] == [
+        ("cost", "month <= '2024-03'"),
+        ("cost", "severity >= 'high'"),
+    ]
+    assert [one.where for one in scene.asks[0].candidates or ()][2] == "month = '2024-03'"
