@@ -41,9 +41,8 @@ class ProcessingError(RuntimeError):
 class BatchLoop:
     """Processes the records of one partition, across its sessions.
 
-    Processors refuse invalid records. Any other error is a fault of Sotto or of its environment. It
-    fails the task, which retries from the last commit, so that no valid question is refused or
-    skipped.
+    Processors refuse invalid records. Any other error is a fault of Sotto or of its environment: the
+    task fails and retries from the last commit, so no valid question is refused or skipped.
     """
 
     def __init__(
@@ -86,7 +85,8 @@ class BatchLoop:
     ) -> None:
         """Answer records in batches, one transaction each, and read control events between batches.
 
-        After an order to stop, the remaining records are left to the next owner or the next seek.
+        After an order to stop, the remaining records are not answered here: the next owner, or this
+        one after its next seek, reads them again.
         """
         records = self._news(session, source, records)
         tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
@@ -136,7 +136,7 @@ class BatchLoop:
         await self.commit(session, outputs, idle=idle)
 
     async def commit(self, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:
-        """Buffer these outputs, and commit the buffered ones if they are due."""
+        """Add these outputs to the buffer, and commit the buffer's content if it is due."""
         if (due := session.gathering.due(outputs, time.monotonic(), idle=idle)) is not None:
             self._step.enter("writing")
             await session.writer.commit(*due)
@@ -196,10 +196,10 @@ class BatchLoop:
         self._health.record_commit(source, following)
 
     async def _follow_to_end(self, session: PartitionSession) -> None:
-        """Read the tables up to their high watermarks before a query's stream counts as unknown.
+        """Read the tables up to their high watermarks, before a query's stream counts as unknown.
 
-        A client may ask right after its stream is granted, before the commit marker reaches the
-        control topic.
+        A client may ask as soon as its stream is granted. At that time the control topic may still
+        lack the commit marker of the stream's definition.
         """
         tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
         self._step.enter("waiting")

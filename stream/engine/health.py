@@ -41,7 +41,7 @@ class ListenError(RuntimeError):
 
 @contextmanager
 def explain_listen_errors(purpose: Purpose, host: str, port: int) -> Iterator[None]:
-    """Raise a ListenError instead of an OSError that concerns the address."""
+    """Raise ListenError, which names setting and remedy, instead of an OSError of the address."""
     try:
         yield
     except OSError as error:
@@ -49,7 +49,7 @@ def explain_listen_errors(purpose: Purpose, host: str, port: int) -> Iterator[No
 
 
 def require_free(purpose: Purpose, host: str, port: int) -> None:
-    """Raise ListenError if a server cannot listen on the address; libraries only log that."""
+    """Raise ListenError if a server cannot listen on the address; libraries would only log it."""
     with explain_listen_errors(purpose, host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -78,7 +78,7 @@ HUNG_SECONDS: Final = 60.0
 REQUEST_SECONDS: Final = 10.0
 """A connection is closed if its request and answer take longer."""
 MOST_REQUESTS: Final = 32
-"""Most connections at once; a further one closes the oldest, so that probes get in."""
+"""Most connections at once. A further one ends the oldest, so that probes are always answered."""
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 Respond = Callable[[str, list[tuple[str, str]]], Any]
@@ -190,7 +190,7 @@ class Probes:
         self._ready.set(not lack)
 
     async def beat(self) -> NoReturn:
-        """Note once a second, until cancelled, that the event loop runs."""
+        """Record the time once a second, until cancelled; a blocked event loop cannot do it."""
         while True:
             self._beat = time.monotonic()
             await asyncio.sleep(1.0)
@@ -227,7 +227,7 @@ class Probes:
         with explain_listen_errors("metrics", host, port):
             family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             server_class: type[WSGIServer] = type("_Server", (_ProbeServer,), {"address_family": family})
-            server = make_server(host, port, respond, server_class, _Quiet)
+            server = make_server(host, port, respond, server_class, _SilentHandler)
         threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
 
 
@@ -247,14 +247,14 @@ class ServiceHealth(Probes):
         """Remove a part."""
         self._lacks.pop(name, None)
         self.metrics.drop(name)
-        self._tell_of_parts()
+        self._combine_lacks()
 
     def set_part_lack(self, name: str, lack: str) -> None:
         """Set the reason why a part is not ready."""
         self._lacks[name] = lack
-        self._tell_of_parts()
+        self._combine_lacks()
 
-    def _tell_of_parts(self) -> None:
+    def _combine_lacks(self) -> None:
         self.set_lack("; ".join(f"{name}: {lack}" for name, lack in sorted(self._lacks.items()) if lack))
 
 
@@ -283,14 +283,14 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if len(begun := tuple(self._begun)) >= MOST_REQUESTS:
-            self._cut_off(begun[0])
+            self._end_connection(begun[0])
         self._begun[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
         for request, begun in tuple(self._begun.items()):
             if time.monotonic() - begun > REQUEST_SECONDS:
-                self._cut_off(request)
+                self._end_connection(request)
 
     def shutdown_request(self, request: Any) -> None:
         self._begun.pop(request, None)
@@ -301,14 +301,14 @@ class _ProbeServer(ThreadingMixIn, WSGIServer):
         del request, client_address
         log.info("probe cut short", error=type(sys.exc_info()[1]).__name__)
 
-    def _cut_off(self, request: Any) -> None:
+    def _end_connection(self, request: Any) -> None:
         self._begun.pop(request, None)
         # The reading thread sees the end of the stream and ends.
         with suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
 
-class _Quiet(WSGIRequestHandler):
+class _SilentHandler(WSGIRequestHandler):
     server_version, sys_version = SERVER_NAME, ""
 
     def version_string(self) -> str:
@@ -356,9 +356,9 @@ class PartitionHealth:
 
     def __init__(self) -> None:
         self.failing_since: float | None = None
-        """First of the failures in a row, on the monotonic clock; None without failures."""
+        """Time of the first failure of the present series, on the monotonic clock; None without one."""
         self.failures = 0
-        """Failures in a row, until the failed record is committed or a calm time passes."""
+        """Length of the series, which ends with a commit of the failed record, or after a time without failures."""
         self.refusal = ""
         """Why the partition processes nothing, as shown at /readyz."""
         self._failed_at: InputPlace | None = None
@@ -374,7 +374,7 @@ class PartitionHealth:
         is_input: bool = False,
         is_kafka: bool = False,
     ) -> None:
-        """Count a failure, ``at`` a record if one was being processed.
+        """Count a failure; ``at`` is the record that was being processed, if there was one.
 
         /readyz shows the reason at once if an input topic is invalid, and otherwise after
         ``SHOWN_AFTER_FAILURES`` failures at one record.
@@ -396,8 +396,8 @@ class PartitionHealth:
     def record_commit(self, source: TopicPartition, following: int) -> None:
         """End the failures if the commit goes beyond the failed record.
 
-        A restored partition repeats commits of other inputs and of earlier records, so these do not
-        end the failures. If no record failed, any commit ends failures of Kafka.
+        After a restore, a partition repeats commits of other inputs and of earlier records, so they
+        do not end the series. If no record failed, any commit ends a series of Kafka's failures.
         """
         failed = self._failed_at
         if failed is None:

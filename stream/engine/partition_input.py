@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 OFFSETS_SECONDS = 0.2
 """Seconds between two commits of a partition's offsets, which a restore does not need."""
 BUSY_OFFSETS_SECONDS = 1.0
-"""The same if others wait for the transaction: committing offsets takes up to two requests."""
+"""The same for transactions that others wait for: offsets delay them by up to two requests."""
 
 log = get_logger("engine")
 
 
 class StateLostError(RuntimeError):
-    """The changelog lacks answers that cannot be computed again."""
+    """The changelog lacks answers that have been published and cannot be computed again."""
 
     def __init__(self, changelog: str, source: TopicPartition, reached: int, committed: int) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class StateLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Extent:
-    """The offsets of an input that Kafka holds, and the group's committed offset, 0 if unknown."""
+    """First and next offset of an input in Kafka, and the group's committed offset (0 if unknown)."""
 
     source: TopicPartition
     beginning: int
@@ -55,8 +55,8 @@ class Extent:
     def gone(self, reached: int) -> int:
         """Return an upper bound for the records deleted before they were read.
 
-        It is a bound because transaction markers take up offsets too. If the state is at offset 0,
-        it has read nothing yet, so nothing counts as deleted.
+        The number may be smaller, because transaction markers take up offsets too. If the state is
+        at offset 0, it has read nothing yet, so nothing counts as deleted.
         """
         return self.beginning - reached if 0 < reached < self.beginning <= self.end else 0
 
@@ -64,13 +64,13 @@ class Extent:
 def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: bool) -> int:
     """Return the offset at which reading an input continues.
 
-    ``reached`` is the next offset in the changelog. It takes precedence over the committed offset,
-    which expires and can be reset. If the committed offset is higher, the changelog was lost or set
-    back, and the state lacks answered events. ``repeatable`` events are answered again with the
-    same bytes.
+    ``reached`` is the next offset according to the changelog. It counts more than the committed
+    offset, which expires and can be reset. If the committed offset is higher, the changelog was lost
+    or set back, and the state lacks events that were answered. If these are ``repeatable``, they are
+    answered again, with the same bytes.
 
     Raises:
-        StateLostError: the lacking events are not repeatable, or the topic has lost some of them.
+        StateLostError: these events are not repeatable, or the topic lacks some of them too.
     """
     source, beginning, end, committed = extent.source, extent.beginning, extent.end, extent.committed
     if reached < committed:
@@ -97,9 +97,10 @@ def next_offset(extent: Extent, reached: int, changelog: str, *, repeatable: boo
 class GroupOffsets:
     """The input positions that are not yet committed as the group's offsets.
 
-    The changelog has each position in the same transaction as the outputs. Committed offsets only
+    The changelog gets each position in the transaction of the outputs. The group's offsets only
     show the lag, and let a restore detect a changelog that was set back. They are committed rarely,
-    because a transaction without offsets takes one request less, or two in Kafka's first protocol.
+    because a transaction without them takes one request less, or two less in Kafka's first
+    transaction protocol.
     """
 
     def __init__(self) -> None:
@@ -138,10 +139,10 @@ class InputRecreatedError(RuntimeError):
 class TopicIds:
     """Compares the ids of a partition's input topics with the ids that its state was read from.
 
-    The ids are requested after each fetch, in parallel to the processing, and nothing is written
-    before Kafka answers. So the fetched records come from the compared topics. ``seconds`` bounds
-    the wait for an answer; ``recreated`` counts recreated topics. The end of the context cancels an
-    outstanding request.
+    The ids are requested after each fetch, while the records are processed, and nothing is written
+    before Kafka answers. So written results always come from the topics whose ids were compared.
+    ``seconds`` limits the wait for an answer, and ``recreated`` counts recreated topics. The end of
+    the context cancels an outstanding request.
     """
 
     def __init__(self, consumer: Consumer, seconds: float, recreated: Counter) -> None:
@@ -262,15 +263,15 @@ class _HeldRecords:
         self.size += size
 
     def next(self, most: int) -> Sequence[ConsumerRecord]:
-        parts = [self._first()]
+        parts = [self._pop_first()]
         count = len(parts[0])
         while self.fetches and (count := count + len(self.fetches[0][0])) <= most:
             if not are_alike(parts[0], self.fetches[0][0]):
                 break
-            parts.append(self._first())
+            parts.append(self._pop_first())
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
-    def _first(self) -> Sequence[ConsumerRecord]:
+    def _pop_first(self) -> Sequence[ConsumerRecord]:
         fetched, size = self.fetches.popleft()
         self.records -= len(fetched)
         self.size -= size
@@ -296,9 +297,9 @@ class Prefetch:
     ) -> None:
         """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
 
-        Timed processors wait for more input and do not fetch ahead: fewer, larger fetches cost
-        less. The buffer of each topic is limited to one batch, or the bytes of one fetch, plus one
-        fetch.
+        Timed processors wait for more input and do not fetch ahead, because few large fetches cost
+        less than many small ones. The buffer of a topic has at most one fetch more than one batch,
+        or than the bytes of one fetch.
         """
         self._consumer = consumer
         self._sources = sources
@@ -334,8 +335,8 @@ class Prefetch:
     async def take(self, sources: Sequence[TopicPartition], wait_ms: int) -> Fetched:
         """Return records of some topics; wait for ``wait_ms`` if there are none.
 
-        During a rebalance aiokafka blocks fetches, and the rebalance waits for the task to stop.
-        Therefore an order to stop ends the wait, and a blocked fetch prolongs it.
+        During a rebalance aiokafka blocks fetches, and the rebalance waits until the task stops. So
+        an order to stop ends the wait. A blocked fetch prolongs it, until the order comes.
 
         Raises:
             Stopped: the task was ordered to stop.
@@ -355,7 +356,7 @@ class Prefetch:
             if now >= until and not overdue:
                 return {}
             self._wanted.set()
-            await self._arrival(FETCH_WAIT_MS / 1000 if overdue else until - now)
+            await self._wait_for_arrival(FETCH_WAIT_MS / 1000 if overdue else until - now)
         raise Stopped
 
     async def has_reached(self, source: TopicPartition, end: int) -> bool:
@@ -385,7 +386,7 @@ class Prefetch:
     def _is_full(self, kept: _HeldRecords) -> bool:
         return kept.records >= self._most or kept.size >= self._most_bytes
 
-    async def _arrival(self, seconds: float) -> None:
+    async def _wait_for_arrival(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._arrived.wait()

@@ -23,7 +23,7 @@ log = get_logger("unread")
 
 
 class UnreadableChangelogError(RuntimeError):
-    """A changelog has unreadable records, so that the state of its partition is unknown."""
+    """A changelog has unreadable records, so the state of its partition is unknown."""
 
     def __init__(self, source: TopicPartition, offset: int) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> An
 
 
 async def require_visible(consumer: AIOKafkaConsumer, topic: str) -> None:
-    """Raise if Kafka hides the topic; aiokafka would wait forever for it."""
+    """Raise an error if Kafka hides the topic, for which aiokafka would wait forever."""
     if topic not in await consumer.topics():
         raise TopicAuthorizationFailedError({topic})
 
@@ -102,9 +102,10 @@ async def read_to_end(
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """Yield committed records up to the last stable offset at the time of the call.
 
-    It starts at the beginning, or at the offset ``start``, and ends at a position: a count of
-    records would not do, because aborted records and markers take up offsets too. Unreadable
-    records are logged and skipped; a changelog must be read ``whole``, and there they are an error.
+    It starts at the beginning, or at the offset ``start``, and ends when the consumer's position
+    reaches that offset; it cannot count records, because aborted records and markers take up
+    offsets too. Unreadable records are logged and skipped. A changelog must be read ``whole``; then
+    an unreadable record is an error.
 
     Raises:
         TopicWentBackError: the partition ends before ``start``.

@@ -80,8 +80,8 @@ RESTORE_REPORT_SECONDS = 2.0
 class RestoreReport:
     """Progress of one restore: ``records`` read so far, of at most ``total`` offsets.
 
-    The partition's own writer sends the reports, in separate transactions: a fenced task cannot
-    report.
+    The partition's writer sends each report in a transaction of its own, so a task that another
+    owner has fenced cannot report.
     """
 
     def __init__(self, topic: str, role: ServiceName, partition: int, member: str) -> None:
@@ -142,7 +142,7 @@ class PartitionTurns:
         self._begun: dict[int, float] = {}
 
     def start_step(self, partition: int, now: float) -> None:
-        """Note that a partition begins a step at ``now``, in seconds of a monotonic clock."""
+        """Record that a partition begins a step at ``now``, in seconds of a monotonic clock."""
         self._begun[partition] = now
 
     def wait(self, partition: int, now: float) -> float:
@@ -187,9 +187,9 @@ class PartitionSession:
 class Equipment:
     """Objects that all partitions of one engine share.
 
-    ``consumer`` is the group's member; ``offsets`` is a read-uncommitted consumer for high
-    watermarks; ``inherit`` returns a partition's standby copy, if there is one, and is called after
-    the fence.
+    ``consumer`` is the member of the consumer group. ``offsets`` is a consumer that also reads
+    uncommitted records, for high watermarks. ``inherit`` returns a partition's standby copy, if
+    there is one; it must be called after the fence.
     """
 
     role: EngineRole
@@ -221,8 +221,8 @@ class SessionOpener:
     async def open_session(self) -> PartitionSession:
         """Fence the predecessor, then restore the state up to the last stable offset.
 
-        An order to stop may end it at any point: it has written no answers, and the next owner
-        fences again.
+        An order to stop may end it at any point, because it has not written any answers, and the
+        next owner fences this one.
 
         Raises:
             Stopped: the order to stop came before the end.
@@ -285,7 +285,7 @@ class SessionOpener:
         writer: Writer,
         topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
-        """Read the committed records behind the ``read`` offsets; after the fence none is added."""
+        """Read the committed records after the ``read`` offsets; the fence prevents new ones."""
         positions: dict[TopicPartition, int] = {}
         # A long wait at one topic's end would delay the fetch of the next topic.
         consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)

@@ -29,10 +29,10 @@ PRICE = "price"
 
 
 class Rejection(Exception):  # noqa: N818  (a verdict on an event, not a fault of ours)
-    """Why an event is refused: a code from a fixed list, and a message with the remedy.
+    """The refusal of an event: a code from a fixed list, and a message with the remedy.
 
-    Both are published. They quote nothing of the event but field names of the contract, declared
-    names and positions.
+    Code and message are published. They quote nothing of the event, except field names of the
+    contract, declared names and positions.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -65,18 +65,18 @@ def without_constants(value: bytes) -> bytes:
 
 
 def address_of(value: bytes | None) -> tuple[str, str] | None:
-    """Return the id and stream of a possibly invalid event; None if invalid or ambiguous."""
+    """Return the id and stream of an event; None if they are invalid or ambiguous."""
     if value is None:
         return None
     try:
         address = _decode_address(without_constants(value))
         bounded = 0 < len(address.id) <= 128 and 0 < len(address.stream) <= 128
-        return (address.id, address.stream) if bounded and not _names_others(value, address) else None
+        return (address.id, address.stream) if bounded and not _has_second_address(value, address) else None
     except UNREADABLE:
         return None
 
 
-def _names_others(value: bytes, address: _Address) -> bool:
+def _has_second_address(value: bytes, address: _Address) -> bool:
     """Return True if the event has a second id or stream with another value."""
     if value.count(b'"id"') == 1 == value.count(b'"stream"') and b"\\u" not in value:
         return False
@@ -85,17 +85,17 @@ def _names_others(value: bytes, address: _Address) -> bool:
 
 
 UNFOLDED_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes decompressed at a time; equals the largest message of any topic read."""
+"""Most bytes that are decompressed at a time; this is the largest message of any topic that is read."""
 MOST_UNFOLDED_BYTES: Final = 64 * 1024 * 1024
 """Largest decompressed size of a batch.
 
-A larger batch is refused whole, with all events in it. The limit is far above usual batches:
-otherwise one person's event could decide about the events of others.
+A larger batch is refused with all of its events. The limit is far above usual batches, because
+otherwise one person's event could cause the refusal of other people's events.
 """
 MAX_RECORDS: Final = 1_000_000
-"""Most records of a batch; this many of the smallest events reach about the limit above."""
+"""Most records of a batch; so many of the smallest events have about ``MOST_UNFOLDED_BYTES``."""
 MAX_RECORD_BYTES: Final = 128 * 1024
-"""Largest record in a batch decompressed in parts: twice the largest event of a live topic."""
+"""Largest record in a batch that is decompressed in parts: twice the largest event of a live topic."""
 MAX_HEADERS: Final = 64
 """Most headers of a record. Each takes some 100 bytes of memory, but 2 bytes in Kafka."""
 
@@ -118,7 +118,7 @@ BROKEN = Rejection("unreadable", "batch: what follows in it is not laid out as K
 
 @dataclass(frozen=True)
 class UnreadBatch:
-    """Facts about a batch, or the rest of one, that could not be read.
+    """Facts about a batch that could not be read, or about the part of it that could not be read.
 
     ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) cover the batch's bytes
     in Kafka.
@@ -134,8 +134,8 @@ class UnreadBatch:
 class Unread(bytes):
     """Value of a record that could not be read, with the reason.
 
-    A single record keeps the bytes of its value. If a ``batch`` is unreadable, one record stands
-    for it: its value has the batch's first bytes, and its offset is the batch's last one.
+    A single record keeps the bytes of its value. An unreadable ``batch`` is represented by one
+    record: its value has the batch's first bytes, and its offset is the batch's last offset.
     """
 
     rejection: Rejection
@@ -149,7 +149,7 @@ class Unread(bytes):
 
 
 WHOLE_BYTES: Final = 1024 * 1024
-"""Largest event kept whole, with key and headers; larger ones are cut to the sizes below."""
+"""Largest event, with key and headers, that a dead letter has whole; others are cut as follows."""
 VALUE_BYTES: Final = 64 * 1024
 KEY_BYTES: Final = 1024
 HEADER_BYTES: Final = 16 * 1024
@@ -158,10 +158,10 @@ HEADERS: Final = MAX_HEADERS - 16
 
 
 def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
-    """Return the original bytes and headers, with the reason as Kafka Connect headers.
+    """Return the event's bytes and headers, with the reason in headers as Kafka Connect writes it.
 
-    Events above ``WHOLE_BYTES`` and unread batches are cut, with length and digest of the whole, so
-    that every dead letter is within Kafka's limit.
+    Events above ``WHOLE_BYTES`` and unread batches are cut, so that every dead letter is within
+    Kafka's limit; headers have the length and digest of the whole.
     """
     key, value, headers = record.key, record.value, record.headers
     facts = RejectedHeaders(
@@ -187,7 +187,7 @@ def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
             update={**(cut or {}), "key_length": len(key or b""), "header_count": len(headers)}
         )
         key = None if key is None else key[:KEY_BYTES]
-        value, headers = None if value is None else value[:VALUE_BYTES], _first(headers)
+        value, headers = None if value is None else value[:VALUE_BYTES], _fitting_headers(headers)
     elif len(headers) > HEADERS:
         facts = facts.model_copy(update={"header_count": len(headers)})
         headers = headers[:HEADERS]
@@ -202,7 +202,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     )
 
 
-def _first(headers: Headers) -> Headers:
+def _fitting_headers(headers: Headers) -> Headers:
     """Return the first headers, as many as fit in ``HEADER_BYTES``."""
     kept, left = [], HEADER_BYTES
     for name, value in headers[:HEADERS]:

@@ -1,4 +1,4 @@
-"""Exact decimals of a query's private numbers, which doubles only approximate."""
+"""Reads the private numbers of a query as exact decimals, which doubles only approximate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stream.privacy.composition.refusals import RefusedError
 from stream.privacy.mechanisms.grid import Written
 
 _BEYOND = {True: b"-1e300", False: b"1e300"}
-"""Replacement for a number too large for doubles, by whether it is negative; beyond all ranges."""
+"""What replaces a number too large for doubles, by True if it is negative; it is beyond all ranges."""
 
 _LONGEST = 1024
-"""Longest number kept as written; some parsers limit the number of digits."""
+"""Most characters of a number that stays as written; some parsers limit the number of digits."""
 
 _STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
 
@@ -77,16 +77,16 @@ def scores_of(payload: bytes) -> Written:
 def _lazily(read: Callable[[], list[msgspec.Raw]]) -> Written:
     texts: list[msgspec.Raw] = []
 
-    def at(place: int) -> Decimal:
+    def at(index: int) -> Decimal:
         if not texts:
             texts.extend(read())
-        return Decimal(str(texts[place], "ascii"))
+        return Decimal(str(texts[index], "ascii"))
 
     return at
 
 
 def require_kept_digits(request: bytes) -> None:
-    """Refuse a source's numbers that change as doubles: the promise is about the doubles."""
+    """Refuse a source whose numbers change as doubles, because the promise is about the doubles."""
     source = _decode_raw_registration(request).source
     for name in _RawFeed.__struct_fields__:
         text = str(getattr(source, name), "ascii")

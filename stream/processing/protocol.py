@@ -2,8 +2,8 @@
 
 A processor is a deterministic state machine over one partition: restored from changelogs, it
 processes batches of records, changes its state and returns its outputs. It does not depend on
-Kafka. An engine writes the outputs of a batch, with the position reached, in one transaction. On
-any failure it discards the processor and restores another.
+Kafka. An engine writes the outputs of a batch and its new input position in one transaction. After
+any failure it discards the processor and restores another one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Message = tuple[bytes | None, bytes | None, Headers]
 
 
 class Messages(Collection[Message]):
-    """Messages to one partition, in order; ``parts`` are lists, or columns that are not copied."""
+    """Messages to one partition, in order; ``parts`` are lists, or columns of which no copy is made."""
 
     __slots__ = ("parts",)
 
@@ -91,7 +91,7 @@ class Messages(Collection[Message]):
 
 @dataclass(slots=True)
 class Outputs:
-    """Messages of one step by topic and partition; ``busy`` counts questions to retry."""
+    """Messages of one step by topic and partition; ``busy`` counts questions refused as busy."""
 
     messages: dict[tuple[str, int], Messages] = field(default_factory=dict)
     busy: int = 0
@@ -105,10 +105,10 @@ class Outputs:
         self._at(topic, partition).extend(messages)
 
     def _at(self, topic: str, partition: int) -> Messages:
-        place = (topic, partition)
-        if (found := self.messages.get(place)) is None:
-            found = self.messages[place] = Messages()
-        return found
+        target = (topic, partition)
+        if (messages := self.messages.get(target)) is None:
+            messages = self.messages[target] = Messages()
+        return messages
 
     def __iter__(self) -> Iterator[tuple[str, int, Messages]]:
         return ((topic, partition, messages) for (topic, partition), messages in self.messages.items() if messages)
@@ -143,7 +143,7 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
 
 
 class TableMissedError(RuntimeError):
-    """A table's record came after the end of this restore; the next restore will include it."""
+    """A table lacked a record that the changelog refers to; the next restore will read it."""
 
 
 class LaterVersionError(RuntimeError):
@@ -165,7 +165,7 @@ def decode_kept(record: RecordLike, decode: Callable[[bytes], Decoded]) -> Decod
 
 
 def keep_latest(kept: dict[bytes, RecordLike], records: Iterable[RecordLike]) -> None:
-    """Add changelog records to those kept by key; a record without value deletes its key."""
+    """Add changelog records to ``kept``, by key; a record without a value deletes its key."""
     for record in records:
         key = record.key or b""
         if record.value is None:
@@ -175,7 +175,7 @@ def keep_latest(kept: dict[bytes, RecordLike], records: Iterable[RecordLike]) ->
 
 
 class InputRefusedError(RuntimeError):
-    """An input is invalid and not read until repaired; the message has no private data."""
+    """An input is invalid and is not read until it is repaired; the message has no private data."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Processor(Protocol):
 
     @property
     def repeatable(self) -> bool:
-        """True if events missing in the changelog may be answered again with equal bytes."""
+        """True if events that the changelog lacks may be answered again, with the same bytes."""
 
     def restored(self) -> Mapping[str, int]:
         """End the restore and return each input's next offset according to the changelog."""
@@ -273,7 +273,7 @@ class Timed(Protocol):
     """A processor with outputs due at times or at the end of its input."""
 
     def reached_end(self, moment: float) -> None:
-        """Note that all input up to a time, in seconds since 1970, was processed."""
+        """Tell the processor that all input up to a time, in seconds since 1970, was processed."""
 
     @property
     def due_at(self) -> float | None:
