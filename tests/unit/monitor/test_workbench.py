@@ -254,7 +254,7 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
         table = await post(client, "/api/statements", body)
         assert (table["stream"], table["columns"], table["questions"]) == (
             "model",
-            ["sex", "people", "people ±"],
+            ["sex", "people", "people ±", "people 95% low", "people 95% high"],
             1,
         )
         assert [row["sex"] for row in table["rows"]] == ["F", "M"]
@@ -265,7 +265,7 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
             ("DROP TABLE people", 400, "SELECT"),
             ("SELECT COUNT(*) FROM nowhere", 404, "nowhere"),
             ("SELECT MEDIAN(age) FROM model", 400, "COUNT"),
-            ("SELECT COUNT(*) FROM people", 400, "several"),
+            ("SELECT COUNT(*) FROM model WHERE height > 3", 400, "no declared attribute"),
         ):
             refused = await post(client, "/api/statements", {"id": "s-2", "statement": statement}, status=status)
             assert words in refused["message"]
