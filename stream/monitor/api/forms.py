@@ -138,7 +138,10 @@ class Statement(View):
 
 
 class StatementAnswered(View):
-    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``."""
+    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``.
+
+    ``why`` says why ``stream`` was chosen among the open streams of the source in FROM.
+    """
 
     stream: str
     columns: list[str]
@@ -148,6 +151,7 @@ class StatementAnswered(View):
     questions: int
     answers: list[Answer]
     warnings: list[str]
+    why: str | None = None
 
 
 def declaration(source: Source) -> Declaration:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from schemas import Answer, GrantRecord, Query, SourceRecord
@@ -80,6 +80,10 @@ class Asker:
             missing = [one for one, answer in zip(queries, answers, strict=True) if answer in late]
             raise Timeout(f"{len(missing)} questions have no answer yet", missing)
         return [answer.result() for answer in answers]
+
+    def stream_asked(self, question: str) -> str | None:
+        """Return the stream that was asked a question of this id; None if it is not remembered."""
+        return next((stream for stream, one in self._asked if one == question), None)
 
     async def close(self) -> None:
         """Cancel all waiting questions."""
@@ -196,6 +200,9 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
     """Ask all questions of a SELECT and return its rows and cost."""
     try:
         read = sql.read(statement.statement)
+        if asker is not None and (asked := asker.stream_asked(f"{statement.id}-0")) is not None:
+            # A repeated statement goes to the same stream, although another may be cheaper by now.
+            read = replace(read, table=asked)
         asking = sql.PreparedStatement.prepare(
             read, *_candidates(tables, read.table), statement.id, statement.max_price
         )
@@ -216,6 +223,7 @@ async def ask_statement(tables: Tables, asker: Asker | None, statement: Statemen
         questions=len(results),
         answers=[plain(one) for one in results],
         warnings=list(table.warnings),
+        why=table.why,
     )
 
 

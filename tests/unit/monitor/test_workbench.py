@@ -264,11 +264,26 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
         for statement, status, words in (
             ("DROP TABLE people", 400, "SELECT"),
             ("SELECT COUNT(*) FROM nowhere", 404, "nowhere"),
-            ("SELECT MEDIAN(age) FROM model", 400, "COUNT"),
+            ("SELECT MAX(age) FROM model", 400, "COUNT"),
             ("SELECT COUNT(*) FROM model WHERE height > 3", 400, "no declared attribute"),
         ):
             refused = await post(client, "/api/statements", {"id": "s-2", "statement": statement}, status=status)
             assert words in refused["message"]
+
+
+async def test_a_repeated_statement_stays_with_the_stream_that_it_asked() -> None:
+    """By then another open stream of the source may be cheaper; the retry must not be charged there."""
+    installation = surveyed()
+    async with installation.web() as client:
+        body = {"id": "s-1", "statement": "SELECT sex, COUNT(*) AS n FROM people GROUP BY sex"}
+        first = await post(client, "/api/statements", body)
+        assert "open streams" in first["why"]
+        asks = len(installation.asks)
+        other = {"id": "s-2", "statement": f"SELECT COUNT(*) AS n FROM {first['stream']}"}  # noqa: S608
+        assert (await post(client, "/api/statements", other))["why"] is None
+        again = await post(client, "/api/statements", body)
+        assert (again["stream"], again["rows"]) == (first["stream"], first["rows"])
+        assert len(installation.asks) == asks + 1
 
 
 async def test_questions_and_statements_are_priced_for_nothing() -> None:

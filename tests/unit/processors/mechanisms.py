@@ -97,6 +97,10 @@ KINDS = [
             {"quantile": "age", "q": [0.1, 0.5]},
             {"iqr": "age"},
             {"stddev": "age", "group_by": ["sex"]},
+            {"rate": "age < 9", "group_by": ["sex"]},
+            {"group_by": ["sex"], "top": 1},
+            {"people": True, "group_by": ["sex"]},
+            {"person_sum": "age", "bound": 50, "where": "sex = 'F'"},
         ],
         {"cells": CELLS},
     ),
@@ -117,7 +121,14 @@ KINDS = [
     Kind(
         "histogram",
         {"kind": "histogram", "attributes": ["sex", "age"]},
-        [*WHERES, {"group_by": ["sex"]}, {"quantile": "age"}, {"variance": "age", "group_by": ["sex"]}],
+        [
+            *WHERES,
+            {"group_by": ["sex"]},
+            {"quantile": "age"},
+            {"variance": "age", "group_by": ["sex"]},
+            {"rate": "age < 9", "group_by": ["sex"]},
+            {"group_by": ["age"], "top": 2},
+        ],
         {"mean": "age"},
     ),
     Kind(

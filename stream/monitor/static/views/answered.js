@@ -35,7 +35,7 @@ export function questionPriced(title, answered) {
 }
 
 /** The rows of a statement. */
-export function statementAnswered({ stream, columns: all, rows, cost, charged, questions, answers, warnings }) {
+export function statementAnswered({ stream, columns: all, rows, cost, charged, questions, answers, warnings, why }) {
   const columns = all.filter((name) => !name.endsWith(HIGH));
   const measures = columns.filter((name) => columns.includes(`${name} ±`));
   const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "")));
@@ -49,7 +49,7 @@ export function statementAnswered({ stream, columns: all, rows, cost, charged, q
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];
-  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...about(of.length > 1 ? of : [])], warnings, labels, table);
+  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...(why ? [`Stream chosen: ${why}.`] : []), ...about(of.length > 1 ? of : [])], warnings, labels, table);
 }
 
 function card(title, answer, price, sentences, warnings, labels, table) {

@@ -35,7 +35,7 @@ export function askView({ query, session }) {
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
-  const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source with one open stream of pmw or laplace")), actSql);
+  const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), actSql);
   const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
   off.hidden = session.asks;
   build.addEventListener("submit", (event) => {
