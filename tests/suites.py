@@ -102,6 +102,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/unit/data/test_reading.py::test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone[c.parquet": "chaos",
     "tests/unit/kernel/test_twins.py::test_a_kernel_of_another_source_is_not_used": "release",
     "tests/unit/test_deploy.py::test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should": "release",
+    "tests/unit/test_ordinary_questions.py::test_document_shows_what_the_command_prints": "site",
     "tests/unit/test_plan_command.py::test_a_calibration_has_one_colour_in_every_plot": "site",
     "tests/upgrade/test_mixed.py": "versions",
     "tests/upgrade/test_upgrade.py::test_services_go_on_where_the_earlier_version_stopped": "versions",
