@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, TypeVarTuple
 from unittest.mock import patch
 
-from stream.engine import batch_loop, health, partition_task, session, supervision, writer
+from stream.engine import batch_loop, health, partition_input, partition_task, session, supervision, writer
 
 Arguments = TypeVarTuple("Arguments")
 
@@ -127,7 +127,7 @@ def virtual_time() -> Iterator[VirtualLoop]:
     loop = VirtualLoop()
     clock = _Time(loop)
     with ExitStack() as patches:
-        for module in (batch_loop, health, supervision, partition_task, session, writer):
+        for module in (batch_loop, health, supervision, partition_input, partition_task, session, writer):
             patches.enter_context(patch.object(module, "time", clock))
         try:
             yield loop
